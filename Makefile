@@ -1,0 +1,64 @@
+# Everything happens in .venv; nothing is installed outside it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PIP_ARGS ?= -qq
+TEST_ARGS ?= -n 2 --dist worksteal
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export MPLBACKEND := Agg
+test bench: export OMP_NUM_THREADS := 1
+test bench: export OPENBLAS_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: setup demo test check bench clean help
+
+setup: $(READY) ## make .venv and install Sublet into it with all that development needs
+	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
+
+demo: $(READY) ## compare three policies on a bundled workload; the report goes to out/demo
+	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup --budget 60 --offer aws:g4dn.12xlarge --report out/demo
+
+test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some)
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+check: $(READY) ## lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(READY) ## measure speed
+	$(BIN)/python -m benchmarks.run
+
+clean: ## remove .venv, caches and reports
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist out
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+# The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
+# was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.
+$(READY): pyproject.toml
+	@set -e; \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  found=; \
+	  for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "Sublet needs Python 3.11 or later, and '$(PYTHON)' is not. Install one, or: make setup PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  if ! $$found -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	    version=$$($$found -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "$$found cannot make virtual environments (no ensurepip). On Debian or Ubuntu: apt install python$$version-venv" >&2; \
+	    exit 1; \
+	  fi; \
+	  $$found -m venv --clear .venv; \
+	fi; \
+	echo "Installing Sublet and its development tools into .venv (about a minute the first time)"; \
+	$(BIN)/python -m pip install $(PIP_ARGS) -e '.[dev]'; \
+	touch $@
