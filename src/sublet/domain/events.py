@@ -1,0 +1,217 @@
+"""What happened. Past tense, closed union: a driver feeds these to the kernel, in order of time.
+
+`generation` counts the orders (start, resize, stop) that the kernel has given for a job. An answer to an older order
+is late news and is ignored, so a slow world cannot undo a newer decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.budget import Budget
+from sublet.domain.job import Job
+from sublet.domain.money import Price
+from sublet.domain.plan import Plan
+
+__all__ = [
+    "AvailabilityChanged",
+    "BudgetChanged",
+    "Event",
+    "JobCancelled",
+    "JobFailed",
+    "JobFinished",
+    "JobResized",
+    "JobStarted",
+    "JobStopped",
+    "JobSubmitted",
+    "NodeLost",
+    "NodeNoticed",
+    "NodeReady",
+    "NodeReleased",
+    "PlanMade",
+    "PriceChanged",
+    "ProgressReported",
+    "RentRefused",
+    "TimerFired",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A user brought a job."""
+
+    at_s: float
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """The user no longer wants it."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """The job has its GPUs and trains from `resumes_s` on, with `done` work behind it."""
+
+    at_s: float
+    job_id: str
+    generation: int
+    done: float
+    resumes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobResized:
+    """The job has left its old GPUs and trains on the new ones from `resumes_s` on."""
+
+    at_s: float
+    job_id: str
+    generation: int
+    done: float
+    resumes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobStopped:
+    """The job has left all its GPUs and can be resumed from `done`."""
+
+    at_s: float
+    job_id: str
+    generation: int
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReported:
+    """The job says how far it is; may be less than before when work was lost."""
+
+    at_s: float
+    job_id: str
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """All its work is done."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """It ended by an error of its own."""
+
+    at_s: float
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReady:
+    """A rented node can take work."""
+
+    at_s: float
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNoticed:
+    """The cloud will take the node back at `lost_s`."""
+
+    at_s: float
+    node_id: str
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The cloud took the node; it is no longer paid for."""
+
+    at_s: float
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReleased:
+    """The node that we gave back is gone; it is no longer paid for."""
+
+    at_s: float
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RentRefused:
+    """The cloud has no such node for us now; nothing is paid."""
+
+    at_s: float
+    node_id: str
+    why: str = "no capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChanged:
+    """From now on every node of this offer costs `price`."""
+
+    at_s: float
+    offer_id: str
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityChanged:
+    """At most `nodes` of this offer can be held from now on; None = as many as we ask for."""
+
+    at_s: float
+    offer_id: str
+    nodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    """The user set another budget."""
+
+    at_s: float
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The moment that SetTimer asked for."""
+
+    at_s: float
+    timer: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """The policy's answer to MakePlan; `seen` says how many events its snapshot had seen."""
+
+    at_s: float
+    plan: Plan
+    seen: int
+
+
+Event = (
+    JobSubmitted
+    | JobCancelled
+    | JobStarted
+    | JobResized
+    | JobStopped
+    | ProgressReported
+    | JobFinished
+    | JobFailed
+    | NodeReady
+    | NodeNoticed
+    | NodeLost
+    | NodeReleased
+    | RentRefused
+    | PriceChanged
+    | AvailabilityChanged
+    | BudgetChanged
+    | TimerFired
+    | PlanMade
+)

@@ -1,0 +1,72 @@
+"""A training job: how much work, how fast it goes, what its owner asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from sublet.domain.quantity import at_least, named, positive, whole
+from sublet.domain.shape import Spread
+from sublet.errors import InvalidValue
+
+__all__ = ["Job", "Speed"]
+
+
+class Speed(Protocol):
+    """How fast a job goes on GPUs of kind `gpu`, `spread` over nodes: (4, 4, 2) is ten GPUs on three nodes.
+
+    Work is in the model's own unit (samples, iterations, seconds on one GPU); `done` is how much of it is behind us,
+    because late phases of training often scale better than early ones. A shape that cannot run has rate 0.
+    """
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
+        """Work per second at progress `done`."""
+        ...
+
+    def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
+        """Time to get from `done` to `goal`; infinite where the rate is 0."""
+        ...
+
+    def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
+        """Progress reached after `seconds` from `done`; the inverse of `seconds`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the user submitted; nothing here changes while it runs."""
+
+    id: str
+    submit_s: float
+    work: float
+    speed: Speed
+    gpus: int = 1  # what the owner asked for; elastic policies may give fewer or more
+    min_gpus: int = 1
+    max_gpus: int = 0  # 0 = as many as asked for
+    restart_s: float = 0.0  # pause at every start and change of shape
+    checkpoint_every_s: float = math.inf  # work since the last checkpoint is lost when a node is lost without notice
+    checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
+    weight: float = 1.0
+    deadline_s: float | None = None
+    model: str = ""
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        named("job id", self.id)
+        at_least("submit_s", self.submit_s, 0.0)
+        positive("work", self.work)
+        whole("gpus", self.gpus, 1)
+        whole("min_gpus", self.min_gpus, 1)
+        if self.max_gpus == 0:
+            object.__setattr__(self, "max_gpus", max(self.gpus, self.min_gpus))
+        whole("max_gpus", self.max_gpus, 1)
+        if not self.min_gpus <= self.gpus <= self.max_gpus:
+            raise InvalidValue("gpus", self.gpus, f"between min_gpus {self.min_gpus} and max_gpus {self.max_gpus}")
+        at_least("restart_s", self.restart_s, 0.0)
+        if not self.checkpoint_every_s > 0:
+            raise InvalidValue("checkpoint_every_s", self.checkpoint_every_s, "above 0")
+        at_least("checkpoint_write_s", self.checkpoint_write_s, 0.0)
+        positive("weight", self.weight)
+        if self.deadline_s is not None:
+            at_least("deadline_s", self.deadline_s, 0.0)

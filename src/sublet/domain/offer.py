@@ -1,0 +1,75 @@
+"""What can be rented: a kind of node, somewhere, on one market, at a price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sublet.domain.money import Price
+from sublet.domain.quantity import at_least, named, whole
+from sublet.errors import InvalidValue
+
+__all__ = ["Gpu", "Market", "Offer"]
+
+
+class Market(StrEnum):
+    """How a node is rented."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Facts about one kind of GPU; rates are dense peaks, an upper bound on what jobs reach. None = not recorded."""
+
+    name: str
+    vendor: str
+    mem_gib: float
+    fp32_tflops: float | None = None
+    tf32_tflops: float | None = None
+    fp16_tflops: float | None = None
+    bf16_tflops: float | None = None
+    mem_bw_gb_per_s: float | None = None
+    nvlink_gb_per_s: float = 0.0
+    pcie_gb_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        named("gpu", self.name)
+        at_least("mem_gib", self.mem_gib, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One line of a cloud's price list, for one market.
+
+    `pool` names the set of nodes that one job may span. Offers of one pool must have the same GPU kind and node size;
+    by default a pool is a kind on a market, so zones pool together and spot does not mix with on-demand.
+    """
+
+    id: str
+    gpu: str
+    gpus_per_node: int
+    market: Market
+    price: Price
+    pool: str = ""
+    cloud: str = ""
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
+
+    def __post_init__(self) -> None:
+        named("offer id", self.id)
+        named("gpu", self.gpu)
+        whole("gpus_per_node", self.gpus_per_node, 1)
+        at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
+        if not isinstance(self.market, Market):
+            raise InvalidValue("market", self.market, " or ".join(Market))
+        if not self.pool:
+            object.__setattr__(self, "pool", f"{self.gpu}x{self.gpus_per_node}:{self.market}")
+
+    @property
+    def usd_per_gpu_h(self) -> float:
+        """The list price of one GPU for an hour."""
+        return self.price.usd_per_h / self.gpus_per_node

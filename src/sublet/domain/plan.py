@@ -1,0 +1,148 @@
+"""What a policy sees (Snapshot) and what it answers (Plan)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.job import Job
+from sublet.domain.money import Money, Price
+from sublet.domain.offer import Offer
+from sublet.domain.quantity import whole
+from sublet.domain.shape import Shape, Spread
+
+__all__ = ["JobState", "OfferState", "Phase", "Plan", "Policy", "PoolState", "Snapshot", "WaitingJobs"]
+
+
+class Phase(StrEnum):
+    """Where a job stands."""
+
+    WAITING = "waiting"  # holds nothing; with a shape: GPUs are promised, not there yet
+    STARTING = "starting"
+    RUNNING = "running"
+    RESIZING = "resizing"
+    STOPPING = "stopping"
+    BROKEN = "broken"  # lost a node; holds what survived, makes no progress until it is resized or stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobState:
+    """A job that has not ended, as the kernel knows it. `seq` is its place in the order of arrival."""
+
+    job: Job
+    seq: int
+    phase: Phase = Phase.WAITING
+    shape: Shape | None = None  # what it holds or has been promised; None = it waits
+    gpu: str = ""  # kind it runs on
+    gpus: int = 0  # GPUs it holds right now
+    spread: Spread = ()  # over which nodes
+    done: float = 0.0  # work done as of `as_of_s`
+    as_of_s: float = 0.0
+    gpu_s: float = 0.0  # attained service up to `held_since_s`
+    held_since_s: float = 0.0
+    generation: int = 0
+
+    def done_at(self, now_s: float) -> float:
+        """Work done by `now_s`, estimated from the speed model since the last report."""
+        if self.phase is not Phase.RUNNING or now_s <= self.as_of_s:
+            return self.done
+        reached = self.job.speed.work(self.gpu, self.spread, self.done, now_s - self.as_of_s)
+        return min(reached, self.job.work)
+
+    def remaining_at(self, now_s: float) -> float:
+        """Work left at `now_s`."""
+        return self.job.work - self.done_at(now_s)
+
+    def attained_gpu_s(self, now_s: float) -> float:
+        """GPU-seconds held so far, the attained service of least-attained-service policies."""
+        return self.gpu_s + self.gpus * (now_s - self.held_since_s)
+
+
+class WaitingJobs(Protocol):
+    """The jobs that no GPU is promised to. Walking the first few costs the same however many wait."""
+
+    def __len__(self) -> int: ...
+
+    def by(self, key: Callable[[JobState], float]) -> Iterator[JobState]:
+        """Smallest `key` first, ties by arrival.
+
+        The key must not depend on the time, and be hashable by value (a function, or a frozen dataclass that can be
+        called): the order is kept up to date from the first time that this key is seen.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferState:
+    """One offer now: its price, what we hold of it and what more could be had."""
+
+    offer: Offer
+    price: Price
+    limit: Limit
+    held: int  # nodes ready or on their way, without those that are being given back or were noticed
+    available: int | None  # nodes that could be held at once, as far as we know; None = no end seen
+    hazard_per_h: float = 0.0  # losses per node-hour that the market model expects
+
+    @property
+    def most(self) -> float:
+        """How many nodes could be held: the smaller of the limit and the supply."""
+        bounds = [bound for bound in (self.limit.max_nodes, self.available) if bound is not None]
+        return min(bounds) if bounds else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """Nodes that one job may span. `promised` GPUs are held by, or promised to, jobs."""
+
+    name: str
+    gpu: str
+    gpus_per_node: int
+    promised: int
+    offer_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a policy may know. Its mappings are views, valid until the kernel's next event, so that taking a
+    snapshot costs the same however many jobs there are; a driver that plans aside asks for a frozen one.
+    """
+
+    now_s: float
+    seen: int  # events that the kernel had handled
+    waiting: WaitingJobs
+    active: Mapping[str, JobState]  # jobs with a shape
+    offers: Mapping[str, OfferState]
+    pools: Mapping[str, PoolState]
+    budget: Budget
+    spent: Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What should change. A job or an offer that is not named keeps what it has, so an empty plan is "all is well".
+
+    The order of `shapes` is the order in which jobs get GPUs as they become free.
+    """
+
+    shapes: Mapping[str, Shape | None] = field(default_factory=dict)  # None = give the GPUs back and wait
+    hold: Mapping[str, int] = field(default_factory=dict)  # offer id -> nodes to hold
+    reasons: Mapping[str, str] = field(default_factory=dict)  # job id -> why
+    value_of_time_usd_per_h: float | None = None  # v: the price of an hour of a job's time
+    congestion_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)  # nu: per pool
+    ask_again_s: float | None = None  # plan again at this time even if nothing happens
+
+    def __post_init__(self) -> None:
+        for offer_id, nodes in self.hold.items():
+            whole(f"hold[{offer_id}]", nodes)
+
+
+class Policy(Protocol):
+    """A value with one verb. Its knobs are its fields; it keeps no memory between decisions."""
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """The change to make now."""
+        ...

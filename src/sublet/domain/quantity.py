@@ -1,0 +1,39 @@
+"""Refuse numbers that cannot be, naming the field, the value and the range."""
+
+from __future__ import annotations
+
+import math
+
+from sublet.errors import InvalidValue
+
+__all__ = ["at_least", "finite", "named", "positive", "whole"]
+
+
+def finite(field: str, value: float) -> None:
+    """Neither NaN nor infinite."""
+    if not math.isfinite(value):
+        raise InvalidValue(field, value, "a finite number")
+
+
+def at_least(field: str, value: float, low: float) -> None:
+    """Finite and not below `low`."""
+    if not (math.isfinite(value) and value >= low):
+        raise InvalidValue(field, value, f"a finite number of at least {low:g}")
+
+
+def positive(field: str, value: float) -> None:
+    """Finite and above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidValue(field, value, "a finite number above 0")
+
+
+def whole(field: str, value: int, low: int = 0) -> None:
+    """An integer (not a bool, not a float that happens to be round) of at least `low`."""
+    if type(value) is not int or value < low:
+        raise InvalidValue(field, value, f"a whole number of at least {low}")
+
+
+def named(field: str, value: str) -> None:
+    """A name that can be printed in one column: not empty, no white space at its ends, no line break."""
+    if not value or value != value.strip() or not value.isprintable():
+        raise InvalidValue(field, value, "a printable name without white space around it")

@@ -1,0 +1,29 @@
+"""Names to objects: anything registered under a Sublet entry-point group, with help for typos."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+
+from sublet.errors import UnknownName
+
+__all__ = ["load", "names"]
+
+
+@cache
+def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=group)}
+
+
+def names(group: str) -> list[str]:
+    """All names registered under `group`, sorted."""
+    return sorted(_entry_points(group))
+
+
+def load(group: str, name: str) -> object:
+    """The object registered as `name`, imported on first use; a typo gets a suggestion."""
+    points = _entry_points(group)
+    if name not in points:
+        kind = group.rpartition(".")[2].rstrip("s").replace("ie", "y") or group
+        raise UnknownName(kind, name, points)
+    return points[name].load()
