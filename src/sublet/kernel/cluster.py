@@ -1,0 +1,168 @@
+"""The nodes we hold and which GPUs of them are free.
+
+Free GPUs are kept in buckets (pool, free GPUs on the node) -> nodes, so finding room costs the nodes used and the
+size of a node, not the size of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import StrEnum
+
+from sublet.domain.offer import Offer
+from sublet.domain.shape import Placement
+
+__all__ = ["Cluster", "Node", "NodePhase"]
+
+
+class NodePhase(StrEnum):
+    """Where a node stands."""
+
+    REQUESTED = "requested"
+    READY = "ready"
+    NOTICED = "noticed"  # the cloud will take it: no new work, and what is on it should leave
+    RELEASING = "releasing"
+
+
+class Node:
+    """One rented node and who is on it."""
+
+    __slots__ = ("free", "id", "jobs", "offer", "phase")
+
+    def __init__(self, node_id: str, offer: Offer) -> None:
+        self.id, self.offer = node_id, offer
+        self.phase = NodePhase.REQUESTED
+        self.free = offer.gpus_per_node
+        self.jobs: dict[str, int] = {}  # job -> GPUs
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is on it."""
+        return not self.jobs
+
+
+class Cluster:
+    """All nodes, and room for jobs on those that are ready."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.held: dict[str, int] = defaultdict(int)  # offer -> nodes requested or ready
+        self.free_gpus: dict[str, int] = defaultdict(int)  # pool -> GPUs free on ready nodes
+        self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes with nobody on them
+        self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
+        self._rooms: dict[str, list[dict[str, None]]] = {}  # pool -> [free GPUs] -> ready nodes
+
+    def add(self, node_id: str, offer: Offer) -> None:
+        """A node was asked for."""
+        self.nodes[node_id] = Node(node_id, offer)
+        self.held[offer.id] += 1
+        self.requested[offer.id][node_id] = None
+        self._rooms.setdefault(offer.pool, [{} for _ in range(offer.gpus_per_node + 1)])
+
+    def ready(self, node: Node) -> None:
+        """It can take work."""
+        del self.requested[node.offer.id][node.id]
+        node.phase = NodePhase.READY
+        self._show(node)
+
+    def withdraw(self, node: Node, phase: NodePhase) -> None:
+        """It takes no more work (noticed or being released)."""
+        if node.phase is NodePhase.READY:
+            self._hide(node)
+        if node.phase is NodePhase.REQUESTED:
+            del self.requested[node.offer.id][node.id]
+        if node.phase in (NodePhase.READY, NodePhase.REQUESTED):
+            self.held[node.offer.id] -= 1
+        node.phase = phase
+
+    def remove(self, node: Node) -> None:
+        """It is gone."""
+        self.withdraw(node, NodePhase.RELEASING)
+        del self.nodes[node.id]
+
+    def healthy(self, placement: Placement) -> Placement:
+        """The part of a placement on nodes that stay."""
+        nodes = self.nodes
+        return tuple((n, g) for n, g in placement if nodes[n].phase is NodePhase.READY)
+
+    def rearranged(self, pool: str, kept: Placement, gpus: int) -> Placement | None:
+        """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
+
+        Shrinking leaves the nodes with the smallest share first. Growing fills the job's own nodes, then whole nodes,
+        then the tightest fit; when nothing fits whole, the emptiest nodes, so that a job spans as few as possible.
+        """
+        missing = gpus - sum(g for _, g in kept)
+        if missing > self.free_gpus[pool]:
+            return None
+        if missing == 0:
+            return kept
+        share = dict(kept)
+        if missing < 0:
+            for node_id, held in sorted(kept, key=lambda part: part[1]):
+                left = max(0, held + missing)
+                missing += held - left
+                share[node_id] = left
+                if missing == 0:
+                    break
+            return tuple((n, g) for n, g in share.items() if g)
+        for node_id in share:
+            more = min(missing, self.nodes[node_id].free)
+            share[node_id] += more
+            missing -= more
+        rooms = self._rooms[pool]
+        size = len(rooms) - 1
+        taken = dict.fromkeys(share, True)
+        while missing:
+            fitting = range(missing, size + 1) if missing < size else (size,)
+            node_id = _first(rooms, fitting, taken) or _first(rooms, range(size, 0, -1), taken)
+            more = min(missing, self.nodes[node_id].free)
+            share[node_id] = more
+            taken[node_id] = True
+            missing -= more
+        return tuple(share.items())
+
+    def take(self, job_id: str, node_id: str, gpus: int) -> None:
+        """`job_id` now holds `gpus` more GPUs of this node."""
+        node = self.nodes[node_id]
+        visible = node.phase is NodePhase.READY
+        if visible:
+            self._hide(node)
+        node.free -= gpus
+        node.jobs[job_id] = node.jobs.get(job_id, 0) + gpus
+        if visible:
+            self._show(node)
+
+    def give(self, job_id: str, node_id: str, gpus: int) -> None:
+        """`job_id` leaves `gpus` GPUs of this node."""
+        node = self.nodes[node_id]
+        visible = node.phase is NodePhase.READY
+        if visible:
+            self._hide(node)
+        node.free += gpus
+        left = node.jobs[job_id] - gpus
+        if left:
+            node.jobs[job_id] = left
+        else:
+            del node.jobs[job_id]
+        if visible:
+            self._show(node)
+
+    def _show(self, node: Node) -> None:
+        self._rooms[node.offer.pool][node.free][node.id] = None
+        self.free_gpus[node.offer.pool] += node.free
+        if node.idle:
+            self.idle[node.offer.id][node.id] = None
+
+    def _hide(self, node: Node) -> None:
+        del self._rooms[node.offer.pool][node.free][node.id]
+        self.free_gpus[node.offer.pool] -= node.free
+        self.idle[node.offer.id].pop(node.id, None)
+
+
+def _first(rooms: list[dict[str, None]], sizes: range | tuple[int, ...], taken: dict[str, bool]) -> str:
+    """The longest-listed node with room of one of these sizes, in this order, that is not taken; "" if none."""
+    for free in sizes:
+        for node_id in rooms[free]:
+            if node_id not in taken:
+                return node_id
+    return ""

@@ -1,0 +1,119 @@
+"""The laws of the kernel. `check` recomputes from scratch what the kernel keeps up to date, and compares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sublet.domain.money import Money, microseconds
+from sublet.domain.plan import Phase
+from sublet.errors import InvariantBroken
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.kernel import IN_TRANSIT, Kernel
+
+__all__ = ["check"]
+
+
+def check(kernel: Kernel) -> None:
+    """Raise InvariantBroken, with the job's story where one is to blame, unless every law holds."""
+    _jobs_are_in_one_place(kernel)
+    _gpus_are_counted_once(kernel)
+    _promises_add_up(kernel)
+    _paid_nodes_are_held_nodes(kernel)
+    _the_bill_is_intervals_times_prices(kernel)
+    _limits_hold(kernel)
+    _nobody_is_stuck(kernel)
+
+
+def _law(holds: bool, law: str, found: str, story: list[str] | None = None) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise InvariantBroken(law, found, story or ())
+
+
+def _jobs_are_in_one_place(kernel: Kernel) -> None:
+    for job_id, state in kernel.jobs.items():
+        story = kernel.story(job_id)
+        _law((state.shape is not None) == (job_id in kernel.active), "a job with a shape is active", job_id, story)
+        waits = state.shape is None and state.phase is Phase.WAITING
+        _law(waits == (job_id in kernel.waiting), "a job without shape and GPUs waits", job_id, story)
+        _law(state is kernel.active.get(job_id, state), "a job has one state", job_id, story)
+        held = sum(gpus for _, gpus in kernel.placement.get(job_id, ()))
+        _law(held == state.gpus, "a job holds the GPUs of its state", f"{job_id}: {held} != {state.gpus}", story)
+    ended = set(kernel.placement) | set(kernel.leaving) | set(kernel.active)
+    _law(ended <= set(kernel.jobs), "an ended job holds nothing", str(ended - set(kernel.jobs)))
+
+
+def _gpus_are_counted_once(kernel: Kernel) -> None:
+    on_node: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for held in (kernel.placement, kernel.leaving):
+        for job_id, placement in held.items():
+            for node_id, gpus in placement:
+                _law(gpus > 0, "a share of a node is positive", f"{job_id} {node_id}", kernel.story(job_id))
+                on_node[node_id][job_id] += gpus
+    _law(set(on_node) <= set(kernel.cluster.nodes), "GPUs are on nodes that exist", str(sorted(on_node)))
+    free: dict[str, int] = defaultdict(int)
+    for node in kernel.cluster.nodes.values():
+        _law(dict(on_node[node.id]) == node.jobs, "a node knows who is on it", f"{node.id}: {node.jobs}")
+        used = sum(node.jobs.values())
+        _law(used + node.free == node.offer.gpus_per_node, "used and free make a node", f"{node.id}: {used}+{node.free}")
+        _law(node.free >= 0, "a GPU has one user", node.id)
+        if node.phase is NodePhase.READY:
+            free[node.offer.pool] += node.free
+        if node.phase in (NodePhase.REQUESTED, NodePhase.RELEASING):
+            _law(node.idle, "nobody is on a node that is coming or going", f"{node.id}: {node.jobs}")
+    for pool in kernel.pools:
+        _law(free[pool] == kernel.cluster.free_gpus[pool], "free GPUs add up", pool)
+
+
+def _promises_add_up(kernel: Kernel) -> None:
+    promised: dict[str, int] = defaultdict(int)
+    for state in kernel.active.values():
+        if state.shape is not None:
+            promised[state.shape.pool] += state.shape.gpus
+    for pool, gpus in kernel.promised.items():
+        _law(gpus == promised[pool], "promises add up", f"{pool}: {gpus} != {promised[pool]}")
+
+
+def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
+    paid = {lease.node_id for lease in kernel.ledger.open_leases()}
+    _law(paid == set(kernel.cluster.nodes), "we pay for what we hold", str(paid ^ set(kernel.cluster.nodes)))
+    held: dict[str, int] = defaultdict(int)
+    for node in kernel.cluster.nodes.values():
+        held[node.offer.id] += node.phase in (NodePhase.REQUESTED, NodePhase.READY)
+    for offer_id in kernel.offers:
+        _law(held[offer_id] == kernel.cluster.held[offer_id], "held nodes add up", offer_id)
+
+
+def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
+    """Bill every lease anew, interval by interval, the long way round."""
+    now_us = microseconds(kernel.now_s)
+    grains = 0
+    for lease in [*kernel.ledger.closed, *kernel.ledger.open_leases()]:
+        if lease.void:
+            continue
+        end_us = now_us if lease.end_us is None else lease.end_us
+        known = [(t, p) for t, p in kernel.ledger.prices[lease.offer_id] if t <= end_us]
+        minimum_us = microseconds(kernel.offers[lease.offer_id].minimum_billing_s)
+        if lease.end_us is not None:  # the rest of the minimum is due at the last price
+            end_us = max(end_us, lease.start_us + minimum_us)
+        for (since_us, price), (until_us, _) in zip(known, [*known[1:], (end_us, None)], strict=True):
+            grains += price.micro_usd_per_h * max(0, until_us - max(since_us, lease.start_us))
+    spent = kernel.ledger.spent(kernel.now_s)
+    _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
+
+
+def _limits_hold(kernel: Kernel) -> None:
+    for offer_id, limit in kernel.limits.items():
+        held = kernel.cluster.held[offer_id]
+        fits = limit.max_nodes is None or held <= limit.max_nodes
+        _law(fits, "nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")
+
+
+def _nobody_is_stuck(kernel: Kernel) -> None:
+    """A job that has a promise but not its GPUs has something under way that will bring them."""
+    under_way = kernel.planning or any(n.phase is not NodePhase.READY for n in kernel.cluster.nodes.values())
+    under_way = under_way or any(state.phase in IN_TRANSIT for state in kernel.jobs.values())
+    if under_way:
+        return
+    for state in kernel.jobs.values():
+        settled = state.shape is None or (state.phase is Phase.RUNNING and state.gpus == state.shape.gpus)
+        _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", kernel.story(state.job.id))

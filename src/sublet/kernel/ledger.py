@@ -1,0 +1,109 @@
+"""The ledger of leases: every held node, at every price, to the grain.
+
+Each offer has a meter: what one node would have cost since the meter began. A lease costs the difference of two
+readings, so a price change is one update however many nodes are held, and the bill so far is a sum over offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sublet.domain.money import Money, Price, microseconds
+from sublet.domain.offer import Offer
+
+__all__ = ["Lease", "Ledger"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One node from order to end; `end_us` is None while it is held."""
+
+    node_id: str
+    offer_id: str
+    start_us: int
+    end_us: int | None = None
+    cost: Money = Money()  # final once it has ended
+    void: bool = False  # the cloud refused it: never ours, never paid
+
+
+class _Meter:
+    """What one node of one offer has cost since the beginning, and the readings at which open leases began."""
+
+    __slots__ = ("minimum_us", "open_count", "open_readings", "price", "reading", "read_us")
+
+    def __init__(self, price: Price, minimum_us: int) -> None:
+        self.price, self.minimum_us = price, minimum_us
+        self.reading = 0  # grains, as of read_us
+        self.read_us = 0
+        self.open_count = 0
+        self.open_readings = 0  # sum over open leases
+
+    def at(self, now_us: int) -> int:
+        return self.reading + self.price.micro_usd_per_h * (now_us - self.read_us)
+
+
+class Ledger:
+    """Opens and closes leases; never forgets one."""
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self.prices: dict[str, list[tuple[int, Price]]] = {o.id: [(0, o.price)] for o in offers}  # (from when, price)
+        self._meters = {o.id: _Meter(o.price, microseconds(o.minimum_billing_s)) for o in offers}
+        self._open: dict[str, tuple[str, int, int]] = {}  # node -> offer, start, meter reading at start
+        self._closed_grains = 0
+        self.closed: list[Lease] = []
+
+    def open(self, node_id: str, offer_id: str, at_s: float) -> None:
+        """A node is paid for from now on: a cloud charges for boot time too."""
+        meter, now_us = self._meters[offer_id], microseconds(at_s)
+        reading = meter.at(now_us)
+        self._open[node_id] = (offer_id, now_us, reading)
+        meter.open_count += 1
+        meter.open_readings += reading
+
+    def close(self, node_id: str, at_s: float) -> Money:
+        """The node is no longer paid for; shorter than the minimum is charged as the minimum, at today's price."""
+        offer_id, start_us, begun = self._open.pop(node_id)
+        meter, now_us = self._meters[offer_id], microseconds(at_s)
+        cost = meter.at(now_us) - begun
+        cost += meter.price.micro_usd_per_h * max(0, meter.minimum_us - (now_us - start_us))
+        lease = Lease(node_id=node_id, offer_id=offer_id, start_us=start_us, end_us=now_us, cost=Money(cost))
+        return self._settle(meter, begun, lease)
+
+    def void(self, node_id: str, at_s: float) -> None:
+        """The node was never ours: nothing is paid."""
+        offer_id, start_us, begun = self._open.pop(node_id)
+        end_us = microseconds(at_s)
+        lease = Lease(node_id=node_id, offer_id=offer_id, start_us=start_us, end_us=end_us, void=True)
+        self._settle(self._meters[offer_id], begun, lease)
+
+    def reprice(self, offer_id: str, price: Price, at_s: float) -> None:
+        """From now on nodes of this offer cost `price`."""
+        meter, now_us = self._meters[offer_id], microseconds(at_s)
+        meter.reading, meter.read_us, meter.price = meter.at(now_us), now_us, price
+        self.prices[offer_id].append((now_us, price))
+
+    def price(self, offer_id: str) -> Price:
+        """Today's price."""
+        return self._meters[offer_id].price
+
+    def spent(self, at_s: float) -> Money:
+        """The bill so far, open leases up to now."""
+        now_us = microseconds(at_s)
+        running = sum(m.open_count * m.at(now_us) - m.open_readings for m in self._meters.values() if m.open_count)
+        return Money(self._closed_grains + running)
+
+    def burn(self) -> Price:
+        """What an hour costs at today's prices with what is held now."""
+        return Price(sum(m.open_count * m.price.micro_usd_per_h for m in self._meters.values()))
+
+    def open_leases(self) -> list[Lease]:
+        """What is being paid for now."""
+        return [Lease(node_id=n, offer_id=o, start_us=s) for n, (o, s, _) in self._open.items()]
+
+    def _settle(self, meter: _Meter, begun: int, lease: Lease) -> Money:
+        meter.open_count -= 1
+        meter.open_readings -= begun
+        self._closed_grains += lease.cost.grains
+        self.closed.append(lease)
+        return lease.cost
