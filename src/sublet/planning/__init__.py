@@ -1,0 +1,1 @@
+"""Building blocks of plans: what could be held, who comes first, how wide a job may be."""

@@ -1,0 +1,65 @@
+"""A plan in the making: gives and takes GPUs within what can be held, and writes down only what changes."""
+
+from __future__ import annotations
+
+from sublet.domain.job import Job
+from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.shape import Shape
+from sublet.planning.supply import most_gpus, nodes_to_hold
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.most = most_gpus(snapshot)
+        self.room = {name: self.most[name] - pool.promised for name, pool in snapshot.pools.items()}
+        self._promised = {name: pool.promised for name, pool in snapshot.pools.items()}
+        self._shapes: dict[str, Shape | None] = {}
+        self._reasons: dict[str, str] = {}
+
+    def width(self, job: Job) -> int:
+        """What it asked for, cut down to the largest pool; 0 if that is less than it can run on."""
+        gpus = min(job.gpus, max(self.most.values()))
+        return int(gpus) if gpus >= job.min_gpus else 0
+
+    def pool_with_room(self, gpus: int) -> str | None:
+        """The first pool with this many GPUs to give."""
+        return next((name for name, room in self.room.items() if room >= gpus), None)
+
+    def give(self, state: JobState, pool: str, gpus: int, why: str = "") -> None:
+        """The job shall have this; nothing is noted if it has it already."""
+        shape = Shape(pool, gpus)
+        current = self._current(state)
+        if current != shape:
+            self._change(state, current, shape, why)
+
+    def take(self, state: JobState, why: str = "") -> None:
+        """The job shall give back what it has and wait."""
+        current = self._current(state)
+        if current is not None:
+            self._change(state, current, None, why)
+
+    def plan(self, ask_again_s: float | None = None) -> Plan:
+        """The finished plan: what changes, and the nodes that carry all of it."""
+        return Plan(
+            shapes=self._shapes,
+            hold=nodes_to_hold(self.snapshot, self._promised),
+            reasons=self._reasons,
+            ask_again_s=ask_again_s,
+        )
+
+    def _current(self, state: JobState) -> Shape | None:
+        return self._shapes.get(state.job.id, state.shape)
+
+    def _change(self, state: JobState, current: Shape | None, shape: Shape | None, why: str) -> None:
+        for step, sign in ((current, -1), (shape, 1)):
+            if step is not None:
+                self._promised[step.pool] += sign * step.gpus
+                self.room[step.pool] -= sign * step.gpus
+        self._shapes[state.job.id] = shape
+        if why:
+            self._reasons[state.job.id] = why

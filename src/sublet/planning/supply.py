@@ -1,0 +1,61 @@
+"""How many nodes could be held, and which to hold for a given need: what we have first, then the cheapest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sublet.domain.plan import OfferState, Snapshot
+
+__all__ = ["most_gpus", "nodes_to_hold"]
+
+
+def most_gpus(snapshot: Snapshot) -> dict[str, float]:
+    """GPUs that could be held in each pool, all at once, within limits, supply and burn budget (inf = no end)."""
+    nodes = _acquire(snapshot, dict.fromkeys(snapshot.pools, math.inf))
+    return {
+        name: sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+        for name, pool in snapshot.pools.items()
+    }
+
+
+def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]:
+    """Nodes per offer that give every pool the GPUs it needs, as far as they can be had."""
+    need = {name: math.ceil(gpus.get(name, 0) / pool.gpus_per_node) for name, pool in snapshot.pools.items()}
+    return {offer_id: int(nodes) for offer_id, nodes in _acquire(snapshot, need).items()}
+
+
+def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
+    """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts."""
+    offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
+    burn = snapshot.budget.burn
+    left = math.inf if burn is None else burn.micro_usd_per_h
+    taken: dict[str, float] = {}
+    missing = dict(need)
+    for state in offers:  # what is owned is held, needed or not
+        owned = state.limit.min_nodes
+        taken[state.offer.id] = owned
+        missing[state.offer.pool] -= owned
+        left -= owned * state.price.micro_usd_per_h
+    for most in (_held, _obtainable):
+        for state in offers:
+            offer, price = state.offer, state.price.micro_usd_per_h
+            affordable = max(0, left // price) if price else math.inf
+            more = min(most(state) - taken[offer.id], missing[offer.pool], affordable)
+            if more > 0:
+                taken[offer.id] += more
+                missing[offer.pool] -= more
+                left -= more * price if price else 0
+    return taken
+
+
+def _held(state: OfferState) -> float:
+    return min(state.held, state.most)
+
+
+def _obtainable(state: OfferState) -> float:
+    return state.most
+
+
+def _usd_per_gpu(state: OfferState) -> tuple[float, str]:
+    return (state.price.micro_usd_per_h / state.offer.gpus_per_node, state.offer.id)

@@ -1,0 +1,78 @@
+"""How wide a job may be, and how fast it would go at each width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sublet.domain.job import Job
+from sublet.domain.plan import JobState, PoolState
+from sublet.domain.shape import packed
+
+__all__ = ["gain_steps", "jobs_by_pool", "rate_at", "useful_widths", "worth_growing"]
+
+
+def useful_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
+    """Any count within a node, whole nodes beyond it: `[1, 2, 3, 4, 8, 12, ...]` on nodes of four."""
+    top = int(min(job.max_gpus, most))
+    inside = range(job.min_gpus, min(top, gpus_per_node) + 1)
+    first = max(2 * gpus_per_node, -(-job.min_gpus // gpus_per_node) * gpus_per_node)
+    widths = [*inside, *range(first, top + 1, gpus_per_node)]
+    if not widths and job.min_gpus <= top:
+        widths = [job.min_gpus]
+    return widths
+
+
+def rate_at(state: JobState, pool: PoolState, gpus: int, now_s: float) -> float:
+    """Work per second at this width, packed, at the job's progress now."""
+    return state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), state.done_at(now_s))
+
+
+def gain_steps(state: JobState, pool: PoolState, most: float, now_s: float) -> Iterator[tuple[float, int]]:
+    """The steps (gain per GPU, new width) by which this job grows, best first: the concave hull of its speedup.
+
+    Speed is relative to the job's smallest width, so that a gain means the same for every job. Walking the hull instead
+    of single GPUs steps over dents in measured tables (two GPUs on two nodes may be slower than one).
+    """
+    widths = useful_widths(state.job, pool.gpus_per_node, most)
+    if not widths:
+        return
+    rates = [rate_at(state, pool, gpus, now_s) for gpus in widths]
+    base = rates[0] or max(rates)
+    at = 0
+    yield (float("inf"), widths[0])
+    while at + 1 < len(widths):
+        here, speed = widths[at], rates[at]
+        gain, then = max(((rates[i] - speed) / (widths[i] - here), -i) for i in range(at + 1, len(widths)))
+        if gain <= 0.0:
+            return
+        at = -then
+        yield (gain / base, widths[at])
+
+
+def worth_growing(state: JobState, pool: PoolState, gpus: int, now_s: float) -> bool:
+    """Whether a running job ends sooner if it stops for a restart to become wider."""
+    job, done = state.job, state.done_at(now_s)
+    stay_s = job.speed.seconds(pool.gpu, state.spread, done, job.work)
+    grow_s = job.speed.seconds(pool.gpu, packed(gpus, pool.gpus_per_node), done, job.work)
+    return grow_s + job.restart_s < stay_s
+
+
+def jobs_by_pool(
+    active: Iterator[JobState], waiting: Iterator[JobState], most: dict[str, float]
+) -> dict[str, list[JobState]]:
+    """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job."""
+    groups: dict[str, list[JobState]] = {name: [] for name in most}
+    taken = dict.fromkeys(most, 0)  # GPUs that the smallest widths of its jobs need
+    for state in active:
+        if state.shape is not None:
+            groups[state.shape.pool].append(state)
+            taken[state.shape.pool] += state.job.min_gpus
+    for state in waiting:
+        need = state.job.min_gpus
+        open_pools = [name for name in most if taken[name] + need <= most[name]]
+        if not open_pools:
+            break
+        name = max(open_pools, key=lambda pool: most[pool] / (len(groups[pool]) + 1))
+        groups[name].append(state)
+        taken[name] += need
+    return groups

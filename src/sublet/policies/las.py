@@ -1,0 +1,50 @@
+"""Least attained service in two queues, as Tiresias discretises it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.domain.quantity import positive
+from sublet.planning.draft import Draft
+from sublet.planning.ranking import grant_in_order
+
+__all__ = ["Las"]
+
+TIRESIAS_THRESHOLD_GPU_S = 57_600.0  # 16 GPU-hours: what the Pollux artifact's Tiresias uses
+
+
+@dataclass(frozen=True, slots=True)
+class _Demoted:
+    """1 for jobs that have had their share of the first queue, else 0; within a queue, by arrival."""
+
+    threshold_gpu_s: float
+
+    def __call__(self, state: JobState) -> float:
+        return float(state.gpu_s >= self.threshold_gpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Las:
+    """Least attained service in two queues: jobs that have had many GPU-hours give way to those that have not."""
+
+    threshold_gpu_s: float = TIRESIAS_THRESHOLD_GPU_S
+
+    def __post_init__(self) -> None:
+        positive("threshold_gpu_s", self.threshold_gpu_s)
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """First queue first, each in order of arrival; ask again when the next running job is due for demotion."""
+        draft = Draft(snapshot)
+        now_s, threshold = snapshot.now_s, self.threshold_gpu_s
+
+        def queue(state: JobState) -> float:
+            return float(state.attained_gpu_s(now_s) >= threshold)
+
+        grant_in_order(draft, _Demoted(threshold), queue)
+        due_s = [
+            now_s + (threshold - state.attained_gpu_s(now_s)) / state.gpus
+            for state in snapshot.active.values()
+            if state.phase is Phase.RUNNING and state.attained_gpu_s(now_s) < threshold
+        ]
+        return draft.plan(ask_again_s=max(min(due_s), now_s) if due_s and len(snapshot.waiting) else None)
