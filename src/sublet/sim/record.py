@@ -1,0 +1,154 @@
+"""What a run leaves behind: a row per job, the GPUs and dollars over time, and what every GPU-second was for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.money import Money
+from sublet.kernel.kernel import Kernel
+
+__all__ = ["JobRow", "Recorder", "Segment"]
+
+
+@dataclass(slots=True)
+class JobRow:
+    """One job's life, in seconds of virtual time; None = it has not come to that."""
+
+    job_id: str
+    model: str
+    submit_s: float
+    gpus_asked: int
+    start_s: float | None = None
+    finish_s: float | None = None
+    gpu_s: float = 0.0  # held
+    paused_gpu_s: float = 0.0  # of these: starting, resizing or broken
+    starts: int = 0
+    resizes: int = 0
+    losses: int = 0  # nodes lost under it
+
+    @property
+    def completion_s(self) -> float:
+        """From submission to the end; only for jobs that have ended."""
+        if self.finish_s is None:
+            raise ValueError(self.job_id)
+        return self.finish_s - self.submit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`job_id` held `gpus` GPUs from `start_s` to `end_s`."""
+
+    job_id: str
+    start_s: float
+    end_s: float
+    gpus: int
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Watches a run and writes down what the figures and plots need."""
+
+    keep_segments: bool = True
+    jobs: dict[str, JobRow] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    held: list[tuple[float, int]] = field(default_factory=list)  # (time, GPUs paid for from then on)
+    spend: list[tuple[float, Money]] = field(default_factory=list)
+    held_gpu_s: float = 0.0
+    job_seconds: float = 0.0  # integral of the number of jobs present, for Little's law
+    refusals: int = 0
+    losses: int = 0
+    plans: int = 0
+    _present: int = 0
+    _held_gpus: int = 0
+    _since_s: float = 0.0
+    _running: dict[str, tuple[float, int, float]] = field(default_factory=dict)  # job -> since, GPUs, trains from
+    _node_gpus: dict[str, int] = field(default_factory=dict)
+
+    def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
+        """One event and the orders that followed."""
+        now_s = event.at_s
+        if now_s > self._since_s:
+            self.job_seconds += self._present * (now_s - self._since_s)
+            self.held_gpu_s += self._held_gpus * (now_s - self._since_s)
+            self._since_s = now_s
+        self._note_event(event, kernel)
+        for action in actions:
+            if isinstance(action, order.RentNode):
+                gpus = self._node_gpus[action.node_id] = kernel.offers[action.offer_id].gpus_per_node
+                self._hold(now_s, gpus, kernel)
+            elif isinstance(action, order.StartJob | order.ResizeJob):
+                self._leave(action.job_id, now_s)
+                gpus = sum(gpus for _, gpus in action.placement)
+                self._running[action.job_id] = (now_s, gpus, now_s)
+                row = self.jobs[action.job_id]
+                if isinstance(action, order.StartJob):
+                    row.starts += 1
+                    row.start_s = now_s if row.start_s is None else row.start_s
+                else:
+                    row.resizes += 1
+            elif isinstance(action, order.MakePlan):
+                self.plans += 1
+
+    def _note_event(self, event: Event, kernel: Kernel) -> None:
+        now_s = event.at_s
+        if isinstance(event, news.JobSubmitted):
+            job = event.job
+            self.jobs[job.id] = JobRow(job.id, job.model, now_s, job.gpus)
+            self._present += 1
+        elif isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled):
+            self._leave(event.job_id, now_s)
+            self._present -= 1
+            if isinstance(event, news.JobFinished):
+                self.jobs[event.job_id].finish_s = now_s
+        elif isinstance(event, news.JobStarted | news.JobResized):
+            if event.job_id in self._running:
+                since_s, gpus, _ = self._running[event.job_id]
+                self._running[event.job_id] = (since_s, gpus, event.resumes_s)
+        elif isinstance(event, news.JobStopped):
+            self._leave(event.job_id, now_s)
+        elif isinstance(event, news.NodeReleased | news.NodeLost | news.RentRefused):
+            if isinstance(event, news.RentRefused):
+                self.refusals += 1
+            elif isinstance(event, news.NodeLost):
+                self._lost_node(event, kernel)
+            self._hold(now_s, -self._node_gpus.pop(event.node_id), kernel)
+
+    def _lost_node(self, event: news.NodeLost, kernel: Kernel) -> None:
+        self.losses += 1
+        for job_id, (_, gpus, _) in list(self._running.items()):
+            left = sum(g for _, g in kernel.placement.get(job_id, ()))
+            if left < gpus and kernel.jobs[job_id].phase == "broken":
+                self._leave(job_id, event.at_s)
+                self.jobs[job_id].losses += 1
+                if left:  # it holds what survived, paused until it is moved
+                    self._running[job_id] = (event.at_s, left, float("inf"))
+
+    def _hold(self, now_s: float, change: int, kernel: Kernel) -> None:
+        self._held_gpus += change
+        spent = kernel.ledger.spent(now_s)
+        if self.held and self.held[-1][0] == now_s:
+            self.held[-1] = (now_s, self._held_gpus)
+            self.spend[-1] = (now_s, spent)
+        else:
+            self.held.append((now_s, self._held_gpus))
+            self.spend.append((now_s, spent))
+
+    def _leave(self, job_id: str, now_s: float) -> None:
+        if job_id not in self._running:
+            return
+        since_s, gpus, trains_s = self._running.pop(job_id)
+        row = self.jobs[job_id]
+        row.gpu_s += gpus * (now_s - since_s)
+        row.paused_gpu_s += gpus * (min(trains_s, now_s) - since_s)
+        if self.keep_segments and now_s > since_s:
+            self.segments.append(Segment(job_id, since_s, now_s, gpus))
+
+    def close(self, kernel: Kernel) -> None:
+        """The run is over: settle what is still open."""
+        for job_id in list(self._running):
+            self._leave(job_id, kernel.now_s)
+        self._hold(kernel.now_s, 0, kernel)

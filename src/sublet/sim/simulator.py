@@ -1,0 +1,187 @@
+"""Drive the kernel through virtual time until every job is done or nothing can change any more."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sublet.domain.actions import Action
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade
+from sublet.domain.job import Job
+from sublet.domain.offer import Offer
+from sublet.domain.plan import Policy
+from sublet.errors import Infeasible, InvalidValue
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.invariants import check
+from sublet.kernel.kernel import Kernel
+from sublet.sim.agenda import Tie
+from sublet.sim.metrics import Metrics, metrics_from_run
+from sublet.sim.record import Recorder
+from sublet.sim.world import MarketChange, Physics, PlanDue, World
+
+__all__ = ["Cloud", "Run", "simulate"]
+
+PROGRESS_EVERY = 512  # happenings between two words to the progress bar
+Watcher = Callable[[Event, Sequence[Action]], None]
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """What can be rented, within which limits, at what friction, and how its market moves."""
+
+    offers: Sequence[Offer]
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    budget: Budget = UNLIMITED
+    physics: Physics = Physics()
+    market: Callable[[], Iterable[MarketChange]] = tuple  # a fresh stream of changes for every run
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.offers:
+            raise InvalidValue("offers", self.offers, "at least one offer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The outcome: what the recorder wrote down, the figures, and what never ended."""
+
+    metrics: Metrics
+    record: Recorder
+    unfinished: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def simulate(  # noqa: PLR0913 - a run is all of these
+    jobs: Sequence[Job],
+    policy: Policy,
+    cloud: Cloud,
+    *,
+    seed: int = 0,
+    checked: bool = False,
+    keep_segments: bool = True,
+    watch: Watcher | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run `jobs` under `policy` on `cloud`. Equal arguments give equal runs, event by event.
+
+    `checked` verifies the kernel's laws after every event (slow: for tests). `watch` hears every event with the orders
+    that followed it; `progress` is told the number of ended jobs and the time, now and then.
+    """
+    _refuse_the_impossible(jobs, cloud)
+    kernel = Kernel(cloud.offers, limits=cloud.limits, budget=cloud.budget)
+    rng = np.random.default_rng(seed)
+    world = World(cloud.offers, cloud.physics, rng, cloud.market())
+    recorder = Recorder(keep_segments=keep_segments)
+    started_s = time.perf_counter()
+    opening_s = min(job.submit_s for job in jobs)
+    world.agenda.put(opening_s, Tie.MARKET, BudgetChanged(opening_s, cloud.budget))
+    for job in jobs:
+        world.submit(job)
+    driver = _Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
+    driver.run(len(jobs), progress)
+    recorder.close(kernel)
+    seconds = time.perf_counter() - started_s
+    return Run(
+        metrics=metrics_from_run(recorder, kernel, seconds),
+        record=recorder,
+        unfinished=tuple(kernel.jobs),
+        notes=cloud.notes,
+    )
+
+
+class _Driver:
+    """Passes events to the kernel and orders to the world, in order."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a run
+        self,
+        kernel: Kernel,
+        world: World,
+        policy: Policy,
+        recorder: Recorder,
+        planning_s: float,
+        *,
+        checked: bool,
+        watch: Watcher | None,
+    ) -> None:
+        self.kernel, self.world, self.policy, self.recorder = kernel, world, policy, recorder
+        self.planning_s, self.checked, self.watch = planning_s, checked, watch
+
+    def run(self, jobs: int, progress: Progress | None) -> None:
+        agenda, kernel = self.world.agenda, self.kernel
+        arriving, steps = jobs, 0
+        # A timer alone brings nothing new: when only timers are left, what has not ended never will.
+        while len(agenda) > agenda.timers and (arriving or kernel.jobs or not self._at_rest()):
+            at_s, what = agenda.pop()
+            if isinstance(what, PlanDue):
+                self._plan(at_s)
+            else:
+                arriving -= isinstance(what, JobSubmitted)
+                self._hear(self.world.occur(at_s, what))
+            steps += 1
+            if progress is not None and steps % PROGRESS_EVERY == 0:
+                progress(jobs - arriving - len(kernel.jobs), at_s)
+        if progress is not None:
+            progress(jobs - arriving - len(kernel.jobs), kernel.now_s)
+
+    def _at_rest(self) -> bool:
+        """No node is on its way in or out."""
+        return not self.kernel.planning and all(n.phase is NodePhase.READY for n in self.kernel.cluster.nodes.values())
+
+    def _plan(self, at_s: float) -> None:
+        snapshot = self.kernel.snapshot()
+        plan = self.policy.decide(snapshot)
+        made = PlanMade(at_s + self.planning_s, plan, snapshot.seen)
+        if self.planning_s:
+            self.world.agenda.put(made.at_s, Tie.PLANNER, made)
+        else:
+            self._hear([made])
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        """Tell the kernel, carry out its orders, tell it what came of them at once, and so on."""
+        pending = deque(events)
+        kernel, obey = self.kernel, self.world.obey
+        while pending:
+            event = pending.popleft()
+            actions = kernel.handle(event)
+            self.recorder.note(event, actions, kernel)
+            if self.watch is not None:
+                self.watch(event, actions)
+            if self.checked:
+                check(kernel)
+            for action in actions:
+                pending.extend(obey(event.at_s, action))
+
+
+def _refuse_the_impossible(jobs: Sequence[Job], cloud: Cloud) -> None:
+    """A job that no pool could ever hold would wait for ever: say so before anything runs."""
+    if not jobs:
+        raise InvalidValue("jobs", jobs, "at least one job")
+    most = max(gpus for gpus in _largest_pools(cloud).values())
+    misfits = [job for job in jobs if job.min_gpus > most]
+    if misfits:
+        worst = max(misfits, key=lambda job: job.min_gpus)
+        raise Infeasible(
+            f"{len(misfits)} of {len(jobs)} jobs cannot run here, the largest is {worst.id}",
+            binding="GPUs in the largest pool",
+            needed=worst.min_gpus,
+            available=most,
+            hint="raise --gpus or --budget, or lower min_gpus in the workload",
+        )
+
+
+def _largest_pools(cloud: Cloud) -> dict[str, float]:
+    pools: dict[str, float] = {}
+    burn = cloud.budget.burn
+    for offer in cloud.offers:
+        limit = cloud.limits.get(offer.id, Limit()).max_nodes
+        nodes = float("inf") if limit is None else limit
+        if burn is not None and offer.price.micro_usd_per_h > 0:
+            nodes = min(nodes, burn.micro_usd_per_h // offer.price.micro_usd_per_h)
+        pools[offer.pool] = pools.get(offer.pool, 0) + nodes * offer.gpus_per_node
+    return pools

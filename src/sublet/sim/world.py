@@ -1,0 +1,321 @@
+"""A cloud and its training processes, in virtual time: carries out the kernel's orders and reports what came of them.
+
+It models what costs real users time and money: boot and release delays, supply that comes and goes, preemption with
+and without notice, pauses at every start and resize, and work lost since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.job import Job
+from sublet.domain.offer import Offer
+from sublet.domain.quantity import at_least
+from sublet.domain.shape import Placement, Spread
+from sublet.sim.agenda import Agenda, Tie
+
+__all__ = ["Happening", "MarketChange", "Physics", "PlanDue", "World"]
+
+MarketChange = news.PriceChanged | news.AvailabilityChanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Physics:
+    """How long things take here. All zero is the frictionless world of queueing theory."""
+
+    provision_s: float = 0.0  # from renting a node to using it; paid
+    release_s: float = 0.0  # from giving it back to the end of its bill
+    notice_s: float = 120.0  # what AWS documents before a spot node is taken; best effort
+    planning_s: float = 0.0  # how long the policy thinks
+    round_s: float = 0.0  # plan only at multiples of this; 0 = at every event that calls for it
+
+    def __post_init__(self) -> None:
+        for name in ("provision_s", "release_s", "notice_s", "planning_s", "round_s"):
+            at_least(name, getattr(self, name), 0.0)
+
+
+class _Run:
+    """A training process: where it is and how far."""
+
+    __slots__ = ("done", "gpu", "job", "placement", "resumes_s", "spread", "version")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.done = 0.0
+        self.resumes_s = math.inf  # trains from here on; inf = it does not
+        self.gpu = ""
+        self.spread: Spread = ()
+        self.placement: Placement = ()
+        self.version = 0  # a planned end belongs to one version
+
+    def done_at(self, now_s: float) -> float:
+        """Work done by now."""
+        if now_s <= self.resumes_s:
+            return self.done
+        return self.job.speed.work(self.gpu, self.spread, self.done, now_s - self.resumes_s)
+
+    def saved_at(self, now_s: float) -> float:
+        """Work that the last periodic checkpoint holds."""
+        trained_s = now_s - self.resumes_s
+        every_s = self.job.checkpoint_every_s
+        if trained_s <= 0 or every_s > trained_s:
+            return self.done
+        return self.job.speed.work(self.gpu, self.spread, self.done, trained_s // every_s * every_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A job will be done, unless it is moved before."""
+
+    job_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """Supply of an offer will fall to `nodes` at `at_s`: time for notices."""
+
+    offer_id: str
+    nodes: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeNews:
+    """A node's own event; void if the node is gone by then."""
+
+    event: news.NodeReady | news.NodeReleased
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDue:
+    """The planner is asked, once everything else of this instant has happened."""
+
+
+Happening = Event | _End | _Fall | _NodeNews | PlanDue
+
+
+class World:
+    """Answers orders with events, through the agenda."""
+
+    def __init__(
+        self,
+        offers: Iterable[Offer],
+        physics: Physics,
+        rng: np.random.Generator,
+        market: Iterable[MarketChange] = (),
+    ) -> None:
+        self.agenda: Agenda[Happening] = Agenda()
+        self._physics = physics
+        self._rng = rng
+        self._gpu = {offer.id: offer.gpu for offer in offers}
+        self._runs: dict[str, _Run] = {}
+        self._node_offer: dict[str, str] = {}
+        self._nodes: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes that we pay for
+        self._doomed: dict[str, tuple[float, float]] = {}  # node -> (noticed, lost)
+        self._on_node: dict[str, dict[str, None]] = defaultdict(dict)  # node -> jobs
+        self._supply: dict[str, int] = {}
+        self._timers: dict[str, float] = {}
+        self._market = iter(market)
+        self._market_head: MarketChange | None = next(self._market, None)
+        self._orders: dict[type, Callable[[float, object], list[Event]]] = {
+            order.StartJob: self._move,
+            order.ResizeJob: self._move,
+            order.StopJob: self._stop,
+            order.RentNode: self._rent,
+            order.ReleaseNode: self._release,
+            order.SetTimer: self._set_timer,
+            order.MakePlan: self._ask_planner,
+            order.TellUser: lambda _now_s, _action: [],
+        }
+        self._read_market(0.0)
+
+    # ------------------------------------------------------------------ what happens by itself
+
+    def submit(self, job: Job) -> None:
+        """The user will bring this job at its time."""
+        self.agenda.put(job.submit_s, Tie.ARRIVAL, news.JobSubmitted(job.submit_s, job))
+
+    def occur(self, at_s: float, what: Happening) -> list[Event]:
+        """A happening came due: the events that the kernel hears of."""
+        if isinstance(what, PlanDue):
+            return []
+        if isinstance(what, _End):
+            return self._end(at_s, what)
+        if isinstance(what, _NodeNews):
+            return self._node_news(what.event)
+        if isinstance(what, _Fall):
+            return self._notices(at_s, what)
+        if isinstance(what, news.AvailabilityChanged):
+            self._read_market(at_s)
+            return [what, *self._take_back(at_s, what)]
+        if isinstance(what, news.PriceChanged):
+            self._read_market(at_s)
+        elif isinstance(what, news.TimerFired):
+            if self._timers.get(what.timer) != at_s:
+                return []  # it was set anew
+            del self._timers[what.timer]
+        elif isinstance(what, news.JobSubmitted):
+            self._runs[what.job.id] = _Run(what.job)
+        return [what]
+
+    def _read_market(self, now_s: float) -> None:
+        """Read on until a notice ahead of now, and one change further, so that the market never falls silent."""
+        notice_s = self._physics.notice_s
+        while (change := self._market_head) is not None:
+            self._market_head = next(self._market, None)
+            self.agenda.put(change.at_s, Tie.MARKET, change)
+            if isinstance(change, news.AvailabilityChanged) and change.nodes is not None and notice_s > 0:
+                fall = _Fall(change.offer_id, change.nodes, change.at_s)
+                self.agenda.put(max(now_s, change.at_s - notice_s), Tie.MARKET, fall)
+            if change.at_s > now_s + notice_s:
+                break
+
+    def _end(self, at_s: float, end: _End) -> list[Event]:
+        run = self._runs.get(end.job_id)
+        if run is None or run.version != end.version:
+            return []
+        self._leave(end.job_id, run)
+        del self._runs[end.job_id]
+        return [news.JobFinished(at_s, end.job_id)]
+
+    def _node_news(self, event: news.NodeReady | news.NodeReleased) -> list[Event]:
+        if event.node_id not in self._node_offer:
+            return []  # taken back meanwhile
+        if isinstance(event, news.NodeReleased):
+            self._drop(event.node_id)
+        return [event]
+
+    # ------------------------------------------------------------------ the market takes
+
+    def _notices(self, now_s: float, fall: _Fall) -> list[Event]:
+        staying = [n for n in self._nodes[fall.offer_id] if n not in self._doomed]
+        excess = len(staying) - fall.nodes
+        if excess <= 0:
+            return []
+        victims = self._rng.choice(len(staying), size=excess, replace=False)
+        told: list[Event] = []
+        for node_id in (staying[int(i)] for i in sorted(victims)):
+            self._doomed[node_id] = (now_s, fall.at_s)
+            told.append(news.NodeNoticed(now_s, node_id, fall.at_s))
+        return told
+
+    def _take_back(self, now_s: float, change: news.AvailabilityChanged) -> list[Event]:
+        if change.nodes is None:
+            self._supply.pop(change.offer_id, None)
+            return []
+        self._supply[change.offer_id] = change.nodes
+        nodes = self._nodes[change.offer_id]
+        lost = [n for n in nodes if n in self._doomed and self._doomed[n][1] <= now_s]
+        rest = [n for n in nodes if n not in set(lost)]
+        excess = len(rest) - change.nodes
+        if excess > 0:  # rented after the notice went out, or no notice is given here
+            lost += [rest[int(i)] for i in sorted(self._rng.choice(len(rest), size=excess, replace=False))]
+        return [event for node_id in lost for event in self._lose(now_s, node_id)]
+
+    def _lose(self, now_s: float, node_id: str) -> list[Event]:
+        told: list[Event] = [news.NodeLost(now_s, node_id)]
+        noticed_s = self._doomed.get(node_id, (now_s, now_s))[0]
+        for job_id in list(self._on_node[node_id]):
+            run = self._runs[job_id]
+            warned = now_s - noticed_s >= run.job.checkpoint_write_s and noticed_s < now_s
+            run.done = run.done_at(now_s) if warned else run.saved_at(now_s)
+            self._halt(run)
+            told.append(news.ProgressReported(now_s, job_id, run.done))
+            run.placement = tuple(part for part in run.placement if part[0] != node_id)
+        self._drop(node_id)
+        return told
+
+    def _drop(self, node_id: str) -> None:
+        del self._nodes[self._node_offer.pop(node_id)][node_id]
+        self._doomed.pop(node_id, None)
+        self._on_node.pop(node_id, None)
+
+    # ------------------------------------------------------------------ orders
+
+    def obey(self, now_s: float, action: Action) -> list[Event]:
+        """Carry out one order; the events that come of it at once (others follow through the agenda)."""
+        return self._orders[type(action)](now_s, action)
+
+    def _move(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.StartJob | order.ResizeJob)
+        run = self._runs[action.job_id]
+        run.done = run.done_at(now_s)
+        self._halt(run)
+        self._leave(action.job_id, run)
+        run.placement = action.placement
+        run.spread = tuple(gpus for _, gpus in action.placement)
+        for node_id, _ in action.placement:
+            self._on_node[node_id][action.job_id] = None
+        run.gpu = self._gpu[self._node_offer[action.placement[0][0]]]
+        run.resumes_s = now_s + run.job.restart_s
+        needs_s = run.job.speed.seconds(run.gpu, run.spread, run.done, run.job.work)
+        if math.isfinite(needs_s):
+            self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(action.job_id, run.version))
+        answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized
+        return [answer(now_s, action.job_id, action.generation, run.done, run.resumes_s)]
+
+    def _stop(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.StopJob)
+        run = self._runs[action.job_id]
+        run.done = run.done_at(now_s)
+        self._halt(run)
+        self._leave(action.job_id, run)
+        if not action.resumable:
+            del self._runs[action.job_id]
+            return []
+        return [news.JobStopped(now_s, action.job_id, action.generation, run.done)]
+
+    def _rent(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.RentNode)
+        supply = self._supply.get(action.offer_id)
+        if supply is not None and len(self._nodes[action.offer_id]) >= supply:
+            return [news.RentRefused(now_s, action.node_id)]
+        self._node_offer[action.node_id] = action.offer_id
+        self._nodes[action.offer_id][action.node_id] = None
+        ready = news.NodeReady(now_s + self._physics.provision_s, action.node_id)
+        if self._physics.provision_s == 0.0:
+            return [ready]
+        self.agenda.put(ready.at_s, Tie.NODE, _NodeNews(ready))
+        return []
+
+    def _release(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.ReleaseNode)
+        released = news.NodeReleased(now_s + self._physics.release_s, action.node_id)
+        if self._physics.release_s == 0.0:
+            return self._node_news(released)
+        self.agenda.put(released.at_s, Tie.NODE, _NodeNews(released))
+        return []
+
+    def _set_timer(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.SetTimer)
+        at_s = max(action.at_s, now_s)
+        self._timers[action.timer] = at_s
+        self.agenda.put(at_s, Tie.TIMER, news.TimerFired(at_s, action.timer))
+        return []
+
+    def _ask_planner(self, now_s: float, action: object) -> list[Event]:
+        assert isinstance(action, order.MakePlan)
+        round_s = self._physics.round_s
+        due_s = math.ceil(now_s / round_s) * round_s if round_s else now_s
+        self.agenda.put(due_s, Tie.PLANNER, PlanDue())
+        return []
+
+    def _halt(self, run: _Run) -> None:
+        """It does not train from here on; a planned end is void."""
+        run.resumes_s = math.inf
+        run.version += 1
+
+    def _leave(self, job_id: str, run: _Run) -> None:
+        for node_id, _ in run.placement:
+            self._on_node[node_id].pop(job_id, None)
+        run.placement = ()
