@@ -1,0 +1,1 @@
+"""How fast: speed models, batch choice, fitting, memory, and what a restart costs."""

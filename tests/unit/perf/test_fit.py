@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sublet.errors import InvalidValue
+from sublet.perf.fit import Row, even_spread, fit_amdahl, fit_pollux, fit_power_law, fit_ring, rows_from_steps
+from sublet.perf.measured import MODELS
+from sublet.perf.pollux_fit import _Problem
+from sublet.perf.speedup import Amdahl, PowerLaw
+from sublet.perf.steptime import PolluxStep, RingStep
+from sublet.perf.tables import read_profile
+
+SPREADS = [(1,), (2,), (4,), (4, 2), (4, 4), (4, 4, 4), (4, 4, 4, 4), (4,) * 8]
+LOCALS = (8, 16, 32, 64)
+TRUE_RING = RingStep(
+    alpha_s=0.02,
+    beta_s=0.003,
+    gradient_bytes=4e8,
+    intra_bytes_per_s=8e9,
+    inter_bytes_per_s=1e9,
+    intra_latency_s=2e-4,
+    inter_latency_s=5e-4,
+)
+TRUE_POLLUX = PolluxStep(
+    alpha_c_s=0.05, beta_c_s=0.004, alpha_n_s=0.3, beta_n_s=0.004, alpha_r_s=0.08, beta_r_s=0.01, gamma=2.2
+)
+
+
+def rows_of(model, spreads=SPREADS, local_batches=LOCALS, *, sync=True):
+    rows = []
+    for spread in spreads:
+        full, compute = model.times(spread, np.array(local_batches, float))
+        for local, step_s, compute_s in zip(local_batches, full.tolist(), compute.tolist(), strict=True):
+            known = step_s - compute_s if sync else None
+            rows.append(Row(gpu="T4", spread=spread, local_batch=local, step_time_s=step_s, sync_time_s=known))
+    return rows
+
+
+def rows_at(speed, kinds=("T4",), widths=(1, 2, 4, 8, 16)):
+    return [
+        Row(gpu=kind, spread=(width,), local_batch=32, step_time_s=32 * width / speed.rate(kind, (width,), 0.0))
+        for kind in kinds
+        for width in widths
+    ]
+
+
+@pytest.mark.parametrize("parallel", [0.0, 0.5, 0.9, 0.99, 0.9999, 1.0])
+def test_amdahl_is_recovered(parallel):
+    true = Amdahl(parallel=parallel, kinds={"T4": 40.0, "A100": 300.0})
+    fit = fit_amdahl(rows_at(true, ("T4", "A100")))
+    assert fit.model.parallel == pytest.approx(parallel, abs=1e-6)
+    assert fit.model.kinds == pytest.approx(true.kinds, rel=1e-6)
+    assert fit.report.max_error < 1e-6
+    assert fit.report.warnings == ()
+
+
+def test_a_power_law_is_recovered():
+    true = PowerLaw(exponent=0.7, kinds={"T4": 40.0, "A100": 300.0})
+    fit = fit_power_law(rows_at(true, ("T4", "A100")))
+    assert fit.model.exponent == pytest.approx(0.7)
+    assert fit.model.kinds == pytest.approx(true.kinds)
+
+
+def test_a_ring_is_recovered():
+    fit = fit_ring(rows_of(TRUE_RING), gradient_bytes=4e8)
+    for name in ("alpha_s", "beta_s", "intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s"):
+        assert getattr(fit.model, name) == pytest.approx(getattr(TRUE_RING, name), rel=1e-6), name
+
+
+def test_pollux_is_recovered():
+    fit = fit_pollux(rows_of(TRUE_POLLUX))
+    for name in ("alpha_c_s", "beta_c_s", "alpha_n_s", "beta_n_s", "alpha_r_s", "beta_r_s", "gamma"):
+        assert getattr(fit.model, name) == pytest.approx(getattr(TRUE_POLLUX, name), rel=0.02), name
+    assert fit.report.max_error < 0.005
+
+
+def test_pollux_needs_no_sync_times():
+    fit = fit_pollux(rows_of(TRUE_POLLUX, sync=False))
+    assert fit.report.max_error < 0.01
+
+
+def test_the_derivatives_are_right():
+    rng = np.random.default_rng(7)
+    gpus, nodes = np.array([1.0, 2, 4, 8, 16, 4]), np.array([1.0, 1, 1, 2, 4, 4])
+    local, step_s = rng.uniform(1, 64, 6), rng.uniform(0.2, 2.0, 6)
+    problem = _Problem(gpus, nodes, local, step_s, np.append(step_s[:5] * 0.7, np.nan))
+    theta = np.append(np.log(rng.uniform(0.01, 0.5, 6)), 2.3)
+    numeric = np.empty_like(problem.jacobian(theta))
+    for at in range(7):
+        shift = np.zeros(7)
+        shift[at] = 1e-6
+        numeric[:, at] = (problem.residual(theta + shift) - problem.residual(theta - shift)) / 2e-6
+    assert problem.jacobian(theta) == pytest.approx(numeric, abs=1e-8)
+
+
+def test_an_unseen_network_is_taken_for_slower_than_the_inside_of_a_node():
+    fit = fit_pollux(rows_of(TRUE_POLLUX, [(1,), (2,), (4,)]))
+    assert fit.model.alpha_n_s == pytest.approx(1.1 * fit.model.alpha_r_s)
+    assert any("one node only" in warning for warning in fit.report.warnings)
+
+
+def test_thin_data_is_warned_about():
+    one_gpu = fit_pollux(rows_of(TRUE_POLLUX, [(1,)]))
+    assert any("one GPU only" in warning for warning in one_gpu.report.warnings)
+    assert any("rows for 7 unknowns" in warning for warning in one_gpu.report.warnings)
+    one_batch = fit_pollux(rows_of(TRUE_POLLUX, SPREADS, (16,)))
+    assert any("one local batch" in warning for warning in one_batch.report.warnings)
+    assert one_batch.report.max_error < 0.02
+    two_widths = fit_amdahl(rows_at(Amdahl(parallel=0.9), widths=(1, 2)))
+    assert any("fewer than three" in warning for warning in two_widths.report.warnings)
+    mixed = fit_power_law(rows_of(TRUE_RING))
+    assert any("averages over batch sizes" in warning for warning in mixed.report.warnings)
+    one_link = fit_ring(rows_of(TRUE_RING, [(1,), (4, 4)]), gradient_bytes=4e8)
+    assert any("cannot be told apart" in warning for warning in one_link.report.warnings)
+
+
+def test_the_worst_rows_are_named():
+    rows = rows_of(TRUE_RING)
+    broken = Row(gpu="T4", spread=(4, 4), local_batch=16, step_time_s=9.0)
+    report = fit_ring([*rows, broken], gradient_bytes=4e8).report
+    assert report.worst[0][0] == broken
+    assert report.max_error == abs(report.worst[0][1])
+    assert report.rows == len(rows) + 1
+
+
+# Measured over the six models: median 4 to 7 %, nine tenths within 16 to 21 %, worst row 36 to 46 % off. The worst rows
+# are placements that differ only in how GPUs are grouped (1 + 4 against 2 + 3), which seven parameters cannot tell.
+@pytest.mark.parametrize("model", MODELS)
+def test_pollux_fits_the_bundled_t4_tables_as_well_as_was_measured(model):
+    rows = rows_from_steps(read_profile("pollux-step-time").rows(model=model), "T4")
+    report = fit_pollux(rows).report
+    assert report.rows == len(rows)
+    assert report.warnings == ()
+    assert report.median_error < 0.08
+    assert report.p90_error < 0.23
+    assert report.max_error < 0.5
+    assert report.rms_log_error < 0.14
+
+
+# Same tables, no overlap of compute and exchange: median 6 to 10 %, nine tenths within 17 to 22 %, worst 37 to 54 %.
+@pytest.mark.parametrize("model", MODELS)
+def test_a_ring_fits_the_bundled_t4_tables_almost_as_well(model):
+    rows = rows_from_steps(read_profile("pollux-step-time").rows(model=model), "T4")
+    report = fit_ring(rows, gradient_bytes=1e8).report  # bytes and bandwidth only enter as their quotient
+    assert report.median_error < 0.11
+    assert report.p90_error < 0.24
+    assert report.max_error < 0.6
+
+
+def test_rows_of_several_kinds_are_not_one_step_time():
+    rows = rows_at(PowerLaw(exponent=0.7), ("T4", "A100"))
+    with pytest.raises(InvalidValue, match="one kind"):
+        fit_pollux(rows)
+    with pytest.raises(InvalidValue, match="at least one measurement"):
+        fit_amdahl([])
+
+
+def test_rows_that_cannot_be_are_refused():
+    with pytest.raises(InvalidValue, match="step_time_s"):
+        Row(gpu="T4", spread=(1,), local_batch=1, step_time_s=0.0)
+    with pytest.raises(InvalidValue, match="below the step time"):
+        Row(gpu="T4", spread=(1,), local_batch=1, step_time_s=1.0, sync_time_s=1.0)
+    with pytest.raises(InvalidValue, match="spread"):
+        Row(gpu="T4", spread=(), local_batch=1, step_time_s=1.0)
+
+
+def test_even_spreads_differ_by_one_at_most():
+    assert even_spread(3, 8) == (3, 3, 2)
+    assert even_spread(16, 64) == (4,) * 16
+    with pytest.raises(InvalidValue):
+        even_spread(3, 2)
