@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 
 from sublet.domain.money import Money, microseconds
@@ -91,12 +92,15 @@ def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
         if lease.void:
             continue
         end_us = now_us if lease.end_us is None else lease.end_us
-        known = [(t, p) for t, p in kernel.ledger.prices[lease.offer_id] if t <= end_us]
-        minimum_us = microseconds(kernel.offers[lease.offer_id].minimum_billing_s)
-        if lease.end_us is not None:  # the rest of the minimum is due at the last price
-            end_us = max(end_us, lease.start_us + minimum_us)
-        for (since_us, price), (until_us, _) in zip(known, [*known[1:], (end_us, None)], strict=True):
-            grains += price.micro_usd_per_h * max(0, until_us - max(since_us, lease.start_us))
+        prices = kernel.ledger.prices[lease.offer_id]
+        first = bisect_right(prices, lease.start_us, key=lambda change: change[0]) - 1
+        past = bisect_right(prices, end_us, key=lambda change: change[0])
+        changes = prices[max(first, 0) : past]
+        for (since_us, price), (until_us, _) in zip(changes, [*changes[1:], (end_us, None)], strict=True):
+            grains += price.micro_usd_per_h * max(0, min(until_us, end_us) - max(since_us, lease.start_us))
+        if lease.end_us is not None:
+            minimum_us = microseconds(kernel.offers[lease.offer_id].minimum_billing_s)
+            grains += lease.last_price.micro_usd_per_h * max(0, minimum_us - (end_us - lease.start_us))
     spent = kernel.ledger.spent(kernel.now_s)
     _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
 

@@ -30,6 +30,7 @@ from sublet.kernel.waiting import Waiting
 __all__ = ["Kernel"]
 
 REFUSED_AGAIN_S = 60.0  # after a refusal, the offer counts as sold out for this long (unless the market says otherwise)
+SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
 IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
 
 
@@ -325,7 +326,7 @@ class Kernel:
         self._check_within_limits(fresh=not self._changed)
         self._serve_queues()
         if plan.ask_again_s is not None and plan.ask_again_s != self._wake_s:
-            self._wake_s = max(plan.ask_again_s, self.now_s)
+            self._wake_s = max(plan.ask_again_s, self.now_s + SHORTEST_TIMER_S)
             self._actions.append(order.SetTimer("plan", self._wake_s))
 
     def _promise(self, state: JobState, shape: Shape | None) -> JobState:

@@ -24,6 +24,7 @@ class Lease:
     start_us: int
     end_us: int | None = None
     cost: Money = Money()  # final once it has ended
+    last_price: Price = Price(0)  # in force when it ended: what the rest of a minimum is charged at
     void: bool = False  # the cloud refused it: never ours, never paid
 
 
@@ -67,7 +68,14 @@ class Ledger:
         meter, now_us = self._meters[offer_id], microseconds(at_s)
         cost = meter.at(now_us) - begun
         cost += meter.price.micro_usd_per_h * max(0, meter.minimum_us - (now_us - start_us))
-        lease = Lease(node_id=node_id, offer_id=offer_id, start_us=start_us, end_us=now_us, cost=Money(cost))
+        lease = Lease(
+            node_id=node_id,
+            offer_id=offer_id,
+            start_us=start_us,
+            end_us=now_us,
+            cost=Money(cost),
+            last_price=meter.price,
+        )
         return self._settle(meter, begun, lease)
 
     def void(self, node_id: str, at_s: float) -> None:
