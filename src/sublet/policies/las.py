@@ -13,6 +13,8 @@ __all__ = ["Las"]
 
 TIRESIAS_THRESHOLD_GPU_S = 57_600.0  # 16 GPU-hours: what the Pollux artifact's Tiresias uses
 
+TOLERANCE_GPU_S = 1.0  # woken at the very moment of demotion, a sum of floats may fall short of it by a hair
+
 
 @dataclass(frozen=True, slots=True)
 class _Demoted:
@@ -21,7 +23,7 @@ class _Demoted:
     threshold_gpu_s: float
 
     def __call__(self, state: JobState) -> float:
-        return float(state.gpu_s >= self.threshold_gpu_s)
+        return float(state.gpu_s > self.threshold_gpu_s - TOLERANCE_GPU_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Las:
         draft = Draft(snapshot)
         now_s, threshold = snapshot.now_s, self.threshold_gpu_s
 
-        def queue(state: JobState) -> float:
-            return float(state.attained_gpu_s(now_s) >= threshold)
+        def had_its_share(state: JobState) -> bool:
+            return state.attained_gpu_s(now_s) > threshold - TOLERANCE_GPU_S
 
-        grant_in_order(draft, _Demoted(threshold), queue)
+        grant_in_order(draft, _Demoted(threshold), had_its_share)
         due_s = [
             now_s + (threshold - state.attained_gpu_s(now_s)) / state.gpus
             for state in snapshot.active.values()
-            if state.phase is Phase.RUNNING and state.attained_gpu_s(now_s) < threshold
+            if state.phase is Phase.RUNNING and not had_its_share(state)
         ]
-        return draft.plan(ask_again_s=max(min(due_s), now_s) if due_s and len(snapshot.waiting) else None)
+        return draft.plan(ask_again_s=min(due_s) if due_s and len(snapshot.waiting) else None)
