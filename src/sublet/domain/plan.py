@@ -15,7 +15,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import whole
 from sublet.domain.shape import Shape, Spread
 
-__all__ = ["JobState", "OfferState", "Phase", "Plan", "Policy", "PoolState", "Snapshot", "WaitingJobs"]
+__all__ = ["JobState", "OfferState", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
 
 
 class Phase(StrEnum):
@@ -95,20 +95,21 @@ class OfferState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolState:
-    """Nodes that one job may span. `promised` GPUs are held by, or promised to, jobs."""
+class Pool:
+    """Nodes that one job may span."""
 
     name: str
     gpu: str
     gpus_per_node: int
-    promised: int
     offer_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a policy may know. Its mappings are views, valid until the kernel's next event, so that taking a
-    snapshot costs the same however many jobs there are; a driver that plans aside asks for a frozen one.
+    """Everything a policy may know.
+
+    Its mappings are views, valid until the kernel's next event, so that taking a snapshot costs the same however many
+    jobs there are; a driver that plans aside asks the kernel for a frozen one.
     """
 
     now_s: float
@@ -116,7 +117,8 @@ class Snapshot:
     waiting: WaitingJobs
     active: Mapping[str, JobState]  # jobs with a shape
     offers: Mapping[str, OfferState]
-    pools: Mapping[str, PoolState]
+    pools: Mapping[str, Pool]
+    promised: Mapping[str, int]  # pool -> GPUs held by, or promised to, jobs
     budget: Budget
     spent: Money
 

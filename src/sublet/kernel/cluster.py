@@ -50,6 +50,7 @@ class Cluster:
         self.free_gpus: dict[str, int] = defaultdict(int)  # pool -> GPUs free on ready nodes
         self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes with nobody on them
         self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
+        self._noticed: dict[str, None] = {}
         self._rooms: dict[str, list[dict[str, None]]] = {}  # pool -> [free GPUs] -> ready nodes
 
     def add(self, node_id: str, offer: Offer) -> None:
@@ -73,7 +74,14 @@ class Cluster:
             del self.requested[node.offer.id][node.id]
         if node.phase in (NodePhase.READY, NodePhase.REQUESTED):
             self.held[node.offer.id] -= 1
+        self._noticed.pop(node.id, None)
+        if phase is NodePhase.NOTICED:
+            self._noticed[node.id] = None
         node.phase = phase
+
+    def abandoned(self) -> list[Node]:
+        """Nodes that the cloud will take and that nobody is on any more."""
+        return [self.nodes[node_id] for node_id in self._noticed if self.nodes[node_id].idle]
 
     def remove(self, node: Node) -> None:
         """It is gone."""

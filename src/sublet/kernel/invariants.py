@@ -9,7 +9,8 @@ from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.kernel import IN_TRANSIT, Kernel
+from sublet.kernel.kernel import Kernel
+from sublet.kernel.tenancy import IN_TRANSIT
 
 __all__ = ["check"]
 
@@ -37,15 +38,15 @@ def _jobs_are_in_one_place(kernel: Kernel) -> None:
         waits = state.shape is None and state.phase is Phase.WAITING
         _law(waits == (job_id in kernel.waiting), "a job without shape and GPUs waits", job_id, story)
         _law(state is kernel.active.get(job_id, state), "a job has one state", job_id, story)
-        held = sum(gpus for _, gpus in kernel.placement.get(job_id, ()))
+        held = sum(gpus for _, gpus in kernel.tenancy.placement.get(job_id, ()))
         _law(held == state.gpus, "a job holds the GPUs of its state", f"{job_id}: {held} != {state.gpus}", story)
-    ended = set(kernel.placement) | set(kernel.leaving) | set(kernel.active)
+    ended = set(kernel.tenancy.placement) | set(kernel.tenancy.leaving) | set(kernel.active)
     _law(ended <= set(kernel.jobs), "an ended job holds nothing", str(ended - set(kernel.jobs)))
 
 
 def _gpus_are_counted_once(kernel: Kernel) -> None:
     on_node: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for held in (kernel.placement, kernel.leaving):
+    for held in (kernel.tenancy.placement, kernel.tenancy.leaving):
         for job_id, placement in held.items():
             for node_id, gpus in placement:
                 _law(gpus > 0, "a share of a node is positive", f"{job_id} {node_id}", kernel.story(job_id))
@@ -55,7 +56,9 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
     for node in kernel.cluster.nodes.values():
         _law(dict(on_node[node.id]) == node.jobs, "a node knows who is on it", f"{node.id}: {node.jobs}")
         used = sum(node.jobs.values())
-        _law(used + node.free == node.offer.gpus_per_node, "used and free make a node", f"{node.id}: {used}+{node.free}")
+        _law(
+            used + node.free == node.offer.gpus_per_node, "used and free make a node", f"{node.id}: {used}+{node.free}"
+        )
         _law(node.free >= 0, "a GPU has one user", node.id)
         if node.phase is NodePhase.READY:
             free[node.offer.pool] += node.free
@@ -70,7 +73,7 @@ def _promises_add_up(kernel: Kernel) -> None:
     for state in kernel.active.values():
         if state.shape is not None:
             promised[state.shape.pool] += state.shape.gpus
-    for pool, gpus in kernel.promised.items():
+    for pool, gpus in kernel.tenancy.promised.items():
         _law(gpus == promised[pool], "promises add up", f"{pool}: {gpus} != {promised[pool]}")
 
 
@@ -80,7 +83,7 @@ def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
     held: dict[str, int] = defaultdict(int)
     for node in kernel.cluster.nodes.values():
         held[node.offer.id] += node.phase in (NodePhase.REQUESTED, NodePhase.READY)
-    for offer_id in kernel.offers:
+    for offer_id in kernel.supply.offers:
         _law(held[offer_id] == kernel.cluster.held[offer_id], "held nodes add up", offer_id)
 
 
@@ -99,14 +102,14 @@ def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
         for (since_us, price), (until_us, _) in zip(changes, [*changes[1:], (end_us, None)], strict=True):
             grains += price.micro_usd_per_h * max(0, min(until_us, end_us) - max(since_us, lease.start_us))
         if lease.end_us is not None:
-            minimum_us = microseconds(kernel.offers[lease.offer_id].minimum_billing_s)
+            minimum_us = microseconds(kernel.supply.offers[lease.offer_id].minimum_billing_s)
             grains += lease.last_price.micro_usd_per_h * max(0, minimum_us - (end_us - lease.start_us))
     spent = kernel.ledger.spent(kernel.now_s)
     _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
 
 
 def _limits_hold(kernel: Kernel) -> None:
-    for offer_id, limit in kernel.limits.items():
+    for offer_id, limit in kernel.supply.limits.items():
         held = kernel.cluster.held[offer_id]
         fits = limit.max_nodes is None or held <= limit.max_nodes
         _law(fits, "nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")

@@ -101,7 +101,7 @@ def _tagged(value: Event | Action) -> dict[str, Any]:
     return {"type": type(value).__name__, **_plain(value)}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - any part of an event or action
+def _plain(value: Any) -> Any:
     """Only what JSON has; a number that it lacks (infinity) becomes its name."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -129,7 +129,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _restored(kind: Any, value: Any) -> Any:  # noqa: ANN401, PLR0911 - the inverse of _plain, by declared type
+def _restored(kind: Any, value: Any) -> Any:
     if kind is Speed:
         return _Unrecorded()
     if value is None:

@@ -31,7 +31,7 @@ class Lease:
 class _Meter:
     """What one node of one offer has cost since the beginning, and the readings at which open leases began."""
 
-    __slots__ = ("minimum_us", "open_count", "open_readings", "price", "reading", "read_us")
+    __slots__ = ("minimum_us", "open_count", "open_readings", "price", "read_us", "reading")
 
     def __init__(self, price: Price, minimum_us: int) -> None:
         self.price, self.minimum_us = price, minimum_us

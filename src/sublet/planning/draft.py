@@ -16,8 +16,8 @@ class Draft:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.most = most_gpus(snapshot)
-        self.room = {name: self.most[name] - pool.promised for name, pool in snapshot.pools.items()}
-        self._promised = {name: pool.promised for name, pool in snapshot.pools.items()}
+        self.room = {name: self.most[name] - gpus for name, gpus in snapshot.promised.items()}
+        self._promised = dict(snapshot.promised)
         self._shapes: dict[str, Shape | None] = {}
         self._reasons: dict[str, str] = {}
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, PoolState
+from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 
@@ -28,7 +28,7 @@ class RemainingTime:
     gpus_per_node: int
 
     @classmethod
-    def on(cls, pool: PoolState) -> RemainingTime:
+    def on(cls, pool: Pool) -> RemainingTime:
         """Measured on this pool."""
         return cls(pool.gpu, pool.gpus_per_node)
 
@@ -42,7 +42,9 @@ class RemainingTime:
         return job.speed.seconds(self.gpu, packed(job.gpus, self.gpus_per_node), done, job.work)
 
 
-def grant_in_order(draft: Draft, waiting_key: Callable[[JobState], float], active_rank: Callable[[JobState], float]) -> None:
+def grant_in_order(
+    draft: Draft, waiting_key: Callable[[JobState], float], active_rank: Callable[[JobState], float]
+) -> None:
     """Give requested sizes in order of rank, taking GPUs from jobs that rank behind; smaller jobs may fill gaps.
 
     `waiting_key` orders the queue and must not depend on time; `active_rank` ranks jobs with GPUs on the same scale.

@@ -29,7 +29,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts."""
     offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
     burn = snapshot.budget.burn
-    left = math.inf if burn is None else burn.micro_usd_per_h
+    left = math.inf if burn is None else float(burn.micro_usd_per_h)
     taken: dict[str, float] = {}
     missing = dict(need)
     for state in offers:  # what is owned is held, needed or not
@@ -40,7 +40,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     for most in (_held, _obtainable):
         for state in offers:
             offer, price = state.offer, state.price.micro_usd_per_h
-            affordable = max(0, left // price) if price else math.inf
+            affordable = max(0.0, left // price) if price and burn is not None else math.inf
             more = min(most(state) - taken[offer.id], missing[offer.pool], affordable)
             if more > 0:
                 taken[offer.id] += more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, PoolState
+from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import packed
 
 __all__ = ["gain_steps", "jobs_by_pool", "rate_at", "useful_widths", "worth_growing"]
@@ -22,12 +22,12 @@ def useful_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
     return widths
 
 
-def rate_at(state: JobState, pool: PoolState, gpus: int, now_s: float) -> float:
+def rate_at(state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
     """Work per second at this width, packed, at the job's progress now."""
     return state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), state.done_at(now_s))
 
 
-def gain_steps(state: JobState, pool: PoolState, most: float, now_s: float) -> Iterator[tuple[float, int]]:
+def gain_steps(state: JobState, pool: Pool, most: float, now_s: float) -> Iterator[tuple[float, int]]:
     """The steps (gain per GPU, new width) by which this job grows, best first: the concave hull of its speedup.
 
     Speed is relative to the job's smallest width, so that a gain means the same for every job. Walking the hull instead
@@ -49,7 +49,7 @@ def gain_steps(state: JobState, pool: PoolState, most: float, now_s: float) -> I
         yield (gain / base, widths[at])
 
 
-def worth_growing(state: JobState, pool: PoolState, gpus: int, now_s: float) -> bool:
+def worth_growing(state: JobState, pool: Pool, gpus: int, now_s: float) -> bool:
     """Whether a running job ends sooner if it stops for a restart to become wider."""
     job, done = state.job, state.done_at(now_s)
     stay_s = job.speed.seconds(pool.gpu, state.spread, done, job.work)

@@ -31,7 +31,7 @@ class Equal:
 
 
 def _shares(group: list[JobState], gpus: float) -> dict[str, int]:
-    """GPUs per job: the smallest widths in order of arrival as far as they go, then level by level up to the largest."""
+    """GPUs per job: the smallest widths in order of arrival as far as they go, then level by level upwards."""
     shares: dict[str, int] = {}
     left = gpus
     for state in group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, PoolState, Plan, Snapshot
+from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.planning.widths import gain_steps, jobs_by_pool, worth_growing
@@ -35,7 +35,7 @@ class MaxSpeedup:
         return draft.plan()
 
 
-def _best_widths(group: list[JobState], pool: PoolState, gpus: float, now_s: float) -> dict[str, int]:
+def _best_widths(group: list[JobState], pool: Pool, gpus: float, now_s: float) -> dict[str, int]:
     """Everyone's smallest width in order of arrival, then the best step of all again and again. O(steps log jobs)."""
     widths: dict[str, int] = {}
     left = gpus

@@ -78,7 +78,7 @@ class Recorder:
         self._note_event(event, kernel)
         for action in actions:
             if isinstance(action, order.RentNode):
-                gpus = self._node_gpus[action.node_id] = kernel.offers[action.offer_id].gpus_per_node
+                gpus = self._node_gpus[action.node_id] = kernel.supply.offers[action.offer_id].gpus_per_node
                 self._hold(now_s, gpus, kernel)
             elif isinstance(action, order.StartJob | order.ResizeJob):
                 self._leave(action.job_id, now_s)
@@ -120,7 +120,7 @@ class Recorder:
     def _lost_node(self, event: news.NodeLost, kernel: Kernel) -> None:
         self.losses += 1
         for job_id, (_, gpus, _) in list(self._running.items()):
-            left = sum(g for _, g in kernel.placement.get(job_id, ()))
+            left = sum(g for _, g in kernel.tenancy.placement.get(job_id, ()))
             if left < gpus and kernel.jobs[job_id].phase == "broken":
                 self._leave(job_id, event.at_s)
                 self.jobs[job_id].losses += 1

@@ -22,7 +22,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.sim.agenda import Tie
 from sublet.sim.metrics import Metrics, metrics_from_run
 from sublet.sim.record import Recorder
-from sublet.sim.world import MarketChange, Physics, PlanDue, World
+from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, World
 
 __all__ = ["Cloud", "Run", "simulate"]
 
@@ -38,7 +38,7 @@ class Cloud:
     offers: Sequence[Offer]
     limits: Mapping[str, Limit] = field(default_factory=dict)
     budget: Budget = UNLIMITED
-    physics: Physics = Physics()
+    physics: Physics = FRICTIONLESS
     market: Callable[[], Iterable[MarketChange]] = tuple  # a fresh stream of changes for every run
     notes: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
-def simulate(  # noqa: PLR0913 - a run is all of these
+def simulate(
     jobs: Sequence[Job],
     policy: Policy,
     cloud: Cloud,
@@ -98,7 +98,7 @@ def simulate(  # noqa: PLR0913 - a run is all of these
 class _Driver:
     """Passes events to the kernel and orders to the world, in order."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a run
+    def __init__(
         self,
         kernel: Kernel,
         world: World,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +23,14 @@ from sublet.domain.quantity import at_least
 from sublet.domain.shape import Placement, Spread
 from sublet.sim.agenda import Agenda, Tie
 
-__all__ = ["Happening", "MarketChange", "Physics", "PlanDue", "World"]
+__all__ = ["FRICTIONLESS", "Happening", "MarketChange", "Physics", "PlanDue", "World"]
 
 MarketChange = news.PriceChanged | news.AvailabilityChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Physics:
-    """How long things take here. All zero is the frictionless world of queueing theory."""
+    """How long things take here. By default nothing takes time, as in queueing theory."""
 
     provision_s: float = 0.0  # from renting a node to using it; paid
     release_s: float = 0.0  # from giving it back to the end of its bill
@@ -41,6 +41,9 @@ class Physics:
     def __post_init__(self) -> None:
         for name in ("provision_s", "release_s", "notice_s", "planning_s", "round_s"):
             at_least(name, getattr(self, name), 0.0)
+
+
+FRICTIONLESS = Physics()
 
 
 class _Run:
@@ -127,16 +130,6 @@ class World:
         self._timers: dict[str, float] = {}
         self._market = iter(market)
         self._market_head: MarketChange | None = next(self._market, None)
-        self._orders: dict[type, Callable[[float, object], list[Event]]] = {
-            order.StartJob: self._move,
-            order.ResizeJob: self._move,
-            order.StopJob: self._stop,
-            order.RentNode: self._rent,
-            order.ReleaseNode: self._release,
-            order.SetTimer: self._set_timer,
-            order.MakePlan: self._ask_planner,
-            order.TellUser: lambda _now_s, _action: [],
-        }
         self._read_market(0.0)
 
     # ------------------------------------------------------------------ what happens by itself
@@ -244,10 +237,23 @@ class World:
 
     def obey(self, now_s: float, action: Action) -> list[Event]:
         """Carry out one order; the events that come of it at once (others follow through the agenda)."""
-        return self._orders[type(action)](now_s, action)
+        match action:
+            case order.MakePlan():
+                return self._ask_planner(now_s)
+            case order.StartJob() | order.ResizeJob():
+                return self._move(now_s, action)
+            case order.StopJob():
+                return self._stop(now_s, action)
+            case order.RentNode():
+                return self._rent(now_s, action)
+            case order.ReleaseNode():
+                return self._release(now_s, action)
+            case order.SetTimer():
+                return self._set_timer(now_s, action)
+            case order.TellUser():
+                return []
 
-    def _move(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.StartJob | order.ResizeJob)
+    def _move(self, now_s: float, action: order.StartJob | order.ResizeJob) -> list[Event]:
         run = self._runs[action.job_id]
         run.done = run.done_at(now_s)
         self._halt(run)
@@ -264,8 +270,7 @@ class World:
         answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized
         return [answer(now_s, action.job_id, action.generation, run.done, run.resumes_s)]
 
-    def _stop(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.StopJob)
+    def _stop(self, now_s: float, action: order.StopJob) -> list[Event]:
         run = self._runs[action.job_id]
         run.done = run.done_at(now_s)
         self._halt(run)
@@ -275,8 +280,7 @@ class World:
             return []
         return [news.JobStopped(now_s, action.job_id, action.generation, run.done)]
 
-    def _rent(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.RentNode)
+    def _rent(self, now_s: float, action: order.RentNode) -> list[Event]:
         supply = self._supply.get(action.offer_id)
         if supply is not None and len(self._nodes[action.offer_id]) >= supply:
             return [news.RentRefused(now_s, action.node_id)]
@@ -288,23 +292,20 @@ class World:
         self.agenda.put(ready.at_s, Tie.NODE, _NodeNews(ready))
         return []
 
-    def _release(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.ReleaseNode)
+    def _release(self, now_s: float, action: order.ReleaseNode) -> list[Event]:
         released = news.NodeReleased(now_s + self._physics.release_s, action.node_id)
         if self._physics.release_s == 0.0:
             return self._node_news(released)
         self.agenda.put(released.at_s, Tie.NODE, _NodeNews(released))
         return []
 
-    def _set_timer(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.SetTimer)
+    def _set_timer(self, now_s: float, action: order.SetTimer) -> list[Event]:
         at_s = max(action.at_s, now_s)
         self._timers[action.timer] = at_s
         self.agenda.put(at_s, Tie.TIMER, news.TimerFired(at_s, action.timer))
         return []
 
-    def _ask_planner(self, now_s: float, action: object) -> list[Event]:
-        assert isinstance(action, order.MakePlan)
+    def _ask_planner(self, now_s: float) -> list[Event]:
         round_s = self._physics.round_s
         due_s = math.ceil(now_s / round_s) * round_s if round_s else now_s
         self.agenda.put(due_s, Tie.PLANNER, PlanDue())

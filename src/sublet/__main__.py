@@ -1,0 +1,5 @@
+"""`python -m sublet` is `sublet`."""
+
+from sublet.cli.main import main
+
+main()

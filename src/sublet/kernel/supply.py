@@ -1,0 +1,167 @@
+"""The renting half of the kernel: what is on offer, what is held and paid for, and what to rent or give back next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.money import Price
+from sublet.domain.offer import Offer
+from sublet.domain.plan import OfferState, Pool
+from sublet.errors import InvalidValue
+from sublet.kernel.cluster import Cluster, Node, NodePhase
+from sublet.kernel.ledger import Ledger
+
+__all__ = ["Supply"]
+
+REFUSED_AGAIN_S = 60.0  # after a refusal, the offer counts as sold out for this long (unless the market says otherwise)
+
+
+class Supply:
+    """Nodes wanted (`hold`) against nodes held; `adjust` orders the difference, within limits and budget."""
+
+    def __init__(self, offers: Sequence[Offer], limits: Mapping[str, Limit], budget: Budget) -> None:
+        if not offers:
+            raise InvalidValue("offers", offers, "at least one offer")
+        self.offers = {offer.id: offer for offer in offers}
+        unknown = sorted(set(limits) - set(self.offers))
+        if unknown:
+            raise InvalidValue("limits", unknown[0], "an offer that is there: " + ", ".join(self.offers))
+        self.limits = {offer.id: limits.get(offer.id, Limit()) for offer in offers}
+        self.budget = budget
+        self.pools = _pools_from_offers(offers)
+        self.cluster = Cluster()
+        self.ledger = Ledger(offers)
+        self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
+        self.changed = True  # `adjust` has something to look at
+        self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
+        self._sold_out: dict[str, int] = {}  # offer -> nodes held when the cloud refused more
+        self._rented = 0
+
+    def state(self, offer_id: str) -> OfferState:
+        """The offer as a policy sees it."""
+        return OfferState(
+            offer=self.offers[offer_id],
+            price=self.ledger.price(offer_id),
+            limit=self.limits[offer_id],
+            held=self.cluster.held[offer_id],
+            available=self._obtainable(offer_id),
+        )
+
+    def most_gpus(self, pool: Pool) -> float:
+        """GPUs that could be held in a pool, money aside."""
+        return sum(self.state(offer_id).most for offer_id in pool.offer_ids) * pool.gpus_per_node
+
+    def wish(self, hold: Mapping[str, int]) -> None:
+        """What a plan wants held; owned nodes are held whatever it says."""
+        for offer_id, nodes in hold.items():
+            self.hold[offer_id] = max(nodes, self.limits[offer_id].min_nodes)
+        self.changed = True
+
+    def wished_burn(self) -> Price:
+        """What an hour costs, at today's prices, when everything wished for is held."""
+        return Price(sum(nodes * self.ledger.price(o).micro_usd_per_h for o, nodes in self.hold.items()))
+
+    # ------------------------------------------------------------------ what the cloud did
+
+    def ready(self, node: Node) -> None:
+        """A node can take work."""
+        self.cluster.ready(node)
+        self.changed = True
+
+    def noticed(self, node: Node) -> None:
+        """The cloud will take a node."""
+        self.cluster.withdraw(node, NodePhase.NOTICED)
+        self.changed = True
+
+    def gone(self, node: Node, now_s: float) -> None:
+        """A node was taken or given back: it is paid for no longer."""
+        self.cluster.remove(node)
+        self.ledger.close(node.id, now_s)
+        self.changed = True
+
+    def refused(self, node: Node, now_s: float) -> Action:
+        """The cloud has none: count the offer as sold out for a while."""
+        offer_id = node.offer.id
+        self.cluster.remove(node)
+        self.ledger.void(node.id, now_s)
+        self._sold_out[offer_id] = self.cluster.held[offer_id]
+        return SetTimer(f"retry {offer_id}", now_s + REFUSED_AGAIN_S)
+
+    def retry(self, offer_id: str) -> None:
+        """The while is over."""
+        self._sold_out.pop(offer_id, None)
+        self.changed = True
+
+    def reprice(self, offer_id: str, price: Price, now_s: float) -> None:
+        """The market set another price."""
+        self.ledger.reprice(offer_id, price, now_s)
+        self.changed = True
+
+    def restock(self, offer_id: str, nodes: int | None) -> None:
+        """The market has another number of nodes."""
+        self._available[offer_id] = nodes
+        self.retry(offer_id)
+
+    # ------------------------------------------------------------------ what to order
+
+    def adjust(self, now_s: float) -> list[Action]:
+        """Give back what is not wanted, then rent what is missing, as far as limits, supply and budget let us."""
+        self.changed = False
+        cluster = self.cluster
+        actions: list[Action] = []
+        for offer_id, wanted in self.hold.items():
+            excess = cluster.held[offer_id] - wanted
+            if excess > 0:  # nodes still booting go first: those that are ready can take work now
+                spare = [*cluster.requested[offer_id], *reversed(cluster.idle[offer_id])]
+                actions += [self._release(cluster.nodes[node_id]) for node_id in spare[:excess]]
+        actions += [self._release(node) for node in cluster.abandoned()]
+        for offer_id, wanted in self.hold.items():
+            if cluster.held[offer_id] < wanted:
+                most = self.state(offer_id).most
+                while cluster.held[offer_id] < min(wanted, most) and self._affords(offer_id):
+                    actions.append(self._rent(offer_id, now_s))
+        return actions
+
+    def _rent(self, offer_id: str, now_s: float) -> Action:
+        self._rented += 1
+        node_id = f"n{self._rented}"
+        self.cluster.add(node_id, self.offers[offer_id])
+        self.ledger.open(node_id, offer_id, now_s)
+        return RentNode(node_id, offer_id)
+
+    def _release(self, node: Node) -> Action:
+        self.cluster.withdraw(node, NodePhase.RELEASING)
+        return ReleaseNode(node.id)
+
+    def _affords(self, offer_id: str) -> bool:
+        burn = self.budget.burn
+        if burn is None:
+            return True
+        after = self.ledger.burn().micro_usd_per_h + self.ledger.price(offer_id).micro_usd_per_h
+        return after <= burn.micro_usd_per_h
+
+    def _obtainable(self, offer_id: str) -> int | None:
+        known = self._available[offer_id]
+        seen = self._sold_out.get(offer_id)
+        if known is None or seen is None:
+            return seen if known is None else known
+        return min(known, seen)
+
+
+def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:
+    pools: dict[str, Pool] = {}
+    for offer in offers:
+        pool = pools.get(offer.pool)
+        if pool is None:
+            pools[offer.pool] = Pool(
+                name=offer.pool, gpu=offer.gpu, gpus_per_node=offer.gpus_per_node, offer_ids=(offer.id,)
+            )
+        elif (pool.gpu, pool.gpus_per_node) != (offer.gpu, offer.gpus_per_node):
+            kinds = f"{pool.gpu} x {pool.gpus_per_node} like the others of pool {offer.pool}"
+            raise InvalidValue(f"offer {offer.id}", f"{offer.gpu} x {offer.gpus_per_node}", kinds)
+        else:
+            pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id))
+    return pools

@@ -1,0 +1,251 @@
+"""The subletting half of the kernel: which job is promised what, which GPUs it holds, and what to order next.
+
+A promise (`JobState.shape`) is kept as GPUs become free: jobs that give GPUs up are ordered to at once, jobs that need
+some stand in line, one line per pool, and are served first in line first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sublet.domain.actions import Action, ResizeJob, StartJob, StopJob
+from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
+from sublet.domain.job import Job
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Placement, Shape
+from sublet.errors import UnexpectedEvent
+from sublet.kernel.cluster import Node
+from sublet.kernel.supply import Supply
+from sublet.kernel.waiting import Waiting
+
+__all__ = ["IN_TRANSIT", "Tenancy"]
+
+IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
+
+
+class Tenancy:
+    """Every job that has not ended, and the GPUs under it. `orders` collects what the world is to do."""
+
+    def __init__(self, supply: Supply) -> None:
+        self.now_s = 0.0
+        self.orders: list[Action] = []
+        self.jobs: dict[str, JobState] = {}  # every job that has not ended
+        self.active: dict[str, JobState] = {}  # those with a shape
+        self.waiting = Waiting()  # those without shape and GPUs
+        self.promised: dict[str, int] = dict.fromkeys(supply.pools, 0)  # pool -> GPUs
+        self.placement: dict[str, Placement] = {}  # GPUs that a job holds
+        self.leaving: dict[str, Placement] = {}  # GPUs that it gives up when its resize is done
+        self._lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # jobs that need GPUs
+        self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
+        self._stories: dict[str, list[Event | Action]] = {}
+        self._submitted = 0
+        self._supply, self._cluster = supply, supply.cluster
+
+    # ------------------------------------------------------------------ a job's life
+
+    def admit(self, job: Job, event: Event) -> None:
+        """A new job begins to wait."""
+        state = JobState(job=job, seq=self._submitted, as_of_s=self.now_s, held_since_s=self.now_s)
+        self._submitted += 1
+        self._stories[job.id] = [event]
+        self.jobs[job.id] = state
+        self.waiting.add(state)
+
+    def moved(self, event: JobStarted | JobResized) -> None:
+        """It has its new GPUs and has left the old ones."""
+        state = self.jobs.get(event.job_id)
+        if state is None or event.generation != state.generation or state.phase not in IN_TRANSIT:
+            return  # late news: it ended, was ordered elsewhere, or lost a node meanwhile
+        if state.phase is Phase.STOPPING:
+            raise UnexpectedEvent(event, "the job was told to stop", self.story(event.job_id))
+        self._stories[event.job_id].append(event)
+        self._let_go(event.job_id)
+        state = replace(state, phase=Phase.RUNNING, done=event.done, as_of_s=event.resumes_s)
+        self._store(state)
+        if not self.settle(state):
+            self.stand_in_line(state)
+
+    def stopped(self, event: JobStopped) -> None:
+        """It has left all its GPUs; it waits, or goes where it was promised others meanwhile."""
+        state = self.jobs.get(event.job_id)
+        if state is None or event.generation != state.generation or state.phase is not Phase.STOPPING:
+            return
+        self._stories[event.job_id].append(event)
+        self._vacate(event.job_id)
+        state = replace(self._with_gpus(state, (), Phase.WAITING), done=event.done)
+        self._store(state)
+        if state.shape is None:
+            self.waiting.add(state)
+        else:
+            self.stand_in_line(state)
+
+    def progressed(self, job_id: str, done: float) -> None:
+        """It says how far it is."""
+        state = self.jobs.get(job_id)
+        if state is None:
+            return
+        as_of_s = max(self.now_s, state.as_of_s) if state.phase is Phase.RUNNING else self.now_s
+        state = replace(state, done=done, as_of_s=as_of_s)
+        if job_id in self.waiting:  # its place in line may change
+            self.waiting.remove(job_id)
+            self.waiting.add(state)
+        self._store(state)
+
+    def end(self, state: JobState) -> None:
+        """It holds nothing and is promised nothing any more."""
+        job_id = state.job.id
+        self._vacate(job_id)
+        self.promise(state, None)
+        if job_id in self.waiting:
+            self.waiting.remove(job_id)
+        self._ordered.pop(job_id, None)
+        del self.jobs[job_id], self._stories[job_id]
+
+    def story(self, job_id: str) -> list[str]:
+        """What happened to a job so far, oldest first."""
+        return [str(chapter) for chapter in self._stories.get(job_id, ())]
+
+    # ------------------------------------------------------------------ nodes go
+
+    def must_leave(self, node: Node) -> None:
+        """A node will be taken: those on it need other GPUs."""
+        for job_id in node.jobs:
+            self.stand_in_line(self.jobs[job_id])
+
+    def lost(self, node: Node, event: NodeLost) -> None:
+        """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
+        for job_id in list(node.jobs):
+            self._stories[job_id].append(event)
+            self.placement[job_id] = tuple(part for part in self.placement.get(job_id, ()) if part[0] != node.id)
+            leaving = tuple(part for part in self.leaving.pop(job_id, ()) if part[0] != node.id)
+            if leaving:
+                self.leaving[job_id] = leaving
+            state = self.jobs[job_id]
+            stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
+            state = self._with_gpus(state, self.placement[job_id], Phase.STOPPING if stopping else Phase.BROKEN)
+            self._store(state)
+            self.stand_in_line(state)
+
+    # ------------------------------------------------------------------ from promises to orders
+
+    def promise(self, state: JobState, shape: Shape | None) -> JobState:
+        """Note what a job shall have; the GPUs follow as they become free."""
+        job_id = state.job.id
+        if state.shape is not None:
+            self.promised[state.shape.pool] -= state.shape.gpus
+            self._lines[state.shape.pool].pop(job_id, None)
+        was_waiting = job_id in self.waiting
+        if was_waiting and shape is not None:
+            self.waiting.remove(job_id)
+        state = replace(state, shape=shape)
+        self.jobs[job_id] = state
+        if shape is not None:
+            self.promised[shape.pool] += shape.gpus
+            self.active[job_id] = state
+        else:
+            self.active.pop(job_id, None)
+            if state.phase is Phase.WAITING and not was_waiting:
+                self.waiting.add(state)
+        return state
+
+    def stand_in_line(self, state: JobState) -> None:
+        """It needs GPUs to keep its promise."""
+        if state.shape is not None:
+            self._lines[state.shape.pool][state.job.id] = None
+
+    def serve_lines(self) -> None:
+        """Give free GPUs to the jobs in line, until the first that must go on waiting."""
+        for line in self._lines.values():
+            while line:
+                job_id = next(iter(line))
+                if not self.settle(self.jobs[job_id]):
+                    break
+                line.pop(job_id, None)
+
+    def settle(self, state: JobState) -> bool:
+        """Order what brings the job to its promised shape; False = not enough free GPUs yet."""
+        if state.phase in IN_TRANSIT:
+            return True  # looked at again when the answer comes
+        job_id, shape = state.job.id, state.shape
+        held = self.placement.get(job_id, ())
+        if shape is None or (held and self._cluster.nodes[held[0][0]].offer.pool != shape.pool):
+            if state.phase is not Phase.WAITING:
+                self._order_stop(state)
+            return True
+        kept = self._cluster.healthy(held)
+        placement = self._cluster.rearranged(shape.pool, kept, shape.gpus)
+        if placement is None:
+            return False
+        if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
+            self._order_move(state, shape, placement)
+        return True
+
+    def _order_stop(self, state: JobState) -> None:
+        state = self._with_gpus(state, self.placement[state.job.id], Phase.STOPPING, state.generation + 1)
+        self._store(state)
+        self._order(StopJob(state.job.id, state.generation))
+
+    def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
+        job_id = state.job.id
+        held, new = dict(self.placement.get(job_id, ())), dict(placement)
+        leaving = dict(self.leaving.get(job_id, ()))  # an earlier move may be unfinished
+        for node_id in held | new:
+            more = new.get(node_id, 0) - held.get(node_id, 0)
+            if more > 0:
+                self._cluster.take(job_id, node_id, more)
+            elif more < 0:
+                leaving[node_id] = leaving.get(node_id, 0) - more
+        if leaving:
+            self.leaving[job_id] = tuple(leaving.items())
+        self.placement[job_id] = placement
+        self._ordered[job_id] = shape
+        first = state.phase is Phase.WAITING
+        state = self._with_gpus(
+            state, placement, Phase.STARTING if first else Phase.RESIZING, state.generation + 1, shape.pool
+        )
+        self._store(state)
+        move = StartJob if first else ResizeJob
+        self._order(move(job_id, state.generation, shape, placement))
+
+    def _order(self, action: StartJob | ResizeJob | StopJob) -> None:
+        self._stories[action.job_id].append(action)
+        self.orders.append(action)
+
+    def _with_gpus(
+        self, state: JobState, placement: Placement, phase: Phase, generation: int | None = None, pool: str = ""
+    ) -> JobState:
+        """The state with its work and service brought up to now, and other GPUs under it."""
+        now_s = self.now_s
+        spread = tuple(gpus for _, gpus in placement)
+        return JobState(
+            job=state.job,
+            seq=state.seq,
+            phase=phase,
+            shape=state.shape,
+            gpu=self._supply.pools[pool].gpu if pool else state.gpu,
+            gpus=sum(spread),
+            spread=spread,
+            done=state.done_at(now_s),
+            as_of_s=now_s,
+            gpu_s=state.attained_gpu_s(now_s),
+            held_since_s=now_s,
+            generation=state.generation if generation is None else generation,
+        )
+
+    def _store(self, state: JobState) -> None:
+        self.jobs[state.job.id] = state
+        if state.shape is not None:
+            self.active[state.job.id] = state
+
+    def _let_go(self, job_id: str) -> None:
+        self._give_back(job_id, self.leaving.pop(job_id, ()))
+
+    def _vacate(self, job_id: str) -> None:
+        self._let_go(job_id)
+        self._give_back(job_id, self.placement.pop(job_id, ()))
+
+    def _give_back(self, job_id: str, placement: Iterable[tuple[str, int]]) -> None:
+        for node_id, gpus in placement:
+            self._cluster.give(job_id, node_id, gpus)
+            self._supply.changed = True

@@ -1,0 +1,282 @@
+"""The cloud of a simulation, from what a person would say: GPUs that are owned, dollars per hour, a spot market.
+
+Whatever is assumed on the way is written into the notes of the cloud, for whoever reads the results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.job import Job
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.domain.quantity import whole
+from sublet.domain.shape import packed
+from sublet.errors import Infeasible, InvalidValue, UnknownName
+from sublet.market.catalogue import CATALOGUES, load_catalogue
+from sublet.market.gpus import load_gpus
+from sublet.market.spot import SpotTrace
+from sublet.market.traces import TRACES
+from sublet.planning.widths import useful_widths
+from sublet.sim.simulator import Cloud, Run
+from sublet.sim.world import Physics
+
+__all__ = [
+    "Scene",
+    "as_if",
+    "owned",
+    "refuse_unknown_kinds",
+    "rented",
+    "spot_market",
+    "spot_offers",
+]
+
+FRICTIONLESS = Physics()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A cloud, and when the record of its market ends (None = it has no record)."""
+
+    cloud: Cloud
+    record_ends_s: float | None = None
+
+    def notes_on(self, run: Run) -> tuple[str, ...]:
+        """What a reader of this run's figures should know, beyond the notes of the cloud."""
+        notes = []
+        end_s = run.record.held[-1][0]
+        if self.record_ends_s is not None and end_s > self.record_ends_s:
+            beyond_h = (end_s - self.record_ends_s) / 3600
+            notes.append(f"the run outlasted the market trace by {beyond_h:.1f} h, for which its last values hold")
+        if run.unfinished:
+            shown = ", ".join(run.unfinished[:3]) + (" ..." if len(run.unfinished) > 3 else "")  # noqa: PLR2004
+            notes.append(
+                f"{len(run.unfinished)} of {run.metrics.jobs} jobs never ended ({shown}): "
+                "completion times are over those that did"
+            )
+        return tuple(notes)
+
+
+# ---------------------------------------------------------------------- clouds
+
+
+def owned(offer: Offer, gpus: int, *, physics: Physics = FRICTIONLESS) -> Scene:
+    """`gpus` GPUs that are held from beginning to end, at the price of `offer`.
+
+    Fewer GPUs than a node has are one smaller node at its share of the price; other numbers must fill whole nodes.
+    """
+    whole("gpus", gpus, 1)
+    notes = []
+    if gpus < offer.gpus_per_node:
+        share = Price(round(offer.price.micro_usd_per_h * gpus / offer.gpus_per_node))
+        notes.append(f"one node with {gpus} of the {offer.gpus_per_node} GPUs of {offer.id}, at its share of the price")
+        offer = replace(offer, gpus_per_node=gpus, price=share, pool="")
+    nodes, rest = divmod(gpus, offer.gpus_per_node)
+    if rest:
+        low = nodes * offer.gpus_per_node
+        allowed = f"a multiple of {offer.gpus_per_node}, the GPUs of one node of {offer.id}"
+        raise InvalidValue("gpus", gpus, f"{allowed}: {low} or {low + offer.gpus_per_node}")
+    notes.append(f"{gpus} GPUs are always held: {nodes} x {_described(offer)}")
+    limits = {offer.id: Limit(min_nodes=nodes, max_nodes=nodes)}
+    return Scene(cloud=Cloud(offers=(offer,), limits=limits, physics=physics, notes=tuple(notes)))
+
+
+def rented(offers: Sequence[Offer], burn: Price, *, physics: Physics = FRICTIONLESS) -> Scene:
+    """Nodes come and go; what is held never costs more than `burn` per hour."""
+    _refuse_an_empty_purse(offers, burn)
+    notes = [f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
+    for offer in offers:
+        most = burn.micro_usd_per_h // offer.price.micro_usd_per_h if offer.price.micro_usd_per_h else math.inf
+        notes.append(f"at most {most} x {_described(offer)}")
+    notes = [" ".join(notes)] if len(notes) == 2 else notes  # noqa: PLR2004 - one offer needs no list
+    if any(offer.market is Market.SPOT for offer in offers):
+        notes.append("spot nodes are never taken back here: give a --market for that")
+    notes.append(_boot_note(physics))
+    return Scene(cloud=Cloud(offers=tuple(offers), budget=Budget(burn=burn), physics=physics, notes=tuple(notes)))
+
+
+def spot_market(
+    trace: SpotTrace,
+    offers: Mapping[str, Offer],
+    *,
+    first_s: float,
+    beside: Sequence[Offer] = (),
+    burn: Price | None = None,
+    gpus: int | None = None,
+    physics: Physics = FRICTIONLESS,
+    notes: Sequence[str] = (),
+) -> Scene:
+    """The zones of `trace`, one offer each, whose supply follows the record; its clock starts at `first_s`.
+
+    `beside` is rented on other markets at the same time. `burn` caps the dollars per hour, `gpus` the spot GPUs.
+    """
+    everything = (*offers.values(), *beside)
+    limits: dict[str, Limit] = {}
+    budget = UNLIMITED
+    if burn is not None:
+        _refuse_an_empty_purse(everything, burn)
+        budget = Budget(burn=burn)
+    if gpus is not None:
+        limits = {next(iter(offers.values())).id: Limit(max_nodes=_spot_nodes(offers, gpus))}
+
+    def changes() -> Iterator[AvailabilityChanged]:
+        for t_s, zone, available in trace.events(0.0, math.inf):
+            yield AvailabilityChanged(first_s + t_s, offers[zone].id, available)
+
+    told = [
+        f"spot supply in {_count(len(offers), 'zone')} follows {trace.name} ({trace.span_s / 3600:.1f} h)",
+        *notes,
+        *(f"beside it, on demand: {_described(offer)}" for offer in beside),
+        *([f"never above USD {burn.usd_per_h:,.2f} per hour"] if burn is not None else []),
+        *([f"never more than {gpus} spot GPUs"] if gpus is not None else []),
+        _boot_note(physics),
+    ]
+    cloud = Cloud(offers=everything, limits=limits, budget=budget, physics=physics, market=changes, notes=tuple(told))
+    return Scene(cloud=cloud, record_ends_s=first_s + trace.span_s)
+
+
+# ---------------------------------------------------------------------- offers
+
+
+def spot_offers(
+    trace: SpotTrace, *, like: Offer | None = None, price: Price | None = None
+) -> tuple[dict[str, Offer], tuple[str, ...]]:
+    """One offer per zone of the trace, and notes on how they were priced.
+
+    The kind of node is that of `like`, else what the source of the trace states. The price is `price`, else that of
+    `like`, else the catalogue's: of the zone's region where it is listed, else the median of all regions.
+    """
+    gpu, gpus = (like.gpu, like.gpus_per_node) if like else (trace.gpu, trace.gpus_per_instance)
+    if not gpu or gpus is None:
+        allowed = "cloud:instance_type:spot, because the trace does not say which GPUs its nodes have"
+        raise InvalidValue("--offer", None, allowed)
+    facts = TRACES.get(trace.name)
+    cloud, kind = (
+        (like.cloud, like.instance_type) if like else (facts.cloud, facts.instance_type) if facts else ("", "")
+    )
+    fixed = price or (like.price if like else None)
+    listed, where = ((), "") if fixed else _listed(cloud, kind, gpu, gpus)
+    if fixed is None and not listed:
+        raise InvalidValue(
+            "--spot-price", None, f"USD per hour of a {kind or gpu} node: no catalogue has its spot price"
+        )
+    prices = {zone: fixed or _regional(listed, zone) for zone in trace.zones}
+    offers = {
+        zone: Offer(
+            id=f"{zone}:spot",
+            gpu=gpu,
+            gpus_per_node=gpus,
+            market=Market.SPOT,
+            price=prices[zone],
+            cloud=cloud,
+            zone=zone,
+            instance_type=kind,
+        )
+        for zone in trace.zones
+    }
+    low, high = min(prices.values()).usd_per_h, max(prices.values()).usd_per_h
+    span = f"USD {low:,.3f}" if low == high else f"USD {low:,.3f} to {high:,.3f}"
+    source = "as given" if price else f"as of {like.id}" if like else where
+    return offers, (f"a spot node ({gpus} x {gpu}) costs {span} per hour, {source}",)
+
+
+def as_if(offer: Offer, gpu: str) -> Offer:
+    """The same node with other GPUs in it, at the same price."""
+    known = load_gpus()
+    if gpu not in known:
+        raise UnknownName("GPU kind", gpu, known)
+    return replace(offer, gpu=gpu, pool="")
+
+
+def refuse_unknown_kinds(jobs: Sequence[Job], offers: Sequence[Offer]) -> None:
+    """A job that goes at speed 0 on everything on offer would never end: say so before anything runs."""
+    nodes = {(offer.gpu, offer.gpus_per_node) for offer in offers}
+    verdicts: dict[tuple[int, int, int, int], bool] = {}
+    misfits = []
+    for job in jobs:
+        key = (id(job.speed), job.gpus, job.min_gpus, job.max_gpus)  # jobs of one model share their speed
+        if key not in verdicts:
+            verdicts[key] = any(_runs_on(job, gpu, gpus_per_node) for gpu, gpus_per_node in nodes)
+        if not verdicts[key]:
+            misfits.append(job)
+    if not misfits:
+        return
+    kinds = sorted({offer.gpu for offer in offers})
+    known = [gpu for gpu in load_gpus() if all(_runs_on(job, gpu, size) for job in misfits[:1] for _, size in nodes)]
+    hint = f"rent a kind that was measured ({', '.join(known)}) with --offer" if known else "give another --offer"
+    if known:
+        hint += f", or add --as-gpu {known[0]} to treat these nodes as if they had {known[0]}s"
+    raise Infeasible(
+        f"{len(misfits)} of {len(jobs)} jobs have no speed on {' or '.join(kinds)}, such as {misfits[0].id}",
+        binding="number of jobs that can run",
+        needed=len(jobs),
+        available=len(jobs) - len(misfits),
+        hint=hint,
+    )
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _runs_on(job: Job, gpu: str, gpus_per_node: int) -> bool:
+    widths = dict.fromkeys([job.gpus, job.min_gpus, *useful_widths(job, gpus_per_node, math.inf)])
+    return any(job.speed.rate(gpu, packed(gpus, gpus_per_node), 0.0) > 0 for gpus in widths)
+
+
+def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
+    cheapest = min(offers, key=lambda offer: offer.price)
+    if cheapest.price > burn:
+        raise Infeasible(
+            f"not one node of {cheapest.id} can be rented",
+            binding="--budget, in USD per hour,",
+            needed=cheapest.price.usd_per_h,
+            available=burn.usd_per_h,
+            hint="raise --budget, or look for a cheaper node with: sublet offers --limit 20",
+        )
+
+
+def _spot_nodes(offers: Mapping[str, Offer], gpus: int) -> int:
+    """The cap in nodes. Limits are per offer, so only a market of one zone can be capped in GPUs."""
+    size = next(iter(offers.values())).gpus_per_node
+    if len(offers) > 1:
+        raise InvalidValue("gpus", gpus, f"left out with a market of {len(offers)} zones; cap it with --budget instead")
+    if gpus % size or not gpus:
+        raise InvalidValue("gpus", gpus, f"a multiple of {size}, the GPUs of one spot node")
+    return gpus // size
+
+
+def _listed(cloud: str, kind: str, gpu: str, gpus: int) -> tuple[tuple[Offer, ...], str]:
+    """Spot offers of this very type, or at least of this cloud and GPU; the newest catalogue that has any."""
+    for exact in (True, False):
+        for name in CATALOGUES:
+            every = load_catalogue(name).select(market=Market.SPOT)
+            found = [o for o in every if o.cloud == cloud and (o.gpu, o.gpus_per_node) == (gpu, gpus)]
+            if exact:
+                found = [o for o in found if o.instance_type == kind]
+            if found:
+                what = kind if exact else f"a {cloud} node with {gpus} x {gpu}"
+                return tuple(found), f"the price of {what} in the {name} catalogue"
+    return (), ""
+
+
+def _regional(listed: Sequence[Offer], zone: str) -> Price:
+    """AWS writes a zone as its region and a letter, Google as its region, a hyphen and a letter."""
+    here = [o.price.micro_usd_per_h for o in listed if o.region and o.region in {zone[:-1], zone[:-2]}]
+    return Price(round(median(here or [o.price.micro_usd_per_h for o in listed])))
+
+
+def _described(offer: Offer) -> str:
+    return f"{offer.id} ({offer.gpus_per_node} x {offer.gpu}) at USD {offer.price.usd_per_h:,.3f} per hour"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _boot_note(physics: Physics) -> str:
+    return f"a node is paid for from its order on and takes {physics.provision_s:g} s to boot"
