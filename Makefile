@@ -18,7 +18,7 @@ setup: $(READY) ## make .venv and install Sublet into it with all that developme
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
 
 demo: $(READY) ## compare three policies on a bundled workload; the report goes to out/demo
-	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup --budget 60 --offer aws:g4dn.12xlarge --report out/demo
+	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup --budget 63 --offer aws:g4dn.12xlarge --report out/demo
 
 test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some)
 	$(BIN)/python -m pytest $(TEST_ARGS)

@@ -1,0 +1,117 @@
+"""`sublet`: the verbs, and one place where every error becomes a line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from sublet import __version__
+from sublet.cli.compare import compare
+from sublet.cli.offers import offers
+from sublet.cli.policies import policies
+from sublet.cli.profiles import profiles
+from sublet.cli.simulate import simulate
+from sublet.cli.traces import traces
+from sublet.cli.workloads import workloads
+from sublet.errors import SubletError
+
+__all__ = ["app", "main", "run"]
+
+INTERRUPTED = 130
+PROGRAM = "sublet"
+
+app = typer.Typer(
+    name=PROGRAM,
+    help="Rent GPUs from a cloud and sublet them to training jobs, within a budget.",
+    rich_markup_mode=None,  # rich would double the time that --help takes
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (simulate, compare, workloads, profiles, offers, traces, policies):
+    app.command()(verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version  # its callback has spoken
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line; the exit code. A traceback reaches nobody who did not ask for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a name that this terminal cannot show must not end the program
+    try:
+        command = get_command(app)
+        code = command.main(
+            args=list(arguments),
+            prog_name=PROGRAM,
+            standalone_mode=False,
+            obj=shlex.join([PROGRAM, *arguments]),
+        )
+        sys.stdout.flush()
+    except SubletError as error:
+        return _fail(str(error), error.exit_code, error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last resort is what this function is for
+        return _unexpected(error, arguments)
+    if code == INTERRUPTED:
+        return _fail("interrupted", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    """A usage error that typer found, or a fault of ours."""
+    message = getattr(error, "format_message", None)
+    if message is not None:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else PROGRAM
+        text = message().rstrip() + _typed(getattr(error, "param", None), arguments)
+        return _fail(f"{text}\n  next: {path} --help", int(getattr(error, "exit_code", 2)))
+    text = f"internal error: {type(error).__name__}: {error}"
+    advice = "please report it; rerun with SUBLET_DEBUG=1 for the traceback"
+    return _fail(f"{text}\n  next: {advice}", 1, error)
+
+
+def _typed(parameter: object, arguments: Sequence[str]) -> str:
+    """What was typed for the option that typer complains about: it names the option, not always the value."""
+    names = getattr(parameter, "opts", ())
+    values = [value for name, value in pairwise(arguments) if name in names]
+    return f" (it was {', '.join(map(repr, values))})" if values else ""
+
+
+def _fail(text: str, code: int, error: Exception | None = None) -> int:
+    if error is not None and os.environ.get("SUBLET_DEBUG"):
+        traceback.print_exception(error)
+    typer.echo(text if text.startswith("internal error") else f"error: {text}", err=True)
+    return code

@@ -1,0 +1,170 @@
+"""Options that several verbs share, and what a shell may complete them to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "DEFAULT_GPUS",
+    "DEFAULT_OFFER",
+    "AsGpu",
+    "Budget",
+    "FirstJobs",
+    "Gpus",
+    "Json",
+    "MarketTrace",
+    "NoticeS",
+    "Offers",
+    "Output",
+    "OutputOption",
+    "PlanningS",
+    "ProvisionS",
+    "Quiet",
+    "ReleaseS",
+    "Report",
+    "RestartS",
+    "RoundS",
+    "Seed",
+    "Speedup",
+    "SpotPrice",
+    "WorkloadName",
+    "complete_policies",
+    "complete_policy",
+    "wants_json",
+]
+
+DEFAULT_GPUS = 64
+DEFAULT_OFFER = "aws:g4dn.12xlarge:us-east-1"  # 4 x T4: the kind that the bundled Pollux profiles were measured on
+
+
+class Output(StrEnum):
+    """How a verb answers."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def wants_json(output: Output, json: bool) -> bool:
+    """Whether either spelling asked for JSON."""
+    return json or output is Output.JSON
+
+
+# ---------------------------------------------------------------------- completion
+
+
+def _starting(incomplete: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Installed policies."""
+    from sublet import plugins
+
+    return _starting(incomplete, plugins.names("sublet.policies"))
+
+
+def complete_policies(incomplete: str) -> list[str]:
+    """The last of several policies, separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in complete_policy(last)]
+
+
+def _complete_workload(incomplete: str) -> list[str]:
+    from sublet.sim.workloads.catalog import workload_names
+
+    return _starting(incomplete, workload_names())
+
+
+def _complete_trace(incomplete: str) -> list[str]:
+    from sublet.market.traces import TRACES
+
+    return _starting(incomplete, list(TRACES))
+
+
+# ---------------------------------------------------------------------- what to run
+
+WorkloadName = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="A name from 'sublet workloads', the path of a CSV file, or a recipe such as poisson:rate=40,n=200.",
+        autocompletion=_complete_workload,
+    ),
+]
+FirstJobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Take only the first N jobs.")]
+Speedup = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="How jobs that state only a duration scale: linear, amdahl:0.95 or power:0.8.",
+    ),
+]
+RestartS = Annotated[
+    float | None, typer.Option("--restart-s", metavar="S", help="Pause of every job at each start and resize.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of all that is drawn at random.")]
+
+# ---------------------------------------------------------------------- where to run it
+
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        help=f"Own K GPUs from beginning to end ({DEFAULT_GPUS} if neither this, --budget nor --market is given); "
+        "with --market, hold at most K.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="USD/H", help="Rent on demand, never above this many dollars per hour."),
+]
+Offers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--offer",
+        metavar="CLOUD:TYPE[:REGION][:spot]",
+        help=f"What to rent, from 'sublet offers'; may be repeated. [default: {DEFAULT_OFFER}]",
+        show_default=False,
+    ),
+]
+MarketTrace = Annotated[
+    str | None,
+    typer.Option(
+        "--market",
+        metavar="TRACE",
+        help="Rent spot nodes that come and go as in this trace: a name from 'sublet traces', or a CSV file.",
+        autocompletion=_complete_trace,
+    ),
+]
+SpotPrice = Annotated[
+    str | None, typer.Option(metavar="USD/H", help="Price of a node of the --market; else from the catalogue.")
+]
+AsGpu = Annotated[
+    str | None, typer.Option(metavar="GPU", help="Treat every node as if it had GPUs of this kind, at its own price.")
+]
+
+# ---------------------------------------------------------------------- how the world behaves
+
+ProvisionS = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S", help="From renting a node to using it. [default: 120; 0 with --gpus]", show_default=False
+    ),
+]
+ReleaseS = Annotated[float, typer.Option(metavar="S", help="From giving a node back to the end of its bill.")]
+NoticeS = Annotated[float, typer.Option(metavar="S", help="Warning before a spot node is taken; 0 = none.")]
+PlanningS = Annotated[float, typer.Option(metavar="S", help="How long the policy thinks.")]
+RoundS = Annotated[float, typer.Option(metavar="S", help="Plan only at multiples of this; 0 = at every event.")]
+
+# ---------------------------------------------------------------------- how to answer
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+Report = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write plots, tables and one HTML page that holds it all to DIR.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]

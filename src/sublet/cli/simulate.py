@@ -1,0 +1,71 @@
+"""`sublet simulate`: one workload, one policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.asked import Asked, policies_from_names
+from sublet.cli.experiment import compared, tell
+from sublet.cli.show import command_line
+
+__all__ = ["simulate"]
+
+
+def simulate(  # noqa: PLR0913 - one argument per option
+    context: typer.Context,
+    workload: opt.WorkloadName,
+    policy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy),
+    ] = "max-speedup",
+    gpus: opt.Gpus = None,
+    budget: opt.Budget = None,
+    offer: opt.Offers = None,
+    market: opt.MarketTrace = None,
+    spot_price: opt.SpotPrice = None,
+    as_gpu: opt.AsGpu = None,
+    first_jobs: opt.FirstJobs = None,
+    speedup: opt.Speedup = None,
+    restart_s: opt.RestartS = None,
+    provision_s: opt.ProvisionS = None,
+    release_s: opt.ReleaseS = 0.0,
+    notice_s: opt.NoticeS = 120.0,
+    planning_s: opt.PlanningS = 0.0,
+    round_s: opt.RoundS = 0.0,
+    seed: opt.Seed = 0,
+    report: opt.Report = None,
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every event and order as JSON lines.")] = None,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Replay a workload under one policy."""
+    asked = Asked(
+        workload=workload,
+        gpus=gpus,
+        budget=budget,
+        offers=offer or (),
+        market=market,
+        spot_price=spot_price,
+        as_gpu=as_gpu,
+        jobs=first_jobs,
+        speedup=speedup,
+        restart_s=restart_s,
+        provision_s=provision_s,
+        release_s=release_s,
+        notice_s=notice_s,
+        planning_s=planning_s,
+        round_s=round_s,
+        seed=seed,
+        report=report,
+        quiet=quiet,
+    )
+    policies = policies_from_names([policy])
+    comparison = compared(asked, policies, command=command_line(context), log=log)
+    from sublet.sim.report.comparison import json_from_only_run
+
+    tell(comparison, report, json_from_only_run(comparison) if opt.wants_json(output, json) else None)
