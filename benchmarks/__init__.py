@@ -1,0 +1,1 @@
+"""Speed, measured in one run: `make bench`."""
