@@ -31,9 +31,7 @@ LINEAR = Linear()
 
 
 def cluster(gpus: int, *, usd_per_h: str = "1", nodes: int = 1) -> Cloud:
-    offer = Offer(
-        id="x", gpu="T4", gpus_per_node=gpus, market=Market.ON_DEMAND, price=Price.from_usd_per_h(usd_per_h)
-    )
+    offer = Offer(id="x", gpu="T4", gpus_per_node=gpus, market=Market.ON_DEMAND, price=Price.from_usd_per_h(usd_per_h))
     return Cloud(offers=(offer,), limits={"x": Limit(min_nodes=nodes, max_nodes=nodes)})
 
 

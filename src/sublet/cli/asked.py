@@ -34,6 +34,7 @@ class Asked:
     offers: Sequence[str]
     market: str | None
     spot_price: str | None
+    prices_since: str | None
     as_gpu: str | None
     jobs: int | None
     speedup: str | None
@@ -110,13 +111,19 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
             scene = scenario.owned(offers[0], gpus, physics=_physics(asked, 0.0))
         scene = replace(scene, cloud=replace(scene.cloud, notes=(*scene.cloud.notes, *notes)))
     scenario.refuse_unknown_kinds(workload.jobs, scene.cloud.offers)
-    return scene
+    if asked.prices_since is None:
+        return scene
+    from sublet.sim.pricing import with_prices_since
+
+    first_s = workload.jobs[0].submit_s
+    return replace(scene, cloud=with_prices_since(scene.cloud, asked.prices_since, first_s=first_s))
 
 
 def _spot_scene(asked: Asked, market: str, workload: Workload, burn: Price | None) -> Scene:
     from sublet.domain.offer import Market
     from sublet.market.traces import load_trace
     from sublet.sim import scenario
+    from sublet.sim.pricing import P3_TRACE, with_p3_prices
 
     trace = load_trace(market)
     offers, notes = _offers(asked.offers, None)
@@ -131,16 +138,21 @@ def _spot_scene(asked: Asked, market: str, workload: Workload, burn: Price | Non
         zones = {zone: scenario.as_if(offer, asked.as_gpu) for zone, offer in zones.items()}
         beside = [scenario.as_if(offer, asked.as_gpu) for offer in beside]
         notes = (*notes, f"nodes are treated as if they had {asked.as_gpu}s")
-    return scenario.spot_market(
+    first_s = workload.jobs[0].submit_s
+    scene = scenario.spot_market(
         trace,
         zones,
-        first_s=workload.jobs[0].submit_s,
+        first_s=first_s,
         beside=beside,
         burn=burn,
         gpus=asked.gpus,
         physics=_physics(asked, BOOT_S),
         notes=notes,
     )
+    if trace.name != P3_TRACE or price is not None or spot:
+        return scene
+    ids = {zone: offer.id for zone, offer in zones.items()}
+    return replace(scene, cloud=with_p3_prices(scene.cloud, ids, first_s=first_s))
 
 
 def _offers(texts: Sequence[str], as_gpu: str | None) -> tuple[list[Offer], tuple[str, ...]]:

@@ -43,7 +43,7 @@ def compared(asked: Asked, policies: Mapping[str, Policy], *, command: str, log:
     ):
         watch = None
         if journal is not None:
-            journal.write(header_line(cloud.offers, cloud.limits, cloud.budget) + "\n")
+            journal.write(header_line(cloud.offers, cloud.limits, cloud.budget, cloud.quotas) + "\n")
             write = journal.write
 
             def watch(event: Event, actions: Sequence[Action]) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "Output",
     "OutputOption",
     "PlanningS",
+    "PricesSince",
     "ProvisionS",
     "Quiet",
     "ReleaseS",
@@ -142,6 +143,13 @@ MarketTrace = Annotated[
 ]
 SpotPrice = Annotated[
     str | None, typer.Option(metavar="USD/H", help="Price of a node of the --market; else from the catalogue.")
+]
+PricesSince = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATE",
+        help="Replay the recorded prices of the AWS offers from this day on, such as 2025-06-01, instead of one price.",
+    ),
 ]
 AsGpu = Annotated[
     str | None, typer.Option(metavar="GPU", help="Treat every node as if it had GPUs of this kind, at its own price.")

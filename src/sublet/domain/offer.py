@@ -58,12 +58,14 @@ class Offer:
     zone: str = ""
     instance_type: str = ""
     minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
+    hazard_per_h: float = 0.0  # nodes that the cloud takes back, per node-hour, as far as is known
 
     def __post_init__(self) -> None:
         named("offer id", self.id)
         named("gpu", self.gpu)
         whole("gpus_per_node", self.gpus_per_node, 1)
         at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
+        at_least("hazard_per_h", self.hazard_per_h, 0.0)
         if not isinstance(self.market, Market):
             raise InvalidValue("market", self.market, " or ".join(Market))
         if not self.pool:

@@ -85,7 +85,6 @@ class OfferState:
     limit: Limit
     held: int  # nodes ready or on their way, without those that are being given back or were noticed
     available: int | None  # nodes that could be held at once, as far as we know; None = no end seen
-    hazard_per_h: float = 0.0  # losses per node-hour that the market model expects
 
     @property
     def most(self) -> float:
@@ -102,6 +101,7 @@ class Pool:
     gpu: str
     gpus_per_node: int
     offer_ids: tuple[str, ...]
+    max_gpus: int | None = None  # a quota over all its offers; None = no quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

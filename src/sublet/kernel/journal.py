@@ -47,10 +47,12 @@ class _Unrecorded:
         return done
 
 
-def header_line(offers: Sequence[Offer], limits: Mapping[str, Limit], budget: Budget) -> str:
-    """The first line of a journal."""
-    facts = {"journal": JOURNAL_VERSION, "offers": _plain(offers), "limits": _plain(limits), "budget": _plain(budget)}
-    return json.dumps(facts, separators=(",", ":"))
+def header_line(
+    offers: Sequence[Offer], limits: Mapping[str, Limit], budget: Budget, quotas: Mapping[str, int] | None = None
+) -> str:
+    """The first line of a journal: the arguments of the kernel."""
+    facts = {"offers": offers, "limits": limits, "budget": budget, "quotas": quotas or {}}
+    return json.dumps({"journal": JOURNAL_VERSION, **_plain(facts)}, separators=(",", ":"))
 
 
 def line_from(event: Event, actions: Sequence[Action]) -> str:
@@ -94,7 +96,7 @@ def _kernel_from_header(facts: Mapping[str, Any]) -> Kernel:
         raise BadInput("journal", f"version {facts.get('journal')!r} is not {JOURNAL_VERSION}", line=1)
     offers = [_restored(Offer, offer) for offer in facts["offers"]]
     limits = {offer_id: _restored(Limit, limit) for offer_id, limit in facts["limits"].items()}
-    return Kernel(offers, limits=limits, budget=_restored(Budget, facts["budget"]))
+    return Kernel(offers, limits=limits, quotas=facts["quotas"], budget=_restored(Budget, facts["budget"]))
 
 
 def _tagged(value: Event | Action) -> dict[str, Any]:

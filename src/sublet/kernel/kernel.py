@@ -31,12 +31,17 @@ class Kernel:
     """The state of everything rented (`supply`) and everything run (`tenancy`), advanced by `handle`."""
 
     def __init__(
-        self, offers: Sequence[Offer], *, limits: Mapping[str, Limit] | None = None, budget: Budget = UNLIMITED
+        self,
+        offers: Sequence[Offer],
+        *,
+        limits: Mapping[str, Limit] | None = None,  # by offer id
+        quotas: Mapping[str, int] | None = None,  # GPUs, by pool
+        budget: Budget = UNLIMITED,
     ) -> None:
         self.now_s = 0.0
         self.seen = 0  # events handled
         self.planning = False  # a MakePlan is open
-        self.supply = Supply(offers, limits or {}, budget)
+        self.supply = Supply(offers, limits or {}, quotas or {}, budget)
         self.cluster, self.ledger, self.pools = self.supply.cluster, self.supply.ledger, self.supply.pools
         self.tenancy = Tenancy(self.supply)
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting

@@ -10,6 +10,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
+from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
@@ -22,7 +23,9 @@ REFUSED_AGAIN_S = 60.0  # after a refusal, the offer counts as sold out for this
 class Supply:
     """Nodes wanted (`hold`) against nodes held; `adjust` orders the difference, within limits and budget."""
 
-    def __init__(self, offers: Sequence[Offer], limits: Mapping[str, Limit], budget: Budget) -> None:
+    def __init__(
+        self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], budget: Budget
+    ) -> None:
         if not offers:
             raise InvalidValue("offers", offers, "at least one offer")
         self.offers = {offer.id: offer for offer in offers}
@@ -32,6 +35,11 @@ class Supply:
         self.limits = {offer.id: limits.get(offer.id, Limit()) for offer in offers}
         self.budget = budget
         self.pools = _pools_from_offers(offers)
+        for pool, gpus in quotas.items():
+            if pool not in self.pools:
+                raise InvalidValue("quotas", pool, "a pool that is there: " + ", ".join(self.pools))
+            whole(f"quotas[{pool}]", gpus)
+            self.pools[pool] = replace(self.pools[pool], max_gpus=gpus)
         self.cluster = Cluster()
         self.ledger = Ledger(offers)
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
@@ -52,7 +60,8 @@ class Supply:
 
     def most_gpus(self, pool: Pool) -> float:
         """GPUs that could be held in a pool, money aside."""
-        return sum(self.state(offer_id).most for offer_id in pool.offer_ids) * pool.gpus_per_node
+        most = sum(self.state(offer_id).most for offer_id in pool.offer_ids) * pool.gpus_per_node
+        return most if pool.max_gpus is None else min(most, pool.max_gpus)
 
     def wish(self, hold: Mapping[str, int]) -> None:
         """What a plan wants held; owned nodes are held whatever it says."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from sublet import data
+from sublet.data.csvfile import Bounds, TextTable, read_columns
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.hygiene import Listing, Quarantined, sorted_out
-from sublet.market.tables import Table, read_table
 
 __all__ = ["CATALOGUES", "Catalogue", "Quote", "Wanted", "load_catalogue", "offer_id", "read_catalogue"]
 
@@ -59,8 +59,8 @@ class Catalogue:
     """Believed prices, cheapest per GPU first, and those set aside. Offers are made when they are asked for."""
 
     source: str
-    listings: tuple[Listing, ...]
-    quarantined: tuple[Quarantined, ...]
+    listings: tuple[Listing, ...] = field(repr=False)
+    quarantined: tuple[Quarantined, ...] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.listings)
@@ -101,16 +101,16 @@ class Catalogue:
         return _offer((fits or found)[0])
 
     def _matches(self, wanted: Wanted) -> Iterator[Listing]:
-        for field in ("gpu", "cloud", "region", "instance_type"):
-            name = wanted.get(field)
-            known = self.names(field) + (self.names("label") if field == "instance_type" else [])
+        for what in ("gpu", "cloud", "region", "instance_type"):
+            name = wanted.get(what)
+            known = self.names(what) + (self.names("label") if what == "instance_type" else [])
             if name is not None and name not in known:
-                raise UnknownName(field.replace("_", " "), str(name), known)
+                raise UnknownName(what.replace("_", " "), str(name), known)
         market = wanted.get("market")
         if market is not None and market not in tuple(Market):
             raise InvalidValue("market", market, " or ".join(Market))
         cap, cap_per_gpu = wanted.get("max_usd_per_h", math.inf), wanted.get("max_usd_per_gpu_h", math.inf)
-        gpu, cloud, region, kind = (wanted.get(field) for field in ("gpu", "cloud", "region", "instance_type"))
+        gpu, cloud, region, kind = (wanted.get(what) for what in ("gpu", "cloud", "region", "instance_type"))
         for listing in self.listings:
             if (
                 (gpu is None or listing.gpu == gpu)
@@ -148,7 +148,7 @@ def load_catalogue(name: str = "current") -> Catalogue:
 
 def read_catalogue(path: str | Path) -> Catalogue:
     """A price list in the format of docs/reference/markets.md."""
-    believed, quarantined = sorted_out(_listings(read_table(path, COLUMNS)))
+    believed, quarantined = sorted_out(_listings(read_columns(path, COLUMNS)))
     if not believed:
         raise BadInput(path, "no price in this file can be believed", hint=f"the first: {quarantined[0].reason}")
     believed.sort(key=lambda listing: (listing.usd_per_gpu_h, listing.id))
@@ -161,7 +161,7 @@ def offer_id(cloud: str, region: str, zone: str, label: str, market: Market | st
     return f"{places}:{label}:" + market
 
 
-def _check(table: Table) -> None:
+def _check(table: TextTable) -> None:
     """Refuse what is no name or no date."""
     for name in ("cloud", "instance_type", "gpu"):
         table.check_names(name)
@@ -172,21 +172,14 @@ def _check(table: Table) -> None:
         try:
             date.fromisoformat(text)
         except ValueError:
-            raise table.refusal(as_of_R.index(text), f"as_of is {text!r}, not a date such as 2026-08-22") from None
+            raise table.wrong("as_of", as_of_R.index(text), "a date such as 2026-08-22") from None
 
 
-def _at_least(table: Table, name: str, low: float, empty: float | None = None) -> list[float]:
-    values = table.numbers(name, empty=empty)
-    if values.min() < low:
-        row = int(values.argmin())
-        raise table.refusal(row, f"{name} is {values[row]:g}, below {low:g}")
-    return [float(value) for value in values]
-
-
-def _listings(table: Table) -> Iterator[Listing]:
+def _listings(table: TextTable) -> Iterator[Listing]:
     """Two per row where both markets are stated, on-demand first."""
     _check(table)
-    gpus_R, vcpus_R = _at_least(table, "gpu_count", 0.001), _at_least(table, "vcpus", 0.0, empty=0.0)  # R rows
+    gpus_R: list[float] = table.floats("gpu_count", Bounds(least=0.001)).tolist()  # R rows
+    vcpus_R: list[float] = table.floats("vcpus", Bounds(least=0), empty=0).tolist()
     column = table.columns
     kinds: dict[tuple[str, str], set[tuple[str, float]]] = defaultdict(set)
     for cloud, kind, gpu, gpus in zip(column["cloud"], column["instance_type"], column["gpu"], gpus_R, strict=True):

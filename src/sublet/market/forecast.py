@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
-from sublet.market.tables import FloatArray
 
 __all__ = ["ForecastError", "Forecaster", "Persistence", "forecast_error"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from sublet import data
+from sublet.data.csvfile import Bounds, TextTable, read_columns
 from sublet.domain.offer import Gpu
-from sublet.market.tables import read_table
 
 __all__ = ["load_gpus", "read_gpus"]
 
@@ -21,28 +22,20 @@ def load_gpus() -> dict[str, Gpu]:
 
 def read_gpus(path: str | Path) -> dict[str, Gpu]:
     """A file with the columns of `gpus.csv`; an empty rate is one that is not recorded."""
-    table = read_table(path, ("gpu", "vendor", "mem_gib", *RATES, *LINKS))
+    table = read_columns(path, ("gpu", "vendor", "mem_gib", *RATES, *LINKS))
     table.check_names("gpu")
-
-    def known(column: str, row: int) -> float | None:
-        return _positive(column, row) if table.columns[column][row] else None
-
-    def _positive(column: str, row: int) -> float:
-        value = table.number(column, row)
-        if value < 0:
-            raise table.refusal(row, f"{column} is {value:g}, below 0")
-        return value
-
+    mem_gib_R = table.floats("mem_gib", Bounds(least=0)).tolist()  # R rows
+    known = {name: _known(table, name) for name in (*RATES, *LINKS)}
     gpus: dict[str, Gpu] = {}
     for row, name in enumerate(table.columns["gpu"]):
         if name in gpus:
             raise table.refusal(row, f"GPU {name} stands twice")
-        fp32, tf32, fp16, bf16 = (known(rate, row) for rate in RATES)
-        bandwidth, nvlink, pcie = (known(link, row) for link in LINKS)
+        fp32, tf32, fp16, bf16 = (known[rate][row] for rate in RATES)
+        bandwidth, nvlink, pcie = (known[link][row] for link in LINKS)
         gpus[name] = Gpu(
             name=name,
             vendor=table.columns["vendor"][row],
-            mem_gib=_positive("mem_gib", row),
+            mem_gib=mem_gib_R[row],
             fp32_tflops=fp32,
             tf32_tflops=tf32,
             fp16_tflops=fp16,
@@ -52,3 +45,9 @@ def read_gpus(path: str | Path) -> dict[str, Gpu]:
             pcie_gb_per_s=pcie or 0.0,
         )
     return gpus
+
+
+def _known(table: TextTable, name: str) -> list[float | None]:
+    """A column; None where the field is empty."""
+    values = table.floats(name, Bounds(least=0), empty=math.nan).tolist()
+    return [None if math.isnan(value) else value for value in values]

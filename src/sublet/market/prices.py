@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from sublet import data
+from sublet.data.csvfile import Bounds, FloatArray, IntArray, TextTable, read_columns
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.errors import InvalidValue, UnknownName
 from sublet.market.catalogue import offer_id
 from sublet.market.steps import Steps
-from sublet.market.tables import FloatArray, IntArray, Table, read_table
 
 __all__ = ["P3_TRACE_ZERO_UTC", "PriceBook", "load_p3_prices", "load_prices", "read_prices", "utc_s"]
 
@@ -36,7 +36,7 @@ INSTANT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
 class PriceBook:
     """Prices by offer id. Times are seconds after `zero_utc_s`, which counts from 1970 in UTC."""
 
-    series: Mapping[str, Steps]  # micro-USD per hour, NOT_STATED where a snapshot names none
+    series: Mapping[str, Steps] = field(repr=False)  # micro-USD per hour, NOT_STATED where a snapshot names none
     zero_utc_s: float = 0.0
 
     def keys(self, *, instance_type: str = "", region: str = "", market: Market | None = None) -> list[str]:
@@ -91,10 +91,10 @@ def load_prices(*, instance_type: str = "", region: str = "") -> PriceBook:
 
 def load_p3_prices() -> PriceBook:
     """Spot prices of p3.2xlarge in nine zones, change by change, on the clock of the trace skypilot-v100-2023-02."""
-    table = read_table(data.locate("prices/aws_p3.2xlarge_spot_2023-02-15.csv.gz"), ("t_s", "zone", "price_spot"))
+    table = read_columns(data.locate("prices/aws_p3.2xlarge_spot_2023-02-15.csv.gz"), ("t_s", "zone", "price_spot"))
     table.check_names("zone")
     zone_R = table.columns["zone"]  # R rows
-    t_s_R, micro_usd_per_h_R = table.numbers("t_s"), _micro_usd_per_h(table, "price_spot")
+    t_s_R, micro_usd_per_h_R = table.floats("t_s"), _micro_usd_per_h(table, "price_spot")
     series = {}
     for (zone,), rows in _rows_by_key(zone_R).items():
         key = offer_id("aws", zone[:-1], zone, "p3.2xlarge", Market.SPOT)  # a zone is its region and a letter
@@ -109,7 +109,7 @@ def read_prices(path: str | Path, *, cloud: str = "", instance_type: str = "", r
     """
     places = ("instance_type", "region", "zone") if cloud else ("cloud", "instance_type", "region", "gpu")
     asked = {"instance_type": instance_type, "region": region}
-    table = read_table(
+    table = read_columns(
         path,
         ("time_utc", *places, "price_ondemand", "price_spot"),
         containing=[word for word in asked.values() if word],
@@ -148,7 +148,7 @@ def utc_s(text: str) -> float:
     return instant.timestamp()
 
 
-def _times_s(table: Table) -> FloatArray:
+def _times_s(table: TextTable) -> FloatArray:
     """The column `time_utc`, parsed at once; numpy takes no time zone, so the Z is cut off."""
     column = table.columns["time_utc"]
     if re.fullmatch(
@@ -163,19 +163,13 @@ def _times_s(table: Table) -> FloatArray:
         try:
             utc_s(text if re.fullmatch(INSTANT, text) else "")
         except InvalidValue:
-            why = f"time_utc is {text!r}, not an instant such as 2023-02-15T22:08:16Z"
-            raise table.refusal(row, why) from None
+            raise table.wrong("time_utc", row, "an instant such as 2023-02-15T22:08:16Z") from None
     raise table.refusal(0, "time_utc cannot be read")
 
 
-def _micro_usd_per_h(table: Table, name: str) -> IntArray:
-    usd_per_h = table.numbers(name, empty=float(NOT_STATED))
-    stated = np.fromiter(map(bool, table.columns[name]), dtype=np.bool_, count=len(table))
-    bad = stated & ~((usd_per_h > 0) & (usd_per_h <= MOST_USD_PER_H))
-    if bad.any():
-        row = int(bad.argmax())
-        raise table.refusal(row, f"{name} is {table.columns[name][row]}, not a price above 0")
-    return np.where(stated, np.maximum(np.rint(usd_per_h * 1e6), 1), NOT_STATED).astype(np.int64)
+def _micro_usd_per_h(table: TextTable, name: str) -> IntArray:
+    usd_per_h = table.floats(name, Bounds(above=0, most=MOST_USD_PER_H), empty=NOT_STATED)
+    return np.where(usd_per_h > 0, np.maximum(np.rint(usd_per_h * 1e6), 1), NOT_STATED).astype(np.int64)
 
 
 def _rows_by_key(*columns: Sequence[str]) -> dict[tuple[str, ...], IntArray]:
@@ -188,7 +182,7 @@ def _rows_by_key(*columns: Sequence[str]) -> dict[tuple[str, ...], IntArray]:
     return {key: np.concatenate(parts) for key, parts in runs.items()}
 
 
-def _steps(table: Table, rows: IntArray, t_s_R: FloatArray, value_R: IntArray) -> Steps:
+def _steps(table: TextTable, rows: IntArray, t_s_R: FloatArray, value_R: IntArray) -> Steps:
     """One offer's history. Of two rows at one instant the one that states a price counts."""
     t_s, value = t_s_R[rows], value_R[rows]
     steps = np.diff(t_s)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from sublet.data.csvfile import Bounds, FloatArray, IntArray, TextTable, read_columns
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.steps import Steps
-from sublet.market.tables import FloatArray, IntArray, Table, read_table
 
 __all__ = ["Change", "Polarity", "SpotTrace", "inverted", "read_trace"]
 
@@ -41,8 +41,8 @@ class SpotTrace:
     """Instances that could be held in each zone, from 0 to `span_s`. Before a zone's first row it is 0."""
 
     name: str
-    series: Mapping[str, Steps]  # zone -> instances
-    end_s: Mapping[str, float]  # zone -> when its record ends, at most span_s
+    series: Mapping[str, Steps] = field(repr=False)  # zone -> instances
+    end_s: Mapping[str, float] = field(repr=False)  # zone -> when its record ends, at most span_s
     span_s: float
     max_available: int  # how many were asked for in a zone, or the most ever seen
     gpu: str = ""
@@ -157,14 +157,13 @@ def read_trace(
     """
     if polarity not in ("availability", "preempted"):
         raise InvalidValue("polarity", polarity, "availability (1 = can be held) or preempted (1 = cannot)")
-    table = read_table(path, ("t_s", "zone", "available"))
+    table = read_columns(path, ("t_s", "zone", "available"))
     if len(table) == 1:
         raise BadInput(
             path, "one row is no trace", line=2, hint="give at least two rows: a start and a change or an end"
         )
-    t_s_R, available_R = table.numbers("t_s"), table.wholes("available", low=0, high=MOST_INSTANCES)  # R rows
-    if t_s_R.min() < 0:
-        raise table.refusal(int(t_s_R.argmin()), f"t_s is {t_s_R.min():g}, below 0")
+    t_s_R = table.floats("t_s", Bounds(least=0))  # R rows
+    available_R = table.ints("available", Bounds(least=0, most=MOST_INSTANCES))
     series, end_s = {}, {}
     for zone, rows in _rows_by_zone(table).items():
         t_s = t_s_R[rows]
@@ -191,7 +190,7 @@ def read_trace(
     return trace if polarity == "availability" else inverted(trace)
 
 
-def _rows_by_zone(table: Table) -> dict[str, IntArray]:
+def _rows_by_zone(table: TextTable) -> dict[str, IntArray]:
     """Row numbers of each zone, zones in order of appearance."""
     table.check_names("zone")
     column = table.columns["zone"]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sublet.data.csvfile import FloatArray, IntArray
 from sublet.errors import InvalidValue
-from sublet.market.tables import FloatArray, IntArray
 
 __all__ = ["Steps"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Steps:
     """`value[i]` holds from `t_s[i]` up to, and not including, `t_s[i + 1]`; the last one holds for ever.
 
@@ -32,6 +32,9 @@ class Steps:
         for name, array in (("t_s", t_s), ("value", value)):
             array.setflags(write=False)  # our own copy: nobody can change it under us
             object.__setattr__(self, name, array)
+
+    def __repr__(self) -> str:
+        return f"Steps(rows={len(self.t_s)})"
 
     def at(self, t_s: float, *, before: int) -> int:
         """The value in force at `t_s`; `before` where nothing has been stated yet. O(log n)."""

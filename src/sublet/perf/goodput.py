@@ -8,7 +8,7 @@ each phase has its own best batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -53,7 +53,7 @@ def efficiency(noise: float | Floats, initial: int, batch: float | Floats) -> fl
     return (noise + initial) / (noise + batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NoiseCurve:
     """Gradient noise scale (samples) per phase; phase i ends at progress `ends[i]`."""
 
@@ -68,20 +68,23 @@ class NoiseCurve:
         for value in self.noise:
             at_least("noise", value, 0.0)
 
+    def __repr__(self) -> str:
+        return f"NoiseCurve(initial={self.initial}, phases={len(self.ends)})"
+
     def worth(self, total_C: Floats) -> Floats:
         """Efficiency in each phase (rows) at each global batch (columns)."""
         return np.asarray(efficiency(np.array(self.noise)[:, None], self.initial, total_C[None, :]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Goodput:
     """Best goodput over all batches that the limits allow, or at one fixed batch; `speed()` makes it a speed.
 
     The unit of work is `unit` useful samples: 1 counts samples at the initial batch, B0 counts its iterations.
     """
 
-    step: Mapping[str, StepTime] = field(hash=False)  # by GPU kind
-    limits: Mapping[str, BatchLimits] = field(hash=False)
+    step: Mapping[str, StepTime]  # by GPU kind
+    limits: Mapping[str, BatchLimits]
     efficiency: Efficiency
     batch: int | None = None  # fixed global batch; None = the best one, chosen anew in every phase
     unit: float = 1.0
@@ -95,6 +98,9 @@ class Goodput:
         for kind in self.step:
             if kind not in self.limits:
                 raise InvalidValue("limits", sorted(self.limits), f"batch limits for every kind, also for {kind}")
+
+    def __repr__(self) -> str:
+        return f"Goodput(kinds={sorted(self.step)}, phases={len(self.efficiency.ends)}, batch={self.batch})"
 
     def speed(self) -> Phased:
         """As a speed whose phases are those of the efficiency; rates are worked out when first asked for."""

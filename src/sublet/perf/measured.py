@@ -48,7 +48,7 @@ LOCAL_LIMITS: Mapping[tuple[Source, str, str], int] = {  # limits that are not t
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MeasuredStepTime:
     """Step times of one model on one GPU kind: exact for placements that were measured, interpolated for others.
 
@@ -60,7 +60,10 @@ class MeasuredStepTime:
     exact: Mapping[str, tuple[Floats, Floats, Floats]]  # placement -> local batch, step time, time without exchange
     points: Floats  # rows of (nodes, GPUs, local batch)
     values: Floats  # rows of (step time, time without exchange)
-    _triangulated: list[_Triangulated] = field(default_factory=list, init=False, repr=False)  # at most one
+    _triangulated: list[_Triangulated] = field(default_factory=list, init=False)  # at most one
+
+    def __repr__(self) -> str:
+        return f"MeasuredStepTime(placements={len(self.exact)}, points={len(self.points)})"
 
     def times(self, spread: Spread, local_C: Floats) -> tuple[Floats, Floats]:
         """Seconds of a step with and without its gradient exchange, for each local batch."""
@@ -132,7 +135,7 @@ def _barycentric(corners_SKX: Floats) -> Floats:
     return np.concatenate([inverse_SKX, np.where(np.isnan(volume_S)[:, None], np.nan, last_SX)[:, None]], axis=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StatEfficiency:
     """What a sample is worth in each epoch, from training runs at several batch sizes.
 
@@ -145,6 +148,9 @@ class StatEfficiency:
     ends: tuple[float, ...]  # E epochs: least progress over all runs at the end of each, in steps at B0
     grad_sqr: Floats  # epochs x batches
     grad_var: Floats
+
+    def __repr__(self) -> str:
+        return f"StatEfficiency(initial={self.initial}, largest={self.largest}, epochs={len(self.ends)})"
 
     @property
     def initial(self) -> int:
@@ -168,7 +174,6 @@ class StatEfficiency:
         return np.where(inside_C, (var_EC + sqr_EC) / (var_EC + sqr_EC * scale_C), 0.0)
 
 
-@cache
 def measured_goodput(
     model: str, *, source: Source = "pollux", batch: int | None = None, slowdown: float = 1.0
 ) -> Phased:
@@ -178,27 +183,48 @@ def measured_goodput(
     every rate (Sia's simulator has 1.2 to 1.8 there). The same arguments give the same object, so that all jobs of a
     workload share what was worked out for one.
     """
-    return goodput_model(model, source=source, batch=batch, slowdown=slowdown).speed()
+    return _speed(model, source, batch, slowdown)
 
 
-@cache
 def goodput_model(model: str, *, source: Source = "pollux", batch: int | None = None, slowdown: float = 1.0) -> Goodput:
     """What is behind `measured_goodput`; ask it for the batch that was chosen."""
-    positive("slowdown", slowdown)
-    worth = stat_efficiency(model, source=source)
-    step = {gpu: measured_step_time(model, gpu, source=source) for gpu in _kinds(model, source)}
-    limits = {gpu: _limits(worth, times, LOCAL_LIMITS.get((source, model, gpu))) for gpu, times in step.items()}
-    return Goodput(step=step, limits=limits, efficiency=worth, batch=batch, unit=worth.initial * slowdown)
+    return _goodput(model, source, batch, slowdown)
+
+
+def measured_step_time(model: str, gpu: str = "T4", *, source: Source = "pollux") -> MeasuredStepTime:
+    """The step times of one model on one GPU kind."""
+    return _step_time(model, gpu, source)
+
+
+def stat_efficiency(model: str, *, source: Source = "pollux") -> StatEfficiency:
+    """What samples are worth in the epochs of one model."""
+    return _efficiency(model, source)
 
 
 def total_work(model: str, *, source: Source = "pollux") -> float:
     """Iterations at the initial batch until the last epoch ends."""
-    return stat_efficiency(model, source=source).ends[-1]
+    return _efficiency(model, source).ends[-1]
+
+
+# A cache tells f("bert") from f("bert", source="pollux"), so what is kept is kept below the defaults.
 
 
 @cache
-def measured_step_time(model: str, gpu: str = "T4", *, source: Source = "pollux") -> MeasuredStepTime:
-    """The step times of one model on one GPU kind."""
+def _speed(model: str, source: Source, batch: int | None, slowdown: float) -> Phased:
+    return _goodput(model, source, batch, slowdown).speed()
+
+
+@cache
+def _goodput(model: str, source: Source, batch: int | None, slowdown: float) -> Goodput:
+    positive("slowdown", slowdown)
+    worth = _efficiency(model, source)
+    step = {gpu: _step_time(model, gpu, source) for gpu in _kinds(model, source)}
+    limits = {gpu: _limits(worth, times, LOCAL_LIMITS.get((source, model, gpu))) for gpu, times in step.items()}
+    return Goodput(step=step, limits=limits, efficiency=worth, batch=batch, unit=worth.initial * slowdown)
+
+
+@cache
+def _step_time(model: str, gpu: str, source: Source) -> MeasuredStepTime:
     kinds = _kinds(model, source)
     if gpu not in kinds:
         raise UnknownName(f"GPU kind with step times of {model}", gpu, kinds)
@@ -217,8 +243,7 @@ def measured_step_time(model: str, gpu: str = "T4", *, source: Source = "pollux"
 
 
 @cache
-def stat_efficiency(model: str, *, source: Source = "pollux") -> StatEfficiency:
-    """What samples are worth in the epochs of one model."""
+def _efficiency(model: str, source: Source) -> StatEfficiency:
     _known(model)
     rows = read_profile(f"{source}-stat-efficiency").rows(model=model)
     batches = np.unique(rows.floats("batch_size"))

@@ -22,17 +22,18 @@ __all__ = ["Phased", "Rates"]
 Rates = Callable[[str, Spread], Sequence[float]]  # (GPU kind, spread) -> work per second in each phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Phased:
     """Phase i reaches up to the progress `ends[i]`; the last one goes on for ever.
 
     `rates` is asked once for each (GPU kind, spread); after that `seconds` and `work` cost O(log phases). A phase with
     rate 0 is never got through. Bisection is over Python lists: np.searchsorted takes ten times as long for one number.
+    Two of them are equal only if they are the same object: nothing can tell whether two functions are.
     """
 
     ends: tuple[float, ...]
     rates: Rates
-    _curves: dict[tuple[str, Spread], _Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _curves: dict[tuple[str, Spread], _Curve] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not self.ends:
@@ -41,6 +42,9 @@ class Phased:
             positive("ends", end)
         if any(after <= before for before, after in pairwise(self.ends)):
             raise InvalidValue("ends", self.ends, "increasing")
+
+    def __repr__(self) -> str:
+        return f"Phased(phases={len(self.ends)})"  # a job is printed in error messages, and its speed with it
 
     def phase(self, done: float) -> int:
         """The phase in which work goes on at progress `done`."""

@@ -101,15 +101,15 @@ class PowerLaw(_Analytic):
         return float(gpus**self.exponent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Table(ConstantRate):
     """Measured rates at some numbers of GPUs, per kind; linear between them, and 0 outside: nothing is extrapolated.
 
     A rate of 0 says that this number of GPUs cannot run; numbers between it and its neighbour then cannot either.
     """
 
-    rates: Mapping[str, Mapping[int, float]] = field(hash=False)  # kind -> GPUs -> work per second
-    _curves: dict[str, tuple[list[int], list[float]]] = field(init=False, repr=False, compare=False)
+    rates: Mapping[str, Mapping[int, float]]  # kind -> GPUs -> work per second
+    _curves: dict[str, tuple[list[int], list[float]]] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.rates:
@@ -123,6 +123,12 @@ class Table(ConstantRate):
                 at_least(f"rates[{kind}][{gpus}]", rate, 0.0)
         curves = {kind: (sorted(by), [by[gpus] for gpus in sorted(by)]) for kind, by in self.rates.items()}
         object.__setattr__(self, "_curves", curves)
+
+    def __hash__(self) -> int:
+        return hash(frozenset((kind, *counts, *rates) for kind, (counts, rates) in self._curves.items()))
+
+    def __repr__(self) -> str:
+        return f"Table(kinds={sorted(self.rates)}, rates={sum(map(len, self.rates.values()))})"
 
     def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - one phase: `done` is of no account
         """Work per second."""

@@ -119,7 +119,7 @@ class PolluxStep:
         return alpha_s + beta_s * (gpus - 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FixedBatch(ConstantRate):
     """A speed in samples per second at one global batch, whatever the number of GPUs: the curve of loss never changes.
 
@@ -129,7 +129,7 @@ class FixedBatch(ConstantRate):
     step: Mapping[str, StepTime] = field(hash=False)  # by GPU kind
     max_local: Mapping[str, int] = field(hash=False)
     batch: int
-    _rates: dict[tuple[str, Spread], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rates: dict[tuple[str, Spread], float] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
         whole("batch", self.batch, 1)
@@ -137,6 +137,9 @@ class FixedBatch(ConstantRate):
             raise InvalidValue("step", dict(self.step), "a step-time model for at least one GPU kind")
         for kind in self.step:
             whole(f"max_local[{kind}]", self.max_local.get(kind, 0), 1)
+
+    def __repr__(self) -> str:
+        return f"FixedBatch(kinds={sorted(self.step)}, batch={self.batch})"
 
     def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - one phase: `done` is of no account
         """Samples per second; 0 on a kind without a model."""

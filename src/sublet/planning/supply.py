@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sublet.domain.plan import OfferState, Snapshot
+from sublet.domain.plan import OfferState, Pool, Snapshot
 
 __all__ = ["most_gpus", "nodes_to_hold"]
 
@@ -31,7 +31,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     burn = snapshot.budget.burn
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
     taken: dict[str, float] = {}
-    missing = dict(need)
+    missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
     for state in offers:  # what is owned is held, needed or not
         owned = state.limit.min_nodes
         taken[state.offer.id] = owned
@@ -47,6 +47,10 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
                 missing[offer.pool] -= more
                 left -= more * price if price else 0
     return taken
+
+
+def _quota_nodes(pool: Pool) -> float:
+    return math.inf if pool.max_gpus is None else pool.max_gpus // pool.gpus_per_node
 
 
 def _held(state: OfferState) -> float:

@@ -20,11 +20,12 @@ from sublet.domain.shape import packed
 from sublet.errors import Infeasible, InvalidValue, UnknownName
 from sublet.market.catalogue import CATALOGUES, load_catalogue
 from sublet.market.gpus import load_gpus
+from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES
 from sublet.planning.widths import useful_widths
 from sublet.sim.simulator import Cloud, Run
-from sublet.sim.world import Physics
+from sublet.sim.world import FRICTIONLESS, Physics
 
 __all__ = [
     "Scene",
@@ -35,8 +36,6 @@ __all__ = [
     "spot_market",
     "spot_offers",
 ]
-
-FRICTIONLESS = Physics()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +115,11 @@ def spot_market(
     `beside` is rented on other markets at the same time. `burn` caps the dollars per hour, `gpus` the spot GPUs.
     """
     everything = (*offers.values(), *beside)
-    limits: dict[str, Limit] = {}
     budget = UNLIMITED
     if burn is not None:
         _refuse_an_empty_purse(everything, burn)
         budget = Budget(burn=burn)
-    if gpus is not None:
-        limits = {next(iter(offers.values())).id: Limit(max_nodes=_spot_nodes(offers, gpus))}
+    quotas = {} if gpus is None else _spot_quota(offers, gpus)
 
     def changes() -> Iterator[AvailabilityChanged]:
         for t_s, zone, available in trace.events(0.0, math.inf):
@@ -136,7 +133,7 @@ def spot_market(
         *([f"never more than {gpus} spot GPUs"] if gpus is not None else []),
         _boot_note(physics),
     ]
-    cloud = Cloud(offers=everything, limits=limits, budget=budget, physics=physics, market=changes, notes=tuple(told))
+    cloud = Cloud(offers=everything, quotas=quotas, budget=budget, physics=physics, market=changes, notes=tuple(told))
     return Scene(cloud=cloud, record_ends_s=first_s + trace.span_s)
 
 
@@ -165,6 +162,7 @@ def spot_offers(
         raise InvalidValue(
             "--spot-price", None, f"USD per hour of a {kind or gpu} node: no catalogue has its spot price"
         )
+    hazard_per_h = trace_hazard(trace).pooled.per_h or 0.0
     prices = {zone: fixed or _regional(listed, zone) for zone in trace.zones}
     offers = {
         zone: Offer(
@@ -176,6 +174,7 @@ def spot_offers(
             cloud=cloud,
             zone=zone,
             instance_type=kind,
+            hazard_per_h=hazard_per_h,
         )
         for zone in trace.zones
     }
@@ -240,14 +239,12 @@ def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
         )
 
 
-def _spot_nodes(offers: Mapping[str, Offer], gpus: int) -> int:
-    """The cap in nodes. Limits are per offer, so only a market of one zone can be capped in GPUs."""
-    size = next(iter(offers.values())).gpus_per_node
-    if len(offers) > 1:
-        raise InvalidValue("gpus", gpus, f"left out with a market of {len(offers)} zones; cap it with --budget instead")
-    if gpus % size or not gpus:
-        raise InvalidValue("gpus", gpus, f"a multiple of {size}, the GPUs of one spot node")
-    return gpus // size
+def _spot_quota(offers: Mapping[str, Offer], gpus: int) -> dict[str, int]:
+    """The cap over all zones, which are one pool."""
+    offer = next(iter(offers.values()))
+    if gpus % offer.gpus_per_node or not gpus:
+        raise InvalidValue("gpus", gpus, f"a multiple of {offer.gpus_per_node}, the GPUs of one spot node")
+    return {offer.pool: gpus}
 
 
 def _listed(cloud: str, kind: str, gpu: str, gpus: int) -> tuple[tuple[Offer, ...], str]:

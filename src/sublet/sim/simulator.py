@@ -36,7 +36,8 @@ class Cloud:
     """What can be rented, within which limits, at what friction, and how its market moves."""
 
     offers: Sequence[Offer]
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer id
+    quotas: Mapping[str, int] = field(default_factory=dict)  # GPUs, by pool
     budget: Budget = UNLIMITED
     physics: Physics = FRICTIONLESS
     market: Callable[[], Iterable[MarketChange]] = tuple  # a fresh stream of changes for every run
@@ -74,7 +75,7 @@ def simulate(
     that followed it; `progress` is told the number of ended jobs and the time, now and then.
     """
     _refuse_the_impossible(jobs, cloud)
-    kernel = Kernel(cloud.offers, limits=cloud.limits, budget=cloud.budget)
+    kernel = Kernel(cloud.offers, limits=cloud.limits, quotas=cloud.quotas, budget=cloud.budget)
     rng = np.random.default_rng(seed)
     world = World(cloud.offers, cloud.physics, rng, cloud.market())
     recorder = Recorder(keep_segments=keep_segments)
@@ -184,4 +185,4 @@ def _largest_pools(cloud: Cloud) -> dict[str, float]:
         if burn is not None and offer.price.micro_usd_per_h > 0:
             nodes = min(nodes, burn.micro_usd_per_h // offer.price.micro_usd_per_h)
         pools[offer.pool] = pools.get(offer.pool, 0) + nodes * offer.gpus_per_node
-    return pools
+    return {pool: min(gpus, cloud.quotas.get(pool, gpus)) for pool, gpus in pools.items()}

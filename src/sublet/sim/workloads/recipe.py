@@ -29,8 +29,8 @@ import numpy as np
 from sublet.domain.job import Speed
 from sublet.errors import InvalidValue, UnknownName
 from sublet.sim.workloads.arrivals import Arrivals, Bursty, Daily, Poisson
-from sublet.sim.workloads.csvformat import MAX_GPUS
 from sublet.sim.workloads.generate import MAX_JOBS, generate
+from sublet.sim.workloads.jobrows import MAX_GPUS
 from sublet.sim.workloads.sizes import Deterministic, Exponential, GpuMix, Lognormal, Pareto, Sizes
 from sublet.sim.workloads.workload import Workload
 

@@ -1,0 +1,59 @@
+"""Recorded prices laid over a run: what a node cost then, hour by hour, instead of one price for ever."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sublet.domain.events import PriceChanged
+from sublet.domain.offer import Market
+from sublet.errors import InvalidValue
+from sublet.market.catalogue import offer_id
+from sublet.market.prices import PriceBook, load_p3_prices, load_prices
+from sublet.sim.simulator import Cloud
+from sublet.sim.world import MarketChange
+
+__all__ = ["P3_TRACE", "with_p3_prices", "with_prices_since"]
+
+P3_TRACE = "skypilot-v100-2023-02"  # the one trace with prices on its own clock
+P3_TYPE = "p3.2xlarge"
+
+
+def with_prices_since(cloud: Cloud, since_utc: str, *, first_s: float) -> Cloud:
+    """The same cloud at the prices of its offers from `since_utc` on, which is when the first job is submitted."""
+    instant = since_utc if "T" in since_utc else f"{since_utc}T00:00:00Z"
+    books: dict[str, tuple[PriceBook, str]] = {}
+    for offer in cloud.offers:
+        if offer.cloud == "aws" and offer.instance_type and offer.region:
+            book = load_prices(instance_type=offer.instance_type, region=offer.region).rebased(instant)
+            if offer.id in book.series and book.price_at(offer.id, 0.0) is not None:
+                books[offer.id] = (book, offer.id)
+    if not books:
+        ids = ", ".join(offer.id for offer in cloud.offers)
+        allowed = f"left out, or a time for which AWS prices are recorded (2022-12-02 to 2026-08-22): not so for {ids}"
+        raise InvalidValue("prices since", since_utc, allowed)
+    return _laid_over(cloud, books, first_s, f"at recorded prices from {instant} on: {', '.join(books)}")
+
+
+def with_p3_prices(cloud: Cloud, zones: Mapping[str, str], *, first_s: float) -> Cloud:
+    """The prices that were recorded with the trace of February 2023. `zones` maps its zones to our offers."""
+    book = load_p3_prices()
+    keys = {zone: offer_id("aws", zone[:-1], zone, P3_TYPE, Market.SPOT) for zone in zones}
+    books = {zones[zone]: (book, key) for zone, key in keys.items() if key in book.series}
+    return _laid_over(cloud, books, first_s, f"prices in {len(books)} zones follow the record that goes with the trace")
+
+
+def _laid_over(cloud: Cloud, books: Mapping[str, tuple[PriceBook, str]], first_s: float, note: str) -> Cloud:
+    """A stream per offer, merged with what the market does anyway."""
+
+    def prices(our_id: str, book: PriceBook, key: str) -> Iterator[MarketChange]:
+        for t_s, price in book.changes(key, 0.0, math.inf):
+            yield PriceChanged(first_s + t_s, our_id, price)
+
+    def market() -> Iterator[MarketChange]:
+        streams = [prices(our_id, book, key) for our_id, (book, key) in books.items()]
+        return heapq.merge(*streams, cloud.market(), key=lambda change: change.at_s)
+
+    return replace(cloud, market=market, notes=(*cloud.notes, note))

@@ -1,0 +1,177 @@
+"""Rows of Sublet's CSV format to jobs: what each column may hold, and what is assumed where it holds nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sublet.data.csvfile import Bounds, TextTable
+from sublet.domain.job import Job, Speed
+from sublet.domain.shape import packed
+from sublet.errors import InvalidValue
+from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
+
+__all__ = ["GPUS_PER_NODE", "MAX_GPUS", "JobRows"]
+
+GPUS_PER_NODE = 8  # how the GPUs of a stated duration are taken to have been packed
+MAX_GPUS = 1_000_000  # more than any job has ever had; guards against a column mix-up
+
+TEXT_COLUMNS = ("model", "gpu", "group", "klass")
+OPTIONAL_NUMBERS: Mapping[str, Bounds] = {
+    "batch_size": Bounds(least=1, whole=True),
+    "steps": Bounds(above=0),
+    "deadline_s": Bounds(least=0),
+    "min_gpus": Bounds(least=1, most=MAX_GPUS, whole=True),
+    "max_gpus": Bounds(least=1, most=MAX_GPUS, whole=True),
+    "restart_s": Bounds(least=0),
+    "weight": Bounds(above=0),
+    "checkpoint_every_s": Bounds(above=0),
+    "checkpoint_write_s": Bounds(least=0),
+}
+
+_Main = tuple[str, float, float | None, int, str, str, str, str]  # id, submit_s, duration_s, gpus, TEXT_COLUMNS
+
+
+class JobRows:
+    """Turns the rows of one table into jobs and counts what it assumed on the way."""
+
+    def __init__(
+        self,
+        table: TextTable,
+        speedup: Speed,
+        *,
+        profiles: Source = "pollux",
+        fixed_batch: bool = False,
+        drop_unsized: bool = False,
+    ) -> None:
+        self._table = table
+        self._speedup = speedup
+        self._profiles = profiles
+        self._fixed_batch = fixed_batch
+        self._drop_unsized = drop_unsized
+        self._rate_by_shape: dict[tuple[str, int], float] = {}
+        self._sized_by_duration = self._sized_by_profile = self._unsized = self._fractional = 0
+
+    def jobs(self) -> Iterator[Job]:
+        """One job per row, but for rows that were to be dropped."""
+        lines, row_by_id = self._table.lines, dict[str, int]()
+        stated = {name: self._stated(name, bounds) for name, bounds in OPTIONAL_NUMBERS.items()}
+        del stated["steps"]  # checked, for a broken row is a broken row, but a job has no place for it
+        optional = [(name, values) for name, values in stated.items() if values]
+        for row, main in enumerate(self._main_columns()):
+            given = {}
+            for name, values in optional:
+                if values[row] is not None:
+                    given[name] = values[row]
+            try:
+                job = self._job(main, given)
+                if job is None:
+                    continue
+                first = row_by_id.setdefault(job.id, row)
+                if first != row:
+                    raise InvalidValue("job_id", job.id, f"used once, but line {lines[first]} has it too")  # noqa: TRY301
+            except InvalidValue as error:
+                raise self._table.refusal(row, str(error)) from None
+            yield job
+
+    def repairs(self) -> Iterable[str]:
+        """What was changed or left out."""
+        if self._fractional:
+            yield f"{self._fractional} jobs asked for a fraction of a GPU: the next whole number is taken"
+        if self._unsized:
+            yield f"{self._unsized} jobs without a duration were left out"
+
+    def notes(self) -> Iterable[str]:
+        """What was changed, left out or assumed."""
+        yield from self.repairs()
+        if self._sized_by_duration:
+            yield (
+                f"work of {self._sized_by_duration} jobs = stated duration x speed on the requested GPUs, packed "
+                f"{GPUS_PER_NODE} to a node, with the speedup {self._speedup}"
+            )
+        if self._sized_by_profile:
+            batch = "the batch size of the trace" if self._fixed_batch else "the best batch size at every moment"
+            yield (
+                f"work and speed of {self._sized_by_profile} jobs come from the measured profiles of "
+                f"{self._profiles.capitalize()}, at {batch}; a restart takes what its simulator charges"
+            )
+
+    def _main_columns(self) -> Iterator[_Main]:
+        table = self._table
+        asked_R = table.floats("gpus", Bounds(above=0, most=MAX_GPUS))  # R rows
+        gpus_R = np.ceil(asked_R).astype(np.int64)
+        self._fractional = int(np.count_nonzero(gpus_R != asked_R))
+        return zip(
+            table.columns["job_id"],
+            table.floats("submit_s", Bounds(least=0)).tolist(),
+            self._stated("duration_s", Bounds(above=0)) or [None] * len(table),
+            gpus_R.tolist(),
+            *(self._texts(name) for name in TEXT_COLUMNS),
+            strict=True,
+        )
+
+    def _job(self, main: _Main, given: dict[str, Any]) -> Job | None:
+        """None for a row to drop."""
+        job_id, submit_s, duration_s, gpus, model, kind, group, klass = main
+        if duration_s is None:
+            sizing = self._sizing(model, given.get("batch_size"))
+            if sizing is None:
+                return None
+            work, speed = sizing.work, sizing.speed
+            given = {"restart_s": sizing.restart_s, "max_gpus": max(sizing.max_gpus, gpus), **given}
+        else:
+            work, speed = duration_s * self._rate(kind, gpus), self._speedup
+            self._sized_by_duration += 1
+        if given:
+            given.pop("batch_size", None)
+            if given.get("deadline_s", submit_s) < submit_s:
+                raise InvalidValue("deadline_s", given["deadline_s"], f"not before submit_s {submit_s:g}")
+        return Job(
+            id=job_id,
+            submit_s=submit_s,
+            work=work,
+            speed=speed,
+            gpus=gpus,
+            model=model,
+            group=group or klass,
+            **given,
+        )
+
+    def _texts(self, name: str) -> Sequence[str]:
+        if name not in self._table.columns:
+            return [""] * len(self._table)
+        self._table.check_names(name, may_be_empty=True)
+        return self._table.columns[name]
+
+    def _stated(self, name: str, bounds: Bounds) -> list[float | None]:
+        """A column of numbers, None where a field is empty; no list at all if the column is absent or empty."""
+        if name not in self._table.columns:
+            return []
+        values = self._table.floats(name, bounds, empty=math.nan)
+        if np.isnan(values).all():
+            return []
+        read = int if bounds.whole else float
+        return [None if math.isnan(value) else read(value) for value in values.tolist()]
+
+    def _sizing(self, model: str, batch: int | None) -> Sizing | None:
+        """What the profile of the model says; None for a row to drop."""
+        sizing = sizing_of(model, source=self._profiles, batch=batch if self._fixed_batch else None)
+        if sizing is not None:
+            self._sized_by_profile += 1
+        elif self._drop_unsized:
+            self._unsized += 1
+        else:
+            raise InvalidValue("duration_s", "", f"above 0: no profile says how long {model or 'it'} trains")
+        return sizing
+
+    def _rate(self, kind: str, gpus: int) -> float:
+        rate = self._rate_by_shape.get((kind, gpus))
+        if rate is None:
+            rate = self._speedup.rate(kind, packed(gpus, GPUS_PER_NODE), 0.0)
+            if not rate > 0:
+                raise InvalidValue("gpu", kind, f"a kind that the speedup {self._speedup} can run {gpus} of")
+            self._rate_by_shape[kind, gpus] = rate
+        return rate
