@@ -45,7 +45,6 @@ def refused(answer, code, *texts):
         ((*MINIMAL, "--market", "bambo-p3"), 2, ["no trace is called", "did you mean bamboo-p3"]),
         ((*MINIMAL, "--market", "bamboo-p3"), 112, ["no speed on V100", "--as-gpu T4"]),
         ((*MINIMAL, "--market", "bamboo-p3", "--spot-price", "nan"), 2, ["--spot-price = 'nan'"]),
-        ((*MINIMAL, "--market", "skynomad-h100", "--gpus", 8), 2, ["13 zones", "--budget"]),
         ((*MINIMAL, "--spot-price", 1), 2, ["--spot-price", "without --market"]),
         ((*MINIMAL, "--provision-s", "nan"), 2, ["provision_s = nan"]),
         ((*MINIMAL, "--round-s", "-1"), 2, ["round_s = -1"]),

@@ -12,6 +12,7 @@ from sublet.domain.budget import Budget
 from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.plan import Plan
+from sublet.domain.quantity import whole
 
 __all__ = [
     "AvailabilityChanged",
@@ -168,6 +169,10 @@ class AvailabilityChanged:
     at_s: float
     offer_id: str
     nodes: int | None
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None:
+            whole("nodes", self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

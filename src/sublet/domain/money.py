@@ -6,7 +6,6 @@ costs is a product of integers: the bill of a month adds up to the same grain wh
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
@@ -83,6 +82,6 @@ def _decimal(field: str, value: str | float | Decimal) -> Decimal:
         amount = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
         raise InvalidValue(field, value, "a decimal number such as 3.912") from None
-    if not math.isfinite(amount):
+    if not amount.is_finite():
         raise InvalidValue(field, value, "a finite number")
     return amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from sublet.domain.money import Price
@@ -36,7 +36,10 @@ class Gpu:
 
     def __post_init__(self) -> None:
         named("gpu", self.name)
-        at_least("mem_gib", self.mem_gib, 0.0)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float | int):
+                at_least(field.name, value, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class Offer:
             raise InvalidValue("market", self.market, " or ".join(Market))
         if not self.pool:
             object.__setattr__(self, "pool", f"{self.gpu}x{self.gpus_per_node}:{self.market}")
+        named("pool", self.pool)
 
     @property
     def usd_per_gpu_h(self) -> float:

@@ -12,7 +12,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Offer
-from sublet.domain.quantity import whole
+from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 
 __all__ = ["JobState", "OfferState", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
@@ -140,6 +140,8 @@ class Plan:
     def __post_init__(self) -> None:
         for offer_id, nodes in self.hold.items():
             whole(f"hold[{offer_id}]", nodes)
+        if self.ask_again_s is not None:
+            finite("ask_again_s", self.ask_again_s)
 
 
 class Policy(Protocol):

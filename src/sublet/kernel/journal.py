@@ -20,10 +20,9 @@ from sublet.domain import events
 from sublet.domain.actions import Action
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import Event
-from sublet.domain.job import Speed
 from sublet.domain.offer import Offer
 from sublet.domain.shape import Spread
-from sublet.errors import BadInput, InvariantBroken, SubletError
+from sublet.errors import BadInput, InvariantBroken
 from sublet.kernel.kernel import Kernel
 
 __all__ = ["JOURNAL_VERSION", "event_from_json", "header_line", "line_from", "replay"]
@@ -77,15 +76,13 @@ def replay(lines: Iterable[str], *, source: str = "journal") -> Kernel:
             if kernel is None:
                 kernel = _kernel_from_header(facts)
                 continue
-            event = event_from_json(facts["event"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, SubletError):
-                raise
-            raise BadInput(source, f"not a line of a journal ({error})", line=number) from error
+            event, recorded = event_from_json(facts["event"]), facts["actions"]
+        except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
+            why = error.why if isinstance(error, BadInput) else f"not a line of a journal ({error!r})"
+            raise BadInput(source, why, line=number) from error
         orders = [_tagged(action) for action in kernel.handle(event)]
-        if orders != facts["actions"]:
-            found = f"line {number}: recorded {facts['actions']}, now {orders}"
-            raise InvariantBroken("a replay gives the same orders", found)
+        if orders != recorded:
+            raise InvariantBroken("a replay gives the same orders", f"line {number}: recorded {recorded}, now {orders}")
     if kernel is None:
         raise BadInput(source, "it is empty")
     return kernel
@@ -132,21 +129,25 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    if kind is Speed:
-        return _Unrecorded()
-    if value is None:
-        return None
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        given = {name: _restored(hints[name], item) for name, item in value.items() if name in hints}
+        given = {
+            name: _restored(hints[name], item) for name, item in value.items() if name in hints and name != "speed"
+        }
         if "speed" in hints:
             given["speed"] = _Unrecorded()
         return kind(**given)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType or origin is typing.Union:
+        if value is None:
+            return None
         return _restored(next(part for part in inner if part is not types.NoneType), value)
     if origin is not None and issubclass(origin, Mapping):
         return {key: _restored(inner[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
-    return float(value) if kind is float else value
+    if kind is float:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {kind}")
+    return value

@@ -7,6 +7,7 @@ time is an order now and an event later, and `generation` tells a late answer fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -73,8 +74,9 @@ class Kernel:
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event in; give the orders that follow from it."""
-        if not event.at_s >= self.now_s:  # also refuses NaN
-            raise UnexpectedEvent(event, f"time went back from {self.now_s} s", self.story(_subject(event)))
+        if not self.now_s <= event.at_s < math.inf:  # also refuses NaN
+            why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
+            raise UnexpectedEvent(event, why, self.story(_subject(event)))
         self.now_s = self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
@@ -132,7 +134,8 @@ class Kernel:
         self.tenancy.serve_lines()
 
     def _job_stopped(self, event: news.JobStopped) -> None:
-        self.tenancy.stopped(event)
+        if self.tenancy.stopped(event):
+            self._changed = self.seen
         self.tenancy.serve_lines()
 
     def _progress_reported(self, event: news.ProgressReported) -> None:
@@ -169,10 +172,14 @@ class Kernel:
         node = self._node(event)
         if node.phase is not NodePhase.RELEASING:
             raise UnexpectedEvent(event, "the node was not being given back")
-        self.supply.gone(node, event.at_s)
+        if self.supply.gone(node, event.at_s):
+            self._changed = self.seen
 
     def _rent_refused(self, event: news.RentRefused) -> None:
-        self._actions.append(self.supply.refused(self._node(event), event.at_s))
+        node = self._node(event)
+        if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):
+            raise UnexpectedEvent(event, "the node is ours already")
+        self._actions.append(self.supply.refused(node, event.at_s))
         self._changed = self.seen
 
     def _price_changed(self, event: news.PriceChanged) -> None:
@@ -249,8 +256,11 @@ class Kernel:
             promised, most = self.tenancy.promised[name], self.supply.most_gpus(pool)
             if promised > most:
                 raise PlanRefused(f"GPUs in pool {name}", needed=promised, available=most, now_s=self.now_s)
+            held, quota = self.supply.wished_gpus(pool), pool.max_gpus
+            if quota is not None and held > quota:
+                raise PlanRefused(f"quota of pool {name}", needed=held, available=quota, now_s=self.now_s)
         burn, wished = self.supply.budget.burn, self.supply.wished_burn()
-        if burn is not None and wished > burn:
+        if burn is not None and wished > max(burn, self.supply.owned_burn()):
             needed, available = wished.usd_per_h, burn.usd_per_h
             raise PlanRefused("USD/h of budget", needed=needed, available=available, now_s=self.now_s)
 

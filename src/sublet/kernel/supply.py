@@ -29,6 +29,8 @@ class Supply:
         if not offers:
             raise InvalidValue("offers", offers, "at least one offer")
         self.offers = {offer.id: offer for offer in offers}
+        if len(self.offers) < len(offers):
+            raise InvalidValue("offers", [offer.id for offer in offers], "of different ids")
         unknown = sorted(set(limits) - set(self.offers))
         if unknown:
             raise InvalidValue("limits", unknown[0], "an offer that is there: " + ", ".join(self.offers))
@@ -39,6 +41,9 @@ class Supply:
             if pool not in self.pools:
                 raise InvalidValue("quotas", pool, "a pool that is there: " + ", ".join(self.pools))
             whole(f"quotas[{pool}]", gpus)
+            owned = sum(self.limits[o].min_nodes for o in self.pools[pool].offer_ids) * self.pools[pool].gpus_per_node
+            if gpus < owned:
+                raise InvalidValue(f"quotas[{pool}]", gpus, f"at least the {owned} GPUs that are owned")
             self.pools[pool] = replace(self.pools[pool], max_gpus=gpus)
         self.cluster = Cluster()
         self.ledger = Ledger(offers)
@@ -66,12 +71,22 @@ class Supply:
     def wish(self, hold: Mapping[str, int]) -> None:
         """What a plan wants held; owned nodes are held whatever it says."""
         for offer_id, nodes in hold.items():
+            if offer_id not in self.offers:
+                raise InvalidValue("hold", offer_id, "an offer that is there: " + ", ".join(self.offers))
             self.hold[offer_id] = max(nodes, self.limits[offer_id].min_nodes)
         self.changed = True
 
     def wished_burn(self) -> Price:
         """What an hour costs, at today's prices, when everything wished for is held."""
         return Price(sum(nodes * self.ledger.price(o).micro_usd_per_h for o, nodes in self.hold.items()))
+
+    def owned_burn(self) -> Price:
+        """What an hour of the owned nodes costs, which no plan can save."""
+        return Price(sum(limit.min_nodes * self.ledger.price(o).micro_usd_per_h for o, limit in self.limits.items()))
+
+    def wished_gpus(self, pool: Pool) -> int:
+        """GPUs of a pool when everything wished for is held."""
+        return sum(self.hold[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
 
     # ------------------------------------------------------------------ what the cloud did
 
@@ -85,11 +100,12 @@ class Supply:
         self.cluster.withdraw(node, NodePhase.NOTICED)
         self.changed = True
 
-    def gone(self, node: Node, now_s: float) -> None:
-        """A node was taken or given back: it is paid for no longer."""
+    def gone(self, node: Node, now_s: float) -> bool:
+        """A node was taken or given back: it is paid for no longer. True if a sold-out offer may have one again."""
         self.cluster.remove(node)
         self.ledger.close(node.id, now_s)
         self.changed = True
+        return self._sold_out.pop(node.offer.id, None) is not None
 
     def refused(self, node: Node, now_s: float) -> Action:
         """The cloud has none: count the offer as sold out for a while."""
@@ -130,7 +146,7 @@ class Supply:
         for offer_id, wanted in self.hold.items():
             if cluster.held[offer_id] < wanted:
                 most = self.state(offer_id).most
-                while cluster.held[offer_id] < min(wanted, most) and self._affords(offer_id):
+                while cluster.held[offer_id] < min(wanted, most) and self._may_rent(offer_id):
                     actions.append(self._rent(offer_id, now_s))
         return actions
 
@@ -145,9 +161,14 @@ class Supply:
         self.cluster.withdraw(node, NodePhase.RELEASING)
         return ReleaseNode(node.id)
 
-    def _affords(self, offer_id: str) -> bool:
+    def _may_rent(self, offer_id: str) -> bool:
+        pool = self.pools[self.offers[offer_id].pool]
+        if pool.max_gpus is not None:
+            held = sum(self.cluster.held[other] for other in pool.offer_ids)
+            if (held + 1) * pool.gpus_per_node > pool.max_gpus:
+                return False
         burn = self.budget.burn
-        if burn is None:
+        if burn is None or self.cluster.held[offer_id] < self.limits[offer_id].min_nodes:
             return True
         after = self.ledger.burn().micro_usd_per_h + self.ledger.price(offer_id).micro_usd_per_h
         return after <= burn.micro_usd_per_h

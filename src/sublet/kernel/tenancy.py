@@ -66,11 +66,11 @@ class Tenancy:
         if not self.settle(state):
             self.stand_in_line(state)
 
-    def stopped(self, event: JobStopped) -> None:
-        """It has left all its GPUs; it waits, or goes where it was promised others meanwhile."""
+    def stopped(self, event: JobStopped) -> bool:
+        """It has left all its GPUs; it waits (True), or goes where it was promised others meanwhile."""
         state = self.jobs.get(event.job_id)
         if state is None or event.generation != state.generation or state.phase is not Phase.STOPPING:
-            return
+            return False
         self._stories[event.job_id].append(event)
         self._vacate(event.job_id)
         state = replace(self._with_gpus(state, (), Phase.WAITING), done=event.done)
@@ -79,6 +79,7 @@ class Tenancy:
             self.waiting.add(state)
         else:
             self.stand_in_line(state)
+        return state.shape is None
 
     def progressed(self, job_id: str, done: float) -> None:
         """It says how far it is."""
@@ -125,7 +126,10 @@ class Tenancy:
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
             state = self._with_gpus(state, self.placement[job_id], Phase.STOPPING if stopping else Phase.BROKEN)
             self._store(state)
-            self.stand_in_line(state)
+            if state.shape is None:  # the promise was withdrawn while it was on its way
+                self.settle(state)
+            else:
+                self.stand_in_line(state)
 
     # ------------------------------------------------------------------ from promises to orders
 

@@ -44,10 +44,11 @@ class RemainingTime:
 
 def grant_in_order(
     draft: Draft, waiting_key: Callable[[JobState], float], active_rank: Callable[[JobState], float]
-) -> None:
+) -> list[tuple[JobState, int]]:
     """Give requested sizes in order of rank, taking GPUs from jobs that rank behind; smaller jobs may fill gaps.
 
-    `waiting_key` orders the queue and must not depend on time; `active_rank` ranks jobs with GPUs on the same scale.
+    Returns who has how many GPUs then. `waiting_key` orders the queue and must not depend on time; `active_rank` ranks
+    jobs with GPUs on the same scale.
     """
     snapshot = draft.snapshot
     active = sorted((active_rank(state), state.seq, state) for state in snapshot.active.values())
@@ -73,6 +74,7 @@ def grant_in_order(
         draft.take(state, "gives way to jobs that rank before it")
     for state, pool, gpus in granted:
         draft.give(state, pool, gpus)
+    return [(state, gpus) for state, _, gpus in granted]
 
 
 def _pool_for(state: JobState, gpus: int, free: dict[str, float]) -> str | None:

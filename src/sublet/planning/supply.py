@@ -33,7 +33,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     taken: dict[str, float] = {}
     missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
     for state in offers:  # what is owned is held, needed or not
-        owned = state.limit.min_nodes
+        owned = min(state.limit.min_nodes, state.most)
         taken[state.offer.id] = owned
         missing[state.offer.pool] -= owned
         left -= owned * state.price.micro_usd_per_h

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import grant_in_order
@@ -43,10 +43,11 @@ class Las:
         def had_its_share(state: JobState) -> bool:
             return state.attained_gpu_s(now_s) > threshold - TOLERANCE_GPU_S
 
-        grant_in_order(draft, _Demoted(threshold), had_its_share)
+        granted = grant_in_order(draft, _Demoted(threshold), had_its_share)
         due_s = [
-            now_s + (threshold - state.attained_gpu_s(now_s)) / state.gpus
-            for state in snapshot.active.values()
-            if state.phase is Phase.RUNNING and not had_its_share(state)
+            now_s + (threshold - state.attained_gpu_s(now_s)) / gpus
+            for state, gpus in granted
+            if not had_its_share(state)
         ]
-        return draft.plan(ask_again_s=min(due_s) if due_s and len(snapshot.waiting) else None)
+        everyone_has_gpus = len(granted) == len(snapshot.active) + len(snapshot.waiting)
+        return draft.plan(ask_again_s=min(due_s) if due_s and not everyone_has_gpus else None)

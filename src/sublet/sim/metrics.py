@@ -53,6 +53,7 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
     used = sum(row.gpu_s for row in rows)
     paused = sum(row.paused_gpu_s for row in rows)
     span_s = last_s - first_s
+    watched_s = (last_s if len(done) == len(rows) else kernel.now_s) - first_s
     return Metrics(
         jobs=len(rows),
         finished=len(done),
@@ -70,7 +71,7 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
         rescales=sum(row.resizes + max(0, row.starts - 1) for row in rows),
         losses=record.losses,
         plans=record.plans,
-        mean_jobs=record.job_seconds / span_s if span_s else float("nan"),
+        mean_jobs=record.job_seconds / watched_s if watched_s else float("nan"),
         seconds=seconds,
         jobs_per_s=len(done) / seconds if seconds else float("nan"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -163,6 +163,9 @@ def _refuse_the_impossible(jobs: Sequence[Job], cloud: Cloud) -> None:
     """A job that no pool could ever hold would wait for ever: say so before anything runs."""
     if not jobs:
         raise InvalidValue("jobs", jobs, "at least one job")
+    (name, times), *_ = Counter(job.id for job in jobs).most_common(1)
+    if times > 1:
+        raise InvalidValue("jobs", name, "of different names")
     most = max(gpus for gpus in _largest_pools(cloud).values())
     misfits = [job for job in jobs if job.min_gpus > most]
     if misfits:

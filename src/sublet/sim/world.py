@@ -100,11 +100,16 @@ class _NodeNews:
 
 
 @dataclass(frozen=True, slots=True)
+class _ReadOn:
+    """Time to read the market one notice ahead."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDue:
     """The planner is asked, once everything else of this instant has happened."""
 
 
-Happening = Event | _End | _Fall | _NodeNews | PlanDue
+Happening = Event | _End | _Fall | _NodeNews | _ReadOn | PlanDue
 
 
 class World:
@@ -142,6 +147,9 @@ class World:
         """A happening came due: the events that the kernel hears of."""
         if isinstance(what, PlanDue):
             return []
+        if isinstance(what, _ReadOn):
+            self._read_market(at_s)
+            return []
         if isinstance(what, _End):
             return self._end(at_s, what)
         if isinstance(what, _NodeNews):
@@ -149,11 +157,8 @@ class World:
         if isinstance(what, _Fall):
             return self._notices(at_s, what)
         if isinstance(what, news.AvailabilityChanged):
-            self._read_market(at_s)
             return [what, *self._take_back(at_s, what)]
-        if isinstance(what, news.PriceChanged):
-            self._read_market(at_s)
-        elif isinstance(what, news.TimerFired):
+        if isinstance(what, news.TimerFired):
             if self._timers.get(what.timer) != at_s:
                 return []  # it was set anew
             del self._timers[what.timer]
@@ -162,16 +167,17 @@ class World:
         return [what]
 
     def _read_market(self, now_s: float) -> None:
-        """Read on until a notice ahead of now, and one change further, so that the market never falls silent."""
+        """Put on the agenda what changes until a notice from now, and the moment to read on."""
         notice_s = self._physics.notice_s
         while (change := self._market_head) is not None:
+            if change.at_s > now_s + notice_s:
+                self.agenda.put(change.at_s - notice_s, Tie.MARKET, _ReadOn())
+                return
             self._market_head = next(self._market, None)
             self.agenda.put(change.at_s, Tie.MARKET, change)
             if isinstance(change, news.AvailabilityChanged) and change.nodes is not None and notice_s > 0:
                 fall = _Fall(change.offer_id, change.nodes, change.at_s)
                 self.agenda.put(max(now_s, change.at_s - notice_s), Tie.MARKET, fall)
-            if change.at_s > now_s + notice_s:
-                break
 
     def _end(self, at_s: float, end: _End) -> list[Event]:
         run = self._runs.get(end.job_id)
@@ -307,7 +313,7 @@ class World:
 
     def _ask_planner(self, now_s: float) -> list[Event]:
         round_s = self._physics.round_s
-        due_s = math.ceil(now_s / round_s) * round_s if round_s else now_s
+        due_s = max(now_s, math.ceil(now_s / round_s) * round_s) if round_s else now_s
         self.agenda.put(due_s, Tie.PLANNER, PlanDue())
         return []
 

@@ -189,8 +189,8 @@ def test_a_cloud_whose_whole_list_is_wrong_does_not_move_the_middle(tmp_path):
     [
         ("beta,*,,b3,X1,1,16,8,64,1.0,2026-08-22", "11 fields where the header has 12"),
         ("beta,*,,b3,X1,one,16,8,64,1.0,,2026-08-22", "gpu_count is 'one'"),
-        ("beta,*,,b3,X1,0,16,8,64,1.0,,2026-08-22", "gpu_count is 0"),
-        ("beta,*,,b3,X1,1,16,-8,64,1.0,,2026-08-22", "vcpus is -8"),
+        ("beta,*,,b3,X1,0,16,8,64,1.0,,2026-08-22", "gpu_count is '0'"),
+        ("beta,*,,b3,X1,1,16,-8,64,1.0,,2026-08-22", "vcpus is '-8'"),
         ("beta,*,,b3,,1,16,8,64,1.0,,2026-08-22", "gpu is ''"),
         (",*,,b3,X1,1,16,8,64,1.0,,2026-08-22", "cloud is ''"),
         ("beta,*,, b3,X1,1,16,8,64,1.0,,2026-08-22", "instance_type is ' b3'"),

@@ -75,7 +75,7 @@ def test_rows_in_a_rhythm_last_one_tick_more_and_changes_do_not(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ((), "no rows"),
+        ((), "no row"),
         (("0,a,1",), "one row is no trace"),
         (("0,a,1", "0,b,1"), "one instant"),
         (("0,a,1", "10,a,-1"), "available is '-1'"),
@@ -87,7 +87,7 @@ def test_rows_in_a_rhythm_last_one_tick_more_and_changes_do_not(tmp_path):
         (("0,a,1", "nan,a,2"), "t_s is 'nan'"),
         (("0,a,1", "inf,a,2"), "t_s is 'inf'"),
         (("0,a,1", ",a,2"), "t_s is ''"),
-        (("-5,a,1", "10,a,2"), "t_s is -5"),
+        (("-5,a,1", "10,a,2"), "t_s is '-5'"),
         (("0,a,1", "10,a,2", "10,a,3"), "t_s does not rise in zone a"),
         (("0,a,1", "10,a,2", "20,b,1", "5,a,3"), "t_s does not rise in zone a"),
         (("0,a,1", "10,,2"), "zone is ''"),
@@ -102,7 +102,7 @@ def test_what_is_no_trace_is_refused(tmp_path, rows, why):
 def test_a_missing_column_is_named(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("t_s,zone,preempted\n0,a,1\n60,a,0\n")
-    with pytest.raises(BadInput, match="column available is missing"):
+    with pytest.raises(BadInput, match="line 1: missing columns: available"):
         read_trace(path, polarity="availability")
 
 

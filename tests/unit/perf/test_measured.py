@@ -196,6 +196,24 @@ def test_jobs_of_one_model_share_one_speed():
     assert measured_goodput("bert", batch=48) is measured_goodput("bert", batch=48)
 
 
+def test_a_default_that_is_spelled_out_gives_the_same_object():
+    assert measured_goodput("bert", source="pollux", batch=None, slowdown=1.0) is measured_goodput("bert")
+    assert goodput_model(model="bert", source="pollux") is goodput_model("bert")
+    assert measured_step_time("bert", gpu="T4", source="pollux") is measured_step_time("bert")
+    assert stat_efficiency(model="bert", source="pollux") is stat_efficiency("bert")
+
+
+def test_what_holds_tables_is_printed_in_one_line_and_can_be_compared_and_hashed():
+    makers = (measured_goodput, goodput_model, measured_step_time, stat_efficiency)
+    for one, other in ((make("bert"), make("cifar10")) for make in makers):
+        assert len(repr(one)) < 80
+        assert one == one  # noqa: PLR0124 - that it does not raise is the point
+        assert one != other
+        assert len({one, other, one}) == 2
+    assert repr(measured_goodput("cifar10")) == "Phased(phases=100)"
+    assert repr(goodput_model("cifar10", batch=128)) == "Goodput(kinds=['T4'], phases=100, batch=128)"
+
+
 def test_unknown_models_and_kinds_get_help():
     with pytest.raises(UnknownName, match="did you mean cifar10"):
         measured_goodput("cifar")

@@ -82,3 +82,5 @@ def test_speeds_are_values():
     assert Amdahl(parallel=0.5) == Amdahl(parallel=0.5)
     assert hash(Linear(kinds={"T4": 2.0})) == hash(Linear(kinds={"T4": 3.0}))
     assert Table(rates=MEASURED.rates) == MEASURED
+    assert hash(Table(rates=MEASURED.rates)) == hash(MEASURED) != hash(Table(rates={"T4": {1: 1.0}}))
+    assert repr(MEASURED) == "Table(kinds=['A100', 'T4'], rates=7)"

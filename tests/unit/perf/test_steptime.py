@@ -78,6 +78,7 @@ def test_accumulation_adds_micro_batches_without_exchange():
 
 def test_a_fixed_batch_is_cut_to_fit_memory():
     speed = FixedBatch(step={"T4": RING}, max_local={"T4": 16}, batch=64)
+    assert repr(speed) == "FixedBatch(kinds=['T4'], batch=64)"
     assert speed.rate("T4", (1,), 0.0) == pytest.approx(64 / (4 * (0.1 + 0.16)))
     assert speed.rate("T4", (4,), 0.0) == pytest.approx(64 / (0.1 + 0.16 + RING.exchange_s((4,))))
     # three GPUs: 22 samples for the busiest, in two micro-batches of 11

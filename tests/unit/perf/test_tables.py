@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.data import bundled
-from sublet.errors import BadInput, UnknownName
+from sublet.errors import BadInput, MissingData, UnknownName
 from sublet.perf.profiles import PROFILES, Column, Profile, profile
 from sublet.perf.tables import read_profile, read_table
 
@@ -115,12 +115,12 @@ def test_good_rows_are_read(written):
         ("bert,2,nan,8", "step_time_s is 'nan'"),
         ("bert,2,inf,8", "step_time_s is 'inf'"),
         ("bert,2,fast,8", "step_time_s is 'fast'"),
-        ("bert,2,,8", "step_time_s is empty"),
+        ("bert,2,,8", "step_time_s is ''"),
         ("bert,0,1,8", "gpus is '0'"),
         ("bert,1.5,1,8", "gpus is '1.5'"),
         ("bert,99999999999999999999,1,8", "gpus is"),
         ("bert,2,1,nan", "batch is 'nan'"),
-        (",2,1,8", "model is empty"),
+        (",2,1,8", "model is ''"),
         ("bert,2,1", "3 fields"),
         ("bert,2,1,8,9", "5 fields"),
     ],
@@ -139,9 +139,9 @@ def test_a_broken_row_is_refused_by_file_and_line(written, row, why):
     [
         ("", "empty"),
         ("model,gpus,step_time_s,batch\n", "no row"),
-        ("model,gpus,batch\nbert,1,1\n", "'step_time_s' is missing"),
-        ("model,gpus,gpus,step_time_s,batch\nbert,1,1,1,1\n", "'gpus' appears twice"),
-        ('model,gpus,step_time_s,batch\n"bert,1,1,8\n', "cannot be read"),
+        ("model,gpus,batch\nbert,1,1\n", "missing columns: step_time_s"),
+        ("model,gpus,gpus,step_time_s,batch\nbert,1,1,1,1\n", "'gpus' is there twice"),
+        ('model,gpus,step_time_s,batch\n"bert,1,1,8\n', "not CSV"),
     ],
 )
 def test_a_broken_file_is_refused(written, text, why):
@@ -149,14 +149,21 @@ def test_a_broken_file_is_refused(written, text, why):
         read_table(ENTRY, written(text))
 
 
-def test_what_is_not_gzip_or_not_text_is_refused(tmp_path):
+def test_what_is_not_gzip_or_not_text_or_not_there_is_refused(tmp_path):
     path = tmp_path / "small.csv.gz"
     path.write_bytes(b"model,gpus\n")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="not a gzip file"):
         read_table(ENTRY, path)
     path = tmp_path / "small.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="not UTF-8 text"):
         read_table(ENTRY, path)
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(MissingData, match=r"absent\.csv"):
         read_table(ENTRY, tmp_path / "absent.csv")
+
+
+def test_a_table_is_printed_in_one_line_and_compared_by_identity():
+    table = read_profile("muri")
+    assert repr(table) == "ProfileTable(name='muri', rows=48)"
+    assert table != table.rows(gpus=1)
+    assert len({table, table}) == 1

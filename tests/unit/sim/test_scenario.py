@@ -102,14 +102,12 @@ def test_a_run_that_outlasts_the_record_is_told_by_how_much():
     assert note.startswith("the run outlasted the market trace by 1.0 h")
 
 
-def test_a_market_of_one_zone_can_be_capped_in_gpus_and_one_of_several_cannot():
-    offers, _ = scenario.spot_offers(trace(), price=Price.from_usd_per_h("1"))
-    cloud = scenario.spot_market(trace(), offers, first_s=0.0, gpus=2).cloud
-    assert cloud.limits["z:spot"].max_nodes == 2
+def test_a_market_can_be_capped_in_gpus_over_all_its_zones():
     two = trace(series={"y": steps((0, 1)), "z": steps((0, 1))}, end_s={"y": 3600.0, "z": 3600.0})
     offers, _ = scenario.spot_offers(two, price=Price.from_usd_per_h("1"))
-    with pytest.raises(InvalidValue, match="2 zones"):
-        scenario.spot_market(two, offers, first_s=0.0, gpus=2)
+    cloud = scenario.spot_market(two, offers, first_s=0.0, gpus=2).cloud
+    assert {offer.pool for offer in cloud.offers} == set(cloud.quotas)
+    assert set(cloud.quotas.values()) == {2}
 
 
 def test_a_known_trace_finds_the_price_of_its_nodes():

@@ -1,0 +1,1 @@
+"""How to optimise: numbers in, numbers out. Nothing here knows what a GPU is."""

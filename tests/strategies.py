@@ -1,0 +1,164 @@
+"""What hypothesis draws from: jobs, offers, markets, clouds, policies. Small, and full of ties.
+
+Times lie on a coarse grid, so that several things often happen at one instant; sizes are small, so that failing
+examples can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from sublet import plugins
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.job import Job
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.perf.speedup import Amdahl, Linear, PowerLaw
+from sublet.sim.simulator import Cloud
+from sublet.sim.world import Physics
+
+TICK_S = 15.0
+WIDEST_MINIMUM = 8  # no job needs more GPUs than this, so that a cloud can promise to hold each of them
+NODE_SIZES = (1, 2, 4, 8)
+
+ticks = st.integers(0, 40).map(lambda n: n * TICK_S)
+prices = st.integers(1, 12).map(lambda n: Price(n * 500_000))
+speeds = st.one_of(
+    st.just(Linear()),
+    st.sampled_from([0.5, 0.9, 1.0]).map(lambda p: Amdahl(parallel=p)),
+    st.sampled_from([0.0, 0.7]).map(lambda e: PowerLaw(exponent=e)),
+)
+
+
+def a_job(job_id: str = "a", submit_s: float = 0.0, work: float = 100.0, **fields) -> Job:
+    """A job whose facts do not matter, except those given; linear unless told otherwise."""
+    return Job(id=job_id, submit_s=submit_s, work=work, **{"speed": Linear(), **fields})
+
+
+def an_offer(offer_id: str = "spot", gpus: int = 4, usd_per_h: str = "1", **fields) -> Offer:
+    """An offer of nodes with `gpus` GPUs at a round price, billed from the first second."""
+    facts = {"gpu": "T4", "market": Market.SPOT, "minimum_billing_s": 0.0, **fields}
+    return Offer(id=offer_id, gpus_per_node=gpus, price=Price.from_usd_per_h(usd_per_h), **facts)
+
+
+@st.composite
+def jobs(draw, *, most=6, speeds=speeds, submits=ticks):
+    """One to `most` jobs: rigid and elastic, with and without pauses and checkpoints."""
+    return [draw(_job(f"j{at}", speeds, submits)) for at in range(draw(st.integers(1, most)))]
+
+
+@st.composite
+def _job(draw, job_id, speeds, submits):
+    gpus = draw(st.integers(1, 10))
+    rigid = draw(st.booleans())
+    low = min(gpus, WIDEST_MINIMUM) if rigid else draw(st.integers(1, min(gpus, 4)))
+    return Job(
+        id=job_id,
+        submit_s=draw(submits),
+        work=float(draw(st.integers(1, 900))),
+        speed=draw(speeds),
+        gpus=gpus,
+        min_gpus=low,
+        max_gpus=gpus if rigid else draw(st.integers(gpus, 12)),
+        restart_s=draw(st.sampled_from([0.0, 0.0, 7.0, TICK_S])),
+        checkpoint_every_s=draw(st.sampled_from([math.inf, 10.0, 40.0])),
+        checkpoint_write_s=draw(st.sampled_from([0.0, 5.0, 200.0])),
+    )
+
+
+@st.composite
+def offers(draw, *, most=3):
+    """One to three offers in one or two pools."""
+    pools = [("p0", "T4", draw(st.sampled_from(NODE_SIZES))), ("p1", "A100", draw(st.sampled_from(NODE_SIZES)))]
+    drawn = []
+    for at in range(draw(st.integers(1, most))):
+        pool, gpu, size = pools[draw(st.integers(0, 1))]
+        market = draw(st.sampled_from(Market))
+        minimum_s = draw(st.sampled_from([0.0, 60.0]))
+        price = draw(prices)
+        drawn.append(
+            Offer(
+                id=f"o{at}",
+                gpu=gpu,
+                gpus_per_node=size,
+                market=market,
+                price=price,
+                pool=pool,
+                minimum_billing_s=minimum_s,
+            )
+        )
+    return drawn
+
+
+@st.composite
+def limits_and_budgets(draw, offers, *, owned=True):
+    """Limits and quotas that let every offer alone hold the widest job; a budget that affords it at list prices."""
+    limits, owned_usd, widest_usd = {}, 0, 0
+    for offer in offers:
+        nodes = math.ceil(WIDEST_MINIMUM / offer.gpus_per_node)
+        low = draw(st.sampled_from([0, 0, 1])) if owned else 0
+        high = draw(st.sampled_from([nodes, nodes + 1, nodes + 3, None]))
+        limits[offer.id] = Limit(min_nodes=low, max_nodes=high)
+        owned_usd += low * offer.price.micro_usd_per_h
+        widest_usd = max(widest_usd, nodes * offer.price.micro_usd_per_h)
+    burn = owned_usd + widest_usd + draw(st.sampled_from([0, 2_000_000, 20_000_000]))
+    quotas = {}
+    for pool in sorted({offer.pool for offer in offers}):
+        owned_gpus = sum(limits[o.id].min_nodes * o.gpus_per_node for o in offers if o.pool == pool)
+        if draw(st.booleans()):
+            quotas[pool] = owned_gpus + WIDEST_MINIMUM + draw(st.sampled_from([0, 3, 8]))
+    return limits, quotas, draw(st.sampled_from([UNLIMITED, Budget(burn=Price(burn))]))
+
+
+@st.composite
+def markets(draw, offers, *, most=8, losses=True):
+    """Changes in order of time, several at one instant; at the end everything can be had again at its list price."""
+    changes = []
+    for at_s in sorted(draw(st.lists(ticks, max_size=most))):
+        offer = draw(st.sampled_from(offers))
+        if losses and draw(st.booleans()):
+            changes.append(AvailabilityChanged(at_s, offer.id, draw(st.sampled_from([0, 0, 1, 2, 5, None]))))
+        else:
+            changes.append(PriceChanged(at_s, offer.id, draw(prices)))
+    end_s = 41 * TICK_S
+    for offer in offers:
+        changes += [AvailabilityChanged(end_s, offer.id, None), PriceChanged(end_s, offer.id, offer.price)]
+    return tuple(changes)
+
+
+physics = st.builds(
+    Physics,
+    provision_s=st.sampled_from([0.0, 0.0, TICK_S, 40.0]),
+    release_s=st.sampled_from([0.0, 0.0, 10.0]),
+    notice_s=st.sampled_from([0.0, TICK_S, 120.0]),
+    planning_s=st.sampled_from([0.0, 0.0, 1.0, 20.0]),
+    round_s=st.sampled_from([0.0, 0.0, 2 * TICK_S]),
+)
+
+
+@st.composite
+def clouds(draw, *, losses=True, owned=True, physics=physics, most_offers=3):
+    """Offers, limits, a budget, friction, and a market that ends in plenty: every job can finish in the end."""
+    drawn = draw(offers(most=most_offers))
+    limits, quotas, budget = draw(limits_and_budgets(drawn, owned=owned))
+    changes = draw(markets(drawn, losses=losses))
+    if owned and budget.burn is not None:  # what is owned is paid whatever it costs: keep its price where it was
+        dear = {offer_id for offer_id, limit in limits.items() if limit.min_nodes}
+        changes = tuple(c for c in changes if not (isinstance(c, PriceChanged) and c.offer_id in dear))
+    return Cloud(
+        offers=drawn, limits=limits, quotas=quotas, budget=budget, physics=draw(physics), market=lambda: changes
+    )
+
+
+policies = st.sampled_from(plugins.names("sublet.policies")).map(
+    lambda name: plugins.load("sublet.policies", name)()  # type: ignore[operator]
+)
+
+
+def reordered(cloud: Cloud, offers: list[Offer]) -> Cloud:
+    """The same cloud with its offers listed in another order."""
+    return replace(cloud, offers=offers)

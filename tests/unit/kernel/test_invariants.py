@@ -1,0 +1,125 @@
+"""The laws hold for a sound kernel, and each of them notices when it is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sublet.domain.plan import Phase, Plan
+from sublet.domain.shape import Shape
+from sublet.errors import InvariantBroken
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.invariants import check
+from tests.strategies import a_job, an_offer
+
+
+@pytest.fixture
+def kernel(town):
+    """Job "a" runs on one node, job "b" waits."""
+    town.submit(a_job("a", gpus=4), a_job("b", gpus=8))
+    town.plan(Plan(shapes={"a": Shape("p", 4)}))
+    town.answer(town.open[0])
+    check(town.kernel)
+    return town.kernel
+
+
+def lose_a_promise(kernel):
+    del kernel.active["a"]
+
+
+def forget_who_waits(kernel):
+    kernel.waiting.remove("b")
+
+
+def wait_and_run(kernel):
+    kernel.waiting.add(kernel.jobs["a"])
+
+
+def hold_more_than_is_placed(kernel):
+    kernel.jobs["a"] = kernel.active["a"] = replace(kernel.jobs["a"], gpus=5)
+
+
+def have_two_states(kernel):
+    kernel.active["a"] = replace(kernel.jobs["a"])
+
+
+def promise_more_than_is_counted(kernel):
+    kernel.jobs["a"] = kernel.active["a"] = replace(kernel.jobs["a"], shape=Shape("p", 3))
+
+
+def count_a_free_gpu_twice(kernel):
+    kernel.cluster.free_gpus["p"] += 1
+
+
+def lend_a_gpu_to_nobody(kernel):
+    kernel.cluster.nodes["n2"].free -= 1
+
+
+def let_a_stranger_in(kernel):
+    kernel.cluster.nodes["n2"].jobs["stranger"] = 1
+
+
+def lose_a_node(kernel):
+    del kernel.cluster.nodes["n1"]
+
+
+def use_a_node_that_goes(kernel):
+    kernel.cluster.withdraw(kernel.cluster.nodes["n1"], NodePhase.RELEASING)
+
+
+def miscount_held_nodes(kernel):
+    kernel.cluster.held["o"] += 1
+
+
+def pay_for_a_node_that_is_not_there(kernel):
+    kernel.ledger.open("n9", "o", kernel.now_s)
+
+
+def stop_paying(kernel):
+    kernel.ledger.close("n1", kernel.now_s)
+
+
+def rent_beyond_the_limit(kernel):
+    kernel.cluster.add("n9", an_offer("o", gpus=4, pool="p"))
+    kernel.ledger.open("n9", "o", kernel.now_s)
+
+
+def stand_still_for_ever(kernel):
+    kernel.jobs["a"] = kernel.active["a"] = replace(kernel.jobs["a"], phase=Phase.BROKEN)
+
+
+BREAKS = [
+    lose_a_promise,
+    forget_who_waits,
+    wait_and_run,
+    hold_more_than_is_placed,
+    have_two_states,
+    promise_more_than_is_counted,
+    count_a_free_gpu_twice,
+    lend_a_gpu_to_nobody,
+    let_a_stranger_in,
+    lose_a_node,
+    use_a_node_that_goes,
+    miscount_held_nodes,
+    pay_for_a_node_that_is_not_there,
+    stop_paying,
+    rent_beyond_the_limit,
+    stand_still_for_ever,
+]
+
+
+@pytest.mark.parametrize("break_it", BREAKS)
+def test_a_broken_law_is_noticed(kernel, break_it):
+    break_it(kernel)
+    with pytest.raises(InvariantBroken) as caught:
+        check(kernel)
+    assert caught.value.law
+    assert caught.value.found
+
+
+def test_the_error_tells_the_story_of_the_job_to_blame(kernel):
+    hold_more_than_is_placed(kernel)
+    with pytest.raises(InvariantBroken) as caught:
+        check(kernel)
+    assert list(caught.value.story) == kernel.story("a")

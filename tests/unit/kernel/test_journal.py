@@ -1,0 +1,247 @@
+"""A life written down, read back, and lived again."""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from dataclasses import replace
+
+import pytest
+
+from sublet.domain.actions import MakePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import (
+    AvailabilityChanged,
+    BudgetChanged,
+    Event,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobResized,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeNoticed,
+    NodeReady,
+    NodeReleased,
+    PlanMade,
+    PriceChanged,
+    ProgressReported,
+    RentRefused,
+    TimerFired,
+)
+from sublet.domain.money import Money, Price
+from sublet.domain.offer import Market
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
+from sublet.errors import BadInput, InvariantBroken, SubletError
+from sublet.kernel.journal import event_from_json, header_line, line_from, replay
+from sublet.policies.srtf import Srtf
+from tests.driving import Driver
+from tests.strategies import a_job, an_offer
+
+PLAN = Plan(
+    shapes={"a": Shape("p", 4, batch=64, stages=2), "b": None},
+    hold={"o": 3},
+    reasons={"a": "it is short"},
+    value_of_time_usd_per_h=1.5,
+    congestion_usd_per_gpu_h={"p": 0.25},
+    ask_again_s=9.5,
+)
+ONE_OF_EACH = [
+    JobSubmitted(0.1, a_job("a", gpus=2, max_gpus=4, deadline_s=9.5, model="bert", group="g", weight=2.0)),
+    JobCancelled(1.0, "a"),
+    JobStarted(1.0, "a", 1, 0.5, 2.0),
+    JobResized(1.0, "a", 2, 0.1 + 0.2, math.inf),
+    JobStopped(1.0, "a", 3, 1e-300),
+    ProgressReported(1.0, "a", 1 / 3),
+    JobFinished(1.0, "a"),
+    JobFailed(1.0, "a", 'out of "memory"\n'),
+    NodeReady(1.0, "n1"),
+    NodeNoticed(1.0, "n1", 121.0),
+    NodeLost(1.0, "n1"),
+    NodeReleased(1.0, "n1"),
+    RentRefused(1.0, "n1", "quota"),
+    PriceChanged(1.0, "o", Price(123_456)),
+    AvailabilityChanged(1.0, "o", None),
+    AvailabilityChanged(1.0, "o", 3),
+    BudgetChanged(1.0, Budget(burn=Price(5), purse=Money(7))),
+    BudgetChanged(1.0, UNLIMITED),
+    TimerFired(1.0, "retry o"),
+    PlanMade(1.0, PLAN, 17),
+]
+
+
+def a_life():
+    """A short life with every kind of order in it, as a journal."""
+    driver = Driver([an_offer("o", pool="p")], limits={"o": Limit(max_nodes=2)})
+    driver.submit(a_job("long", work=900.0, gpus=8, min_gpus=4))
+    driver.settle(Srtf())
+    driver.now_s = 10.0
+    driver.submit(a_job("short", work=10.0, gpus=4))
+    driver.settle(Srtf())
+    driver.tell(NodeNoticed(15.0, "n1", 20.0))
+    driver.settle(Srtf())
+    driver.tell(JobFinished(40.0, "short"))
+    driver.settle(Srtf())
+    return driver.journal
+
+
+def names_of_orders(journal):
+    return {action["type"] for line in journal[1:] for action in json.loads(line)["actions"]}
+
+
+# ---------------------------------------------------------------------- there and back
+
+
+def test_there_is_an_example_of_every_event():
+    assert {type(event) for event in ONE_OF_EACH} == set(typing.get_args(Event))
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_every_event_comes_back_as_it_was(event):
+    line = line_from(event, [])
+    assert "\n" not in line
+    back = event_from_json(json.loads(line)["event"])
+    if isinstance(event, JobSubmitted):  # how fast a job goes is not written down
+        back = replace(back, job=replace(back.job, speed=event.job.speed))
+    assert back == event
+    assert line_from(back, []) == line
+
+
+def test_a_line_is_plain_json_without_infinities():
+    def refuse(name):
+        raise AssertionError(name)
+
+    for event in ONE_OF_EACH:
+        json.loads(line_from(event, []), parse_constant=refuse)
+
+
+def test_orders_are_written_with_their_names_and_facts():
+    orders = [
+        StartJob("a", 1, Shape("p", 4), (("n1", 4),)),
+        ResizeJob("a", 2, Shape("p", 4), (("n1", 2), ("n2", 2))),
+        StopJob("a", 3, resumable=False),
+        SetTimer("plan", 5.0),
+        TellUser("hello", "a"),
+        MakePlan(),
+    ]
+    written = json.loads(line_from(NodeReady(1.0, "n1"), orders))["actions"]
+    assert [facts["type"] for facts in written] == [type(order).__name__ for order in orders]
+    assert written[1]["placement"] == [["n1", 2], ["n2", 2]]
+    assert written[2] == {"type": "StopJob", "job_id": "a", "generation": 3, "resumable": False}
+    assert written[5] == {"type": "MakePlan"}
+
+
+def test_the_header_says_what_could_be_rented():
+    offer = an_offer("o", market=Market.ON_DEMAND)
+    facts = json.loads(header_line([offer], {"o": Limit(min_nodes=1)}, Budget(burn=Price(7))))
+    assert facts["journal"] == 1
+    assert facts["offers"][0]["market"] == "on-demand"
+    assert facts["limits"] == {"o": {"min_nodes": 1, "max_nodes": None}}
+    assert facts["budget"]["burn"] == {"micro_usd_per_h": 7}
+
+
+# ---------------------------------------------------------------------- lived again
+
+
+def test_a_life_lived_again_ends_in_the_same_state():
+    journal = a_life()
+    assert names_of_orders(journal) >= {"RentNode", "StartJob", "StopJob", "ResizeJob", "ReleaseNode", "MakePlan"}
+    kernel = replay(journal)
+    assert kernel.seen == len(journal) - 1
+    assert kernel.now_s == 40.0
+    assert list(kernel.jobs) == ["long"]
+
+
+def test_a_life_without_events_is_a_kernel_at_rest():
+    assert replay([header_line([an_offer("o")], {}, UNLIMITED)]).seen == 0
+
+
+@pytest.mark.parametrize("kind", ["StartJob", "RentNode", "StopJob", "MakePlan", "ReleaseNode"])
+def test_an_order_that_was_tampered_with_is_found(kind):
+    journal = a_life()
+    at = next(n for n, line in enumerate(journal) if n and f'"type":"{kind}"' in line.partition('"actions"')[2])
+    facts = json.loads(journal[at])
+    facts["actions"] = [action for action in facts["actions"] if action["type"] != kind]
+    journal[at] = json.dumps(facts)
+    with pytest.raises(InvariantBroken, match=f"line {at + 1}"):
+        replay(journal)
+
+
+def test_an_event_that_was_tampered_with_is_found_where_its_orders_differ():
+    journal = a_life()
+    journal[1] = journal[1].replace('"gpus":8', '"gpus":4')
+    at = next(n for n, line in enumerate(journal) if '"type":"PlanMade"' in line)
+    journal[at] = journal[at].replace('"gpus":8', '"gpus":4')
+    with pytest.raises(InvariantBroken):
+        replay(journal)
+
+
+# ---------------------------------------------------------------------- broken
+
+
+BROKEN = [
+    "",
+    "no json",
+    "{",
+    "[]",
+    "null",
+    "7",
+    "{}",
+    '{"event": null, "actions": []}',
+    '{"event": 7, "actions": []}',
+    '{"event": {"type": "NoSuchEvent", "at_s": 1.0}, "actions": []}',
+    '{"event": {"type": "Budget"}, "actions": []}',
+    '{"event": {"type": "Event"}, "actions": []}',
+    '{"event": {"type": "NodeReady", "at_s": 1.0}, "actions": []}',
+    '{"event": {"type": "NodeReady", "at_s": "soon", "node_id": "n1"}, "actions": []}',
+    '{"event": {"type": "NodeReady", "at_s": 1.0, "node_id": ["n1"]}, "actions": []}',
+    '{"event": {"type": "TimerFired", "at_s": 1.0, "timer": 7}, "actions": []}',
+    '{"event": {"type": "AvailabilityChanged", "at_s": 1.0, "offer_id": "o", "nodes": "two"}, "actions": []}',
+    '{"event": {"type": "AvailabilityChanged", "at_s": 1.0, "offer_id": "o", "nodes": -1}, "actions": []}',
+    '{"event": {"type": "PriceChanged", "at_s": 1.0, "offer_id": "o", "price": {"micro_usd_per_h": -5}}, "actions": []}',
+    '{"event": {"type": "PriceChanged", "at_s": 1.0, "offer_id": "o", "price": null}, "actions": []}',
+    '{"event": {"type": "PlanMade", "at_s": 1.0, "plan": {"shapes": []}, "seen": 0}, "actions": []}',
+    '{"event": {"type": "BudgetChanged", "at_s": 1.0, "budget": {}}}',
+]
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_line_is_bad_input_with_its_number(line):
+    journal = [*a_life()[:3], line]
+    with pytest.raises(BadInput) as caught:
+        replay(journal, source="life.jsonl")
+    assert (caught.value.source, caught.value.line) == ("life.jsonl", 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "[]",
+        '{"journal": 99, "offers": [], "limits": {}, "budget": {}}',
+        '{"journal": 1}',
+        '{"journal": 1, "offers": 7, "limits": {}, "budget": {}}',
+        '{"journal": 1, "offers": [], "limits": {}, "budget": {}}',
+        '{"journal": 1, "offers": [{"id": ""}], "limits": {}, "budget": {}}',
+    ],
+)
+def test_a_broken_header_is_bad_input_in_line_one(line):
+    with pytest.raises(BadInput) as caught:
+        replay([line, *a_life()[1:]], source="life.jsonl")
+    assert (caught.value.source, caught.value.line) == ("life.jsonl", 1)
+
+
+def test_an_empty_journal_is_bad_input():
+    with pytest.raises(BadInput, match="empty"):
+        replay([], source="life.jsonl")
+
+
+def test_what_cannot_have_happened_is_told_with_its_line():
+    journal = a_life()
+    journal.insert(2, line_from(NodeLost(0.0, "n77"), []))
+    with pytest.raises(SubletError, match="n77"):
+        replay(journal)

@@ -1,0 +1,388 @@
+"""Nodes that come late, are noticed, are lost, are refused, and are given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.actions import MakePlan, ReleaseNode, RentNode, ResizeJob, SetTimer, StartJob, StopJob
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import (
+    AvailabilityChanged,
+    BudgetChanged,
+    JobFinished,
+    JobResized,
+    JobStarted,
+    JobStopped,
+    NodeLost,
+    NodeNoticed,
+    NodeReady,
+    NodeReleased,
+    PlanMade,
+    PriceChanged,
+    RentRefused,
+    TimerFired,
+)
+from sublet.domain.money import Money, Price
+from sublet.domain.plan import Phase, Plan
+from sublet.domain.shape import Shape
+from sublet.errors import UnexpectedEvent
+from tests.driving import Driver
+from tests.strategies import a_job, an_offer
+
+
+def p(gpus):
+    return Shape("p", gpus)
+
+
+def start(town, job):
+    town.submit(job)
+    (order,) = town.plan(Plan(shapes={job.id: p(job.gpus)}))
+    town.answer(order)
+    return town
+
+
+def phase(driver, job_id="a"):
+    return driver.kernel.jobs[job_id].phase
+
+
+def rented(nodes=1, *, offers=None, **facts):
+    """A driver that holds `nodes` of offer "o" and nothing on them."""
+    driver = Driver(offers or [an_offer("o", pool="p")], **facts)
+    driver.tell(BudgetChanged(0.0, facts.get("budget", UNLIMITED)))
+    driver.plan(Plan(hold={"o": nodes}))
+    for order in list(driver.open):
+        driver.answer(order)
+    return driver
+
+
+# ---------------------------------------------------------------------- lost
+
+
+def test_a_job_that_loses_a_node_stands_still_with_what_survived(town):
+    start(town, a_job("a", gpus=8, work=1e6))
+    assert town.tell(NodeLost(10.0, "n1")) == [RentNode("n3", "o"), MakePlan()]
+    state = town.kernel.jobs["a"]
+    assert (state.phase, state.gpus, state.spread) == (Phase.BROKEN, 4, (4,))
+    assert state.done_at(1000.0) == state.done
+
+
+def test_a_broken_job_is_moved_when_a_node_takes_the_place_of_the_lost_one(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeLost(10.0, "n1"))
+    assert town.tell(NodeReady(20.0, "n3")) == [ResizeJob("a", 2, p(8), (("n2", 4), ("n3", 4)))]
+
+
+def test_a_broken_job_can_be_made_smaller_or_stopped(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeLost(10.0, "n1"))
+    (resize,) = town.plan(Plan(shapes={"a": p(4)}))
+    assert resize == ResizeJob("a", 2, p(4), (("n2", 4),))
+    town.tell(NodeLost(11.0, "n2"))
+    assert town.kernel.jobs["a"].gpus == 0
+    assert StopJob("a", 3) in town.plan(Plan(shapes={"a": None}))
+
+
+def test_a_job_that_loses_a_node_while_it_starts_ignores_the_late_answer(town):
+    town.submit(a_job("a", gpus=8))
+    (order,) = town.plan(Plan(shapes={"a": p(8)}))
+    town.tell(NodeLost(1.0, "n2"))
+    assert phase(town) is Phase.BROKEN
+    assert town.tell(JobStarted(2.0, "a", order.generation, 0.0, 2.0)) == []
+    assert phase(town) is Phase.BROKEN
+    assert town.tell(NodeReady(3.0, "n3")) == [ResizeJob("a", 2, p(8), (("n1", 4), ("n3", 4)))]
+
+
+def test_a_job_that_loses_a_node_while_it_stops_still_stops(town):
+    start(town, a_job("a", gpus=8))
+    town.plan(Plan(shapes={"a": None}))
+    town.tell(NodeLost(10.0, "n1"))
+    assert (phase(town), town.kernel.jobs["a"].gpus) == (Phase.STOPPING, 4)
+    town.tell(JobStopped(20.0, "a", 2, 77.0))
+    state = town.kernel.jobs["a"]
+    assert (state.phase, state.done, state.gpus) == (Phase.WAITING, 77.0, 0)
+    assert state.gpu_s == 8 * 10.0 + 4 * 10.0
+
+
+def test_a_job_that_loses_a_node_it_was_leaving_is_moved_to_the_end(town):
+    start(town, a_job("a", gpus=8))
+    (resize,) = town.plan(Plan(shapes={"a": p(4)}))
+    assert resize.placement == (("n2", 4),)
+    town.tell(NodeLost(1.0, "n1"))
+    assert phase(town) is Phase.BROKEN
+    again = town.tell(JobResized(2.0, "a", resize.generation, 0.0, 2.0))  # of the move that the loss broke: too late
+    assert again == [ResizeJob("a", 3, p(4), (("n2", 4),))]
+    town.answer(again[0])
+    assert phase(town) is Phase.RUNNING
+
+
+def test_gpus_left_in_an_unfinished_move_are_not_forgotten_by_the_next():
+    driver = rented(4, offers=[an_offer("o", gpus=1, pool="p")])
+    start(driver, a_job("a", gpus=4))
+    (resize,) = driver.plan(Plan(shapes={"a": p(2)}))
+    leaving = [node for node in ("n1", "n2", "n3", "n4") if node not in dict(resize.placement)]
+    driver.tell(NodeLost(1.0, leaving[0]))
+    (again,) = [o for o in driver.plan(Plan(shapes={"a": p(1)}, hold={"o": 3})) if isinstance(o, ResizeJob)]
+    driver.answer(again)
+    assert driver.kernel.cluster.free_gpus["p"] == 2  # three nodes are left, one is used
+
+
+def test_a_job_that_lost_promise_and_node_in_transit_waits_again(town):
+    town.submit(a_job("a", gpus=8))
+    town.plan(Plan(shapes={"a": p(8)}))
+    town.plan(Plan(shapes={"a": None}))  # in transit: nothing is ordered yet
+    orders = town.tell(NodeLost(1.0, "n1"))
+    stops = [order for order in orders if isinstance(order, StopJob)]
+    assert len(stops) == 1
+    town.answer(stops[0])
+    assert "a" in town.kernel.waiting
+
+
+def test_two_nodes_lost_at_one_instant_leave_a_job_with_nothing(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeLost(10.0, "n1"))
+    town.tell(NodeLost(10.0, "n2"))
+    state = town.kernel.jobs["a"]
+    assert (state.phase, state.gpus) == (Phase.BROKEN, 0)
+    town.tell(NodeReady(20.0, "n3"))
+    assert town.tell(NodeReady(20.0, "n4")) == [ResizeJob("a", 2, p(8), (("n3", 4), ("n4", 4)))]
+
+
+def test_a_lost_node_is_paid_until_it_was_lost():
+    driver = rented(1, offers=[an_offer("o", pool="p", usd_per_h="3.6")])
+    driver.tell(NodeLost(1000.0, "n1"))
+    assert driver.kernel.ledger.spent(1000.0) == Money.from_usd("1")
+    assert driver.kernel.ledger.closed[0].end_us == 1_000_000_000
+
+
+# ---------------------------------------------------------------------- noticed
+
+
+def test_a_noticed_node_takes_no_new_work(town):
+    town.tell(NodeNoticed(0.0, "n1", 120.0))
+    town.submit(a_job("a", gpus=4))
+    orders = town.plan(Plan(shapes={"a": p(4)}))
+    assert StartJob("a", 1, p(4), (("n2", 4),)) in orders
+
+
+def test_a_job_on_a_noticed_node_runs_on_until_it_can_move_and_then_the_node_is_given_back(town):
+    start(town, a_job("a", gpus=4))
+    assert town.tell(NodeNoticed(10.0, "n1", 130.0)) == [RentNode("n3", "o"), MakePlan()]
+    assert phase(town) is Phase.RUNNING
+    (resize,) = town.plan(Plan())
+    assert resize == ResizeJob("a", 2, p(4), (("n2", 4),))
+    assert town.answer(resize) == [ReleaseNode("n1")]
+    assert town.tell(NodeLost(11.0, "n1"))[-1] == MakePlan()
+    assert phase(town) is Phase.RUNNING
+
+
+def test_a_noticed_job_without_room_waits_for_a_node(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeNoticed(10.0, "n1", 130.0))
+    assert town.plan(Plan()) == []
+    assert town.tell(NodeReady(40.0, "n3")) == [ResizeJob("a", 2, p(8), (("n2", 4), ("n3", 4)))]
+
+
+def test_notice_and_then_loss_breaks_a_job_that_could_not_leave(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeNoticed(10.0, "n1", 130.0))
+    town.plan(Plan())
+    town.tell(NodeLost(130.0, "n1"))
+    assert phase(town) is Phase.BROKEN
+
+
+def test_an_idle_noticed_node_is_given_back_at_once_and_a_second_notice_is_no_news():
+    driver = rented(1)
+    orders = driver.tell(NodeNoticed(5.0, "n1", 125.0))
+    assert orders[0] == ReleaseNode("n1")
+    driver.plan(Plan(hold={"o": 0}))
+    assert driver.tell(NodeNoticed(6.0, "n1", 125.0)) == []
+
+
+def test_a_node_noticed_while_it_boots_is_given_back_and_never_used():
+    driver = Driver([an_offer("o", pool="p")])
+    driver.submit(a_job("a", gpus=4))
+    driver.plan(Plan(shapes={"a": p(4)}, hold={"o": 1}))
+    orders = driver.tell(NodeNoticed(5.0, "n1", 125.0))
+    assert orders == [ReleaseNode("n1"), RentNode("n2", "o"), MakePlan()]
+    assert driver.tell(NodeReady(6.0, "n1")) == []
+    assert phase(driver) is Phase.WAITING
+
+
+# ---------------------------------------------------------------------- refused
+
+
+def test_a_refusal_counts_as_sold_out_until_a_timer_says_try_again():
+    driver = rented(1)
+    driver.submit(a_job("a", gpus=8))
+    driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2}))
+    orders = driver.tell(RentRefused(10.0, "n2"))
+    assert orders == [SetTimer("retry o", 70.0), MakePlan()]
+    assert driver.kernel.snapshot().offers["o"].available == 1
+    assert driver.tell(PlanMade(10.0, Plan(hold={"o": 2}), 0)) == [MakePlan()]  # wanted, but not asked for again
+    driver.plan(Plan(shapes={"a": None}, hold={"o": 1}))
+    assert driver.tell(TimerFired(70.0, "retry o")) == [MakePlan()]
+    assert driver.kernel.snapshot().offers["o"].available is None
+    assert driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2})) == [RentNode("n3", "o")]
+
+
+def test_a_refused_node_costs_nothing():
+    driver = rented(0)
+    driver.plan(Plan(hold={"o": 1}))
+    driver.tell(RentRefused(100.0, "n1"))
+    assert driver.kernel.ledger.spent(100.0) == Money(0)
+
+
+def test_news_from_the_market_end_being_sold_out():
+    driver = rented(0)
+    driver.plan(Plan(hold={"o": 2}))
+    driver.tell(RentRefused(1.0, "n1"))
+    driver.tell(RentRefused(1.0, "n2"))
+    assert driver.kernel.snapshot().offers["o"].most == 0
+    assert driver.tell(AvailabilityChanged(2.0, "o", 1)) == [RentNode("n3", "o")]  # a plan is open already
+    assert driver.kernel.snapshot().offers["o"].most == 1
+
+
+def test_a_node_given_back_after_a_refusal_ends_being_sold_out():
+    driver = rented(1)
+    driver.tell(AvailabilityChanged(1.0, "o", 1))
+    driver.plan(Plan(hold={"o": 0}))  # n1 is on its way out, and still counts for the cloud
+    driver.submit(a_job("a", gpus=4))
+    driver.plan(Plan(shapes={"a": p(4)}, hold={"o": 1}))
+    driver.tell(RentRefused(2.0, "n2"))
+    driver.plan(Plan(shapes={"a": None}, hold={"o": 0}))
+    assert MakePlan() in driver.tell(NodeReleased(3.0, "n1"))
+    assert driver.kernel.snapshot().offers["o"].most == 1
+
+
+# ---------------------------------------------------------------------- given back, rented
+
+
+def test_nothing_is_rented_above_the_burn_cap_so_what_goes_goes_first():
+    offers = [an_offer("o", pool="p"), an_offer("b", pool="q")]
+    driver = rented(1, offers=offers, budget=Budget(burn=Price.from_usd_per_h("1.5")))
+    assert driver.plan(Plan(hold={"o": 0, "b": 1})) == [ReleaseNode("n1")]
+    assert driver.kernel.ledger.burn() == Price.from_usd_per_h("1")
+    assert driver.tell(NodeReleased(30.0, "n1")) == [RentNode("n2", "b")]
+
+
+def test_a_raised_budget_rents_what_could_not_be_afforded():
+    driver = rented(1, budget=Budget(burn=Price.from_usd_per_h("1")))
+    driver.submit(a_job("a", gpus=8))
+    assert driver.tell(PlanMade(0.0, Plan(hold={"o": 2}), 0)) == [MakePlan()]  # it saw nothing, and wishes too much
+    assert driver.tell(BudgetChanged(5.0, Budget(burn=Price.from_usd_per_h("2")))) == [RentNode("n2", "o")]
+
+
+def test_a_lowered_budget_calls_for_a_plan_and_rents_nothing():
+    driver = rented(2)
+    assert driver.tell(BudgetChanged(5.0, Budget(burn=Price.from_usd_per_h("1")))) == [MakePlan()]
+    assert driver.plan(Plan(hold={"o": 1})) == [ReleaseNode("n2")]
+
+
+def test_a_node_that_boots_is_given_back_before_one_that_is_ready():
+    driver = rented(1)
+    driver.plan(Plan(hold={"o": 2}))
+    assert driver.plan(Plan(hold={"o": 1})) == [ReleaseNode("n2")]
+    assert driver.tell(NodeReady(1.0, "n2")) == []
+    assert driver.kernel.cluster.free_gpus["p"] == 4
+
+
+def test_a_node_in_use_is_given_back_only_when_its_job_has_left():
+    driver = rented(1)
+    start(driver, a_job("a", gpus=4))
+    assert driver.plan(Plan(shapes={"a": None}, hold={"o": 0})) == [StopJob("a", 2)]
+    orders = driver.answer(driver.open[0])
+    assert ReleaseNode("n1") in orders
+
+
+def test_owned_nodes_are_held_whatever_a_plan_says(town):
+    assert town.plan(Plan(hold={"o": 0})) == []
+    assert town.kernel.snapshot().offers["o"].held == 2
+
+
+def test_never_more_nodes_are_held_than_the_limit_and_the_market_allow():
+    driver = rented(0, limits={"o": Limit(max_nodes=3)})
+    assert len(driver.plan(Plan(hold={"o": 9}))) == 3
+    driver = rented(0)
+    driver.tell(AvailabilityChanged(1.0, "o", 2))
+    assert len(driver.plan(Plan(hold={"o": 9}))) == 2
+
+
+def test_a_given_back_node_is_paid_until_it_is_gone():
+    driver = rented(1, offers=[an_offer("o", pool="p", usd_per_h="3.6")])
+    driver.now_s = 500.0
+    driver.plan(Plan(hold={"o": 0}))
+    driver.tell(NodeReleased(1000.0, "n1"))
+    assert driver.kernel.ledger.spent(2000.0) == Money.from_usd("1")
+
+
+# ---------------------------------------------------------------------- the market
+
+
+def test_a_price_change_is_billed_from_its_instant_and_calls_for_a_plan():
+    driver = rented(1, offers=[an_offer("o", pool="p", usd_per_h="3.6")])
+    assert driver.tell(PriceChanged(1000.0, "o", Price.from_usd_per_h("7.2"))) == [MakePlan()]
+    assert driver.kernel.snapshot().offers["o"].price == Price.from_usd_per_h("7.2")
+    assert driver.kernel.ledger.spent(2000.0) == Money.from_usd("3")
+
+
+def test_availability_is_what_the_market_said_last():
+    driver = rented(1)
+    for nodes in (0, 5, None):
+        driver.tell(AvailabilityChanged(1.0, "o", nodes))
+        assert driver.kernel.snapshot().offers["o"].available == nodes
+    assert "n1" in driver.kernel.cluster.nodes  # only a loss takes a node
+
+
+# ---------------------------------------------------------------------- what cannot be
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        NodeReady(1.0, "n9"),
+        NodeNoticed(1.0, "n9", 2.0),
+        NodeLost(1.0, "n9"),
+        NodeReleased(1.0, "n9"),
+        RentRefused(1.0, "n9"),
+    ],
+)
+def test_nothing_happens_to_a_node_that_is_not_there(town, event):
+    with pytest.raises(UnexpectedEvent, match="no such node") as caught:
+        town.tell(event)
+    assert caught.value.event == event
+
+
+@pytest.mark.parametrize("event", [PriceChanged(1.0, "x", Price(1)), AvailabilityChanged(1.0, "x", 1)])
+def test_the_market_does_not_speak_of_offers_that_are_not_there(town, event):
+    with pytest.raises(UnexpectedEvent, match="no such offer"):
+        town.tell(event)
+
+
+def test_a_node_is_gone_only_after_it_was_given_back(town):
+    with pytest.raises(UnexpectedEvent, match="not being given back"):
+        town.tell(NodeReleased(1.0, "n1"))
+
+
+def test_a_node_that_is_ready_cannot_be_refused(town):
+    start(town, a_job("a", gpus=4))
+    with pytest.raises(UnexpectedEvent):
+        town.tell(RentRefused(1.0, "n1"))
+
+
+def test_a_lost_node_cannot_be_lost_again(town):
+    town.tell(NodeLost(1.0, "n1"))
+    with pytest.raises(UnexpectedEvent):
+        town.tell(NodeLost(1.0, "n1"))
+
+
+def test_the_story_of_a_job_tells_of_its_lost_node(town):
+    start(town, a_job("a", gpus=8))
+    town.tell(NodeLost(1.0, "n1"))
+    assert [line.partition("(")[0] for line in town.kernel.story("a")] == [
+        "JobSubmitted",
+        "StartJob",
+        "JobStarted",
+        "NodeLost",
+    ]
+    town.tell(JobFinished(2.0, "a"))
+    assert town.kernel.story("a") == []

@@ -1,0 +1,76 @@
+"""Bills worked out by hand."""
+
+from __future__ import annotations
+
+from sublet.domain.money import Money, Price
+from sublet.kernel.ledger import Ledger
+from tests.strategies import an_offer
+
+OFFER = an_offer("o", usd_per_h="6", minimum_billing_s=60.0)
+
+
+def usd(text):
+    return Money.from_usd(text)
+
+
+def ledger_with_a_node():
+    ledger = Ledger([OFFER])
+    ledger.open("n1", "o", 0.0)
+    return ledger
+
+
+def test_a_node_is_paid_from_the_order_on():
+    assert ledger_with_a_node().spent(1800.0) == usd("3")
+
+
+def test_a_short_lease_is_charged_the_minimum():
+    ledger = ledger_with_a_node()
+    assert ledger.close("n1", 30.0) == usd("0.1")  # 60 s of USD 6/h
+    assert ledger.spent(30.0) == usd("0.1")
+
+
+def test_the_unused_part_of_a_minimum_is_charged_at_the_price_of_the_end():
+    ledger = ledger_with_a_node()
+    ledger.reprice("o", Price.from_usd_per_h("12"), 30.0)
+    assert ledger.close("n1", 45.0) == usd("0.15")  # 30 s at 6, 15 s at 12, 15 s of minimum at 12: 0.05 + 0.05 + 0.05
+
+
+def test_of_two_prices_at_one_instant_the_later_holds():
+    ledger = ledger_with_a_node()
+    for price in ("100", "12"):
+        ledger.reprice("o", Price.from_usd_per_h(price), 3600.0)
+    assert ledger.price("o") == Price.from_usd_per_h("12")
+    assert ledger.spent(7200.0) == usd("18")
+
+
+def test_a_price_change_does_not_touch_what_has_ended():
+    ledger = ledger_with_a_node()
+    ledger.close("n1", 3600.0)
+    ledger.reprice("o", Price.from_usd_per_h("1000"), 3600.0)
+    assert ledger.spent(1e6) == usd("6")
+
+
+def test_a_refused_node_costs_nothing_however_late_the_refusal():
+    ledger = ledger_with_a_node()
+    ledger.void("n1", 3600.0)
+    assert ledger.spent(7200.0) == usd("0")
+    assert [lease.void for lease in ledger.closed] == [True]
+    assert ledger.open_leases() == []
+
+
+def test_burn_counts_open_leases_at_todays_prices():
+    ledger = ledger_with_a_node()
+    ledger.open("n2", "o", 10.0)
+    assert ledger.burn() == Price.from_usd_per_h("12")
+    ledger.reprice("o", Price.from_usd_per_h("1"), 20.0)
+    assert ledger.burn() == Price.from_usd_per_h("2")
+    ledger.close("n1", 30.0)
+    assert ledger.burn() == Price.from_usd_per_h("1")
+
+
+def test_the_ledger_remembers_when_each_lease_began_and_ended():
+    ledger = ledger_with_a_node()
+    ledger.close("n1", 90.0)
+    (lease,) = ledger.closed
+    assert (lease.node_id, lease.offer_id, lease.start_us, lease.end_us) == ("n1", "o", 0, 90_000_000)
+    assert lease.cost == usd("0.15")

@@ -1,0 +1,73 @@
+"""A plan in the making: only changes are written down, and room is what is left to give."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.budget import Limit
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
+from sublet.planning.draft import Draft
+from sublet.planning.ranking import arrival
+from tests.driving import Driver
+from tests.strategies import a_job, an_offer
+
+
+@pytest.fixture
+def driver():
+    """Two nodes of four in pool p, one of eight in pool q; job "a" runs on four, "b" and "c" wait."""
+    offers = [an_offer("o", pool="p"), an_offer("w", gpus=8, pool="q", gpu="A100")]
+    made = Driver(offers, limits={"o": Limit(max_nodes=2), "w": Limit(max_nodes=1)})
+    made.submit(a_job("a", gpus=4), a_job("b", gpus=20, min_gpus=2), a_job("c", gpus=12, min_gpus=12))
+    made.plan(Plan(shapes={"a": Shape("p", 4)}, hold={"o": 1}))
+    return made
+
+
+def state(driver, job_id):
+    return driver.kernel.jobs[job_id]
+
+
+def test_room_is_what_could_be_held_less_what_is_promised(driver):
+    draft = Draft(driver.kernel.snapshot())
+    assert draft.most == {"p": 8, "q": 8}
+    assert draft.room == {"p": 4, "q": 8}
+
+
+def test_a_width_is_cut_to_the_largest_pool_but_not_below_the_smallest(driver):
+    draft = Draft(driver.kernel.snapshot())
+    widths = {each.job.id: draft.width(each.job) for each in driver.kernel.waiting.by(arrival)}
+    assert widths == {"b": 8, "c": 0}
+
+
+def test_the_first_pool_with_room_is_taken(driver):
+    draft = Draft(driver.kernel.snapshot())
+    assert [draft.pool_with_room(gpus) for gpus in (1, 4, 5, 8, 9)] == ["p", "p", "q", "q", None]
+
+
+def test_giving_and_taking_moves_room_and_notes_the_change(driver):
+    draft = Draft(driver.kernel.snapshot())
+    draft.take(state(driver, "a"), "because")
+    assert draft.room == {"p": 8, "q": 8}
+    draft.give(state(driver, "b"), "q", 6)
+    assert draft.room == {"p": 8, "q": 2}
+    plan = draft.plan(ask_again_s=7.0)
+    assert plan.shapes == {"a": None, "b": Shape("q", 6)}
+    assert plan.hold == {"o": 0, "w": 1}
+    assert plan.reasons == {"a": "because"}
+    assert plan.ask_again_s == 7.0
+
+
+def test_what_a_job_has_already_is_no_change(driver):
+    draft = Draft(driver.kernel.snapshot())
+    draft.give(state(driver, "a"), "p", 4)
+    draft.take(state(driver, "b"))
+    assert draft.plan().shapes == {}
+    assert draft.plan().hold == {"o": 1, "w": 0}
+
+
+def test_a_second_thought_replaces_the_first(driver):
+    draft = Draft(driver.kernel.snapshot())
+    draft.give(state(driver, "b"), "p", 4)
+    draft.give(state(driver, "b"), "q", 8)
+    assert draft.room == {"p": 4, "q": 0}
+    assert draft.plan().shapes == {"b": Shape("q", 8)}
