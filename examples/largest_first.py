@@ -1,4 +1,4 @@
-"""A policy of your own, run beside a built-in one: the widest jobs first. Run with `python examples/largest_first.py`."""
+"""A policy of your own, beside a built-in one: the widest jobs first. Run with `python examples/largest_first.py`."""
 
 from __future__ import annotations
 

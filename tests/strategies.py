@@ -26,6 +26,7 @@ WIDEST_MINIMUM = 8  # no job needs more GPUs than this, so that a cloud can prom
 NODE_SIZES = (1, 2, 4, 8)
 
 ticks = st.integers(0, 40).map(lambda n: n * TICK_S)
+arrivals = st.integers(0, 12).map(lambda n: n * TICK_S)
 prices = st.integers(1, 12).map(lambda n: Price(n * 500_000))
 speeds = st.one_of(
     st.just(Linear()),
@@ -46,7 +47,7 @@ def an_offer(offer_id: str = "spot", gpus: int = 4, usd_per_h: str = "1", **fiel
 
 
 @st.composite
-def jobs(draw, *, most=6, speeds=speeds, submits=ticks):
+def jobs(draw, *, most=6, speeds=speeds, submits=arrivals):
     """One to `most` jobs: rigid and elastic, with and without pauses and checkpoints."""
     return [draw(_job(f"j{at}", speeds, submits)) for at in range(draw(st.integers(1, most)))]
 
@@ -59,7 +60,7 @@ def _job(draw, job_id, speeds, submits):
     return Job(
         id=job_id,
         submit_s=draw(submits),
-        work=float(draw(st.integers(1, 900))),
+        work=float(draw(st.integers(1, 1500))),
         speed=draw(speeds),
         gpus=gpus,
         min_gpus=low,
@@ -115,12 +116,12 @@ def limits_and_budgets(draw, offers, *, owned=True):
 
 
 @st.composite
-def markets(draw, offers, *, most=8, losses=True):
+def markets(draw, offers, *, most=12, losses=True):
     """Changes in order of time, several at one instant; at the end everything can be had again at its list price."""
     changes = []
     for at_s in sorted(draw(st.lists(ticks, max_size=most))):
         offer = draw(st.sampled_from(offers))
-        if losses and draw(st.booleans()):
+        if losses and draw(st.sampled_from([True, True, False])):
             changes.append(AvailabilityChanged(at_s, offer.id, draw(st.sampled_from([0, 0, 1, 2, 5, None]))))
         else:
             changes.append(PriceChanged(at_s, offer.id, draw(prices)))

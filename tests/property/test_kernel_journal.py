@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,7 +107,5 @@ def test_the_life_itself_can_be_lived_again():
 @settings(max_examples=600)
 @given(mutated())
 def test_a_journal_that_was_tampered_with_ends_in_one_of_our_errors_or_in_the_same_life(lines):
-    try:
+    with suppress(SubletError):
         replay(lines)  # insists on the recorded orders, line by line
-    except SubletError as error:
-        assert str(error)

@@ -13,7 +13,10 @@ __all__ = ["UNLIMITED", "Budget", "Limit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A cap on the burn rate (USD per hour at every instant), and a purse (USD in all). None = no limit."""
+    """A cap on the burn rate (USD per hour at every instant), and a purse (USD in all). None = no limit.
+
+    The purse is a promise: what is spent and what is reserved to give every node up safely never exceed it.
+    """
 
     burn: Price | None = None
     purse: Money | None = None

@@ -16,6 +16,7 @@ __all__ = ["GRAINS_PER_USD", "Money", "Price", "microseconds"]
 
 MICRO_USD_PER_USD = 1_000_000
 MICROSECONDS_PER_HOUR = 3_600_000_000
+MOST_DIGITS = 15  # of an amount that could be meant: beyond this a field is something else than money
 GRAINS_PER_USD = MICRO_USD_PER_USD * MICROSECONDS_PER_HOUR  # one grain = one micro-dollar per hour, for a microsecond
 
 
@@ -82,6 +83,6 @@ def _decimal(field: str, value: str | float | Decimal) -> Decimal:
         amount = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
         raise InvalidValue(field, value, "a decimal number such as 3.912") from None
-    if not amount.is_finite():
-        raise InvalidValue(field, value, "a finite number")
+    if not amount.is_finite() or amount.adjusted() > MOST_DIGITS:
+        raise InvalidValue(field, value, f"a finite number below 1e{MOST_DIGITS}")
     return amount

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from sublet.domain.money import Price
+from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.quantity import at_least, named, whole
 from sublet.errors import InvalidValue
 
 __all__ = ["Gpu", "Market", "Offer"]
+
+
+SANE_JUMP = 5  # no price that is meant moves further from its list price
 
 
 class Market(StrEnum):
@@ -62,6 +65,8 @@ class Offer:
     instance_type: str = ""
     minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
     hazard_per_h: float = 0.0  # nodes that the cloud takes back, per node-hour, as far as is known
+    cap: Price | None = None  # the highest price that we ever pay: above it the cloud takes the node back
+    wind_down_s: float = 0.0  # from the decision to give a node up to the end of its bill, at most
 
     def __post_init__(self) -> None:
         named("offer id", self.id)
@@ -69,11 +74,22 @@ class Offer:
         whole("gpus_per_node", self.gpus_per_node, 1)
         at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
         at_least("hazard_per_h", self.hazard_per_h, 0.0)
+        at_least("wind_down_s", self.wind_down_s, 0.0)
+        if self.cap is None:
+            object.__setattr__(self, "cap", Price(SANE_JUMP * self.price.micro_usd_per_h))
+        elif self.cap < self.price:
+            raise InvalidValue("cap", self.cap, f"at least the price, {self.price}")
         if not isinstance(self.market, Market):
             raise InvalidValue("market", self.market, " or ".join(Market))
         if not self.pool:
             object.__setattr__(self, "pool", f"{self.gpu}x{self.gpus_per_node}:{self.market}")
         named("pool", self.pool)
+
+    @property
+    def reserve(self) -> Money:
+        """What must be kept back for each node so that it can always be given up: the dearest possible ending."""
+        cap = self.price if self.cap is None else self.cap
+        return cap.over(microseconds(self.wind_down_s + self.minimum_billing_s))
 
     @property
     def usd_per_gpu_h(self) -> float:

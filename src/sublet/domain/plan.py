@@ -121,6 +121,12 @@ class Snapshot:
     promised: Mapping[str, int]  # pool -> GPUs held by, or promised to, jobs
     budget: Budget
     spent: Money
+    reserved: Money  # kept back so that every node can be given up within the purse; zero without one
+
+    @property
+    def left(self) -> Money | None:
+        """What is neither spent nor reserved: each new node takes its reserve from it. None without a purse."""
+        return None if self.budget.purse is None else self.budget.purse - self.spent - self.reserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,14 @@ class NodePhase(StrEnum):
 class Node:
     """One rented node and who is on it."""
 
-    __slots__ = ("free", "id", "jobs", "offer", "phase")
+    __slots__ = ("free", "gone_by_us", "id", "jobs", "offer", "phase")
 
     def __init__(self, node_id: str, offer: Offer) -> None:
         self.id, self.offer = node_id, offer
         self.phase = NodePhase.REQUESTED
         self.free = offer.gpus_per_node
         self.jobs: dict[str, int] = {}  # job -> GPUs
+        self.gone_by_us: int | None = None  # it is being given up: the latest end of its bill
 
     @property
     def idle(self) -> bool:

@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from sublet.domain import events as news
-from sublet.domain.actions import Action, MakePlan, SetTimer, StopJob
+from sublet.domain.actions import Action, MakePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import Event
+from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
@@ -25,6 +26,7 @@ from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["Kernel"]
 
+MOST_PLANS_AT_ONCE = 1_000
 SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
 
 
@@ -48,6 +50,8 @@ class Kernel:
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
         self._changed = 0  # value of `seen` at the last event that calls for a plan; 0 = none does
         self._wake_s: float | None = None
+        self._planned_s, self._plans_now = -1.0, 0  # when the last plan was made, and how many at that instant
+        self._spent_s: float | None = None  # when the purse will be spent at today's burn
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             news.JobSubmitted: self._job_submitted,
@@ -82,7 +86,11 @@ class Kernel:
         self._actions = self.tenancy.orders = []
         self._handlers[type(event)](event)
         if self.supply.changed:
-            self._actions += self.supply.adjust(self.now_s)
+            self._adjust_supply()
+            if self.supply.short and self.tenancy.lines_stand:
+                self._changed = self.seen  # promises were made with money that is gone: ask again
+        if self.supply.budget.purse is not None:
+            self._watch_purse()
         if self._changed and not self.planning:
             self.planning = True
             self._actions.append(MakePlan())
@@ -101,6 +109,7 @@ class Kernel:
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
+            reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
         )
 
     def story(self, job_id: str) -> list[str]:
@@ -191,8 +200,7 @@ class Kernel:
         self._changed = self.seen
 
     def _budget_changed(self, event: news.BudgetChanged) -> None:
-        self.supply.budget = event.budget
-        self.supply.changed = True
+        self.supply.refill(event.budget)
         self._changed = self.seen
 
     def _node(
@@ -212,6 +220,8 @@ class Kernel:
 
     def _timer_fired(self, event: news.TimerFired) -> None:
         purpose, _, offer_id = event.timer.partition(" ")
+        if purpose == "purse":
+            return  # to be looked at is all it was for
         if purpose == "retry":
             self.supply.retry(offer_id)
         elif self._wake_s is not None and event.at_s >= self._wake_s:
@@ -220,8 +230,40 @@ class Kernel:
             return  # a timer that was set anew since
         self._changed = self.seen
 
+    def _adjust_supply(self) -> None:
+        self._actions += self.supply.adjust(self.now_s)
+        for node in self.supply.to_clear:
+            self.supply.noticed(node)  # it takes no more work, and goes when the last has left
+            self.tenancy.clear(node)
+
+    def _watch_purse(self) -> None:
+        """Give nodes up in time; until then, be woken when it is time."""
+        left, burn = self.supply.left(self.now_s), self.ledger.burn()
+        if left is None or self.supply.broke or burn.micro_usd_per_h == 0:
+            return
+        lasts_us = left.grains // burn.micro_usd_per_h
+        if lasts_us > 1:
+            spent_s = self.now_s + (lasts_us - 1) / 1e6
+            if spent_s != self._spent_s:
+                self._spent_s = spent_s
+                self._actions.append(SetTimer("purse", spent_s))
+            return
+        nodes = self.supply.give_up_half(self.now_s)
+        evicted = {job_id for node in nodes for job_id in node.jobs}
+        for job_id in sorted(evicted & self.active.keys()):
+            self.tenancy.settle(self.tenancy.promise(self.active[job_id], None))
+        self._adjust_supply()
+        if self.supply.most_nodes == 0:
+            self._actions.append(TellUser(f"{self.supply.budget.purse} are spent: all jobs stop, and can be resumed"))
+        self._changed = self.seen
+
     def _plan_made(self, event: news.PlanMade) -> None:
         self.planning = False
+        self._plans_now = self._plans_now + 1 if event.at_s == self._planned_s else 1
+        self._planned_s = event.at_s
+        if self._plans_now > MOST_PLANS_AT_ONCE:  # a policy that never comes to rest must not stop the clock
+            what = "plans at one instant"
+            raise PlanRefused(what, needed=self._plans_now, available=MOST_PLANS_AT_ONCE, now_s=self.now_s)
         if event.seen >= self._changed:
             self._changed = 0
         self._apply(event.plan)

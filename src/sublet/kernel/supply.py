@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.money import Price
+from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
 from sublet.domain.quantity import whole
@@ -52,6 +52,9 @@ class Supply:
         self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
         self._sold_out: dict[str, int] = {}  # offer -> nodes held when the cloud refused more
         self._rented = 0
+        self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
+        self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
+        self.most_nodes: int | None = None  # the purse runs out: no more than this from now on; 0 = it is spent
 
     def state(self, offer_id: str) -> OfferState:
         """The offer as a policy sees it."""
@@ -130,25 +133,93 @@ class Supply:
         self._available[offer_id] = nodes
         self.retry(offer_id)
 
+    # ------------------------------------------------------------------ the purse
+
+    def reserved(self, now_s: float) -> Money:
+        """What giving everything up may still cost. O(nodes), and only looked at when there is a purse."""
+        now_us = microseconds(now_s)
+        grains = 0
+        for node in self.cluster.nodes.values():
+            reserve = node.offer.reserve.grains
+            if node.gone_by_us is not None and node.offer.cap is not None:  # part of it is spent by now
+                begun_us = node.gone_by_us - microseconds(node.offer.wind_down_s)
+                reserve -= node.offer.cap.micro_usd_per_h * (min(now_us, node.gone_by_us) - begun_us)
+            grains += reserve
+        return Money(grains)
+
+    def left(self, now_s: float) -> Money | None:
+        """What is neither spent nor reserved; None without a purse."""
+        if self.budget.purse is None:
+            return None
+        return self.budget.purse - self.ledger.spent(now_s) - self.reserved(now_s)
+
+    def give_up_half(self, now_s: float) -> list[Node]:
+        """All that is left is reserved: give half of the nodes up, so that their reserves pay for the others.
+
+        So the end comes in steps, and what is left over in the end is the reserve of the last node, not of all.
+        """
+        self.changed = True
+        nodes = [n for n in self.cluster.nodes.values() if n.gone_by_us is None]
+        nodes.sort(key=lambda node: (not node.idle, -node.offer.reserve.grains))
+        victims = nodes[: (len(nodes) + 1) // 2]
+        for node in victims:
+            self._begin_to_end(node, now_s)
+            if node.phase is not NodePhase.NOTICED:
+                self.cluster.withdraw(node, NodePhase.NOTICED)
+        self.most_nodes = len(nodes) - len(victims)
+        return victims
+
+    @property
+    def broke(self) -> bool:
+        """The purse is spent."""
+        return self.most_nodes == 0
+
+    def refill(self, budget: Budget) -> None:
+        """The user set another budget."""
+        self.budget = budget
+        self.most_nodes = None
+        self.changed = True
+
+    def _begin_to_end(self, node: Node, now_s: float) -> None:
+        if node.gone_by_us is None:
+            node.gone_by_us = microseconds(now_s) + microseconds(node.offer.wind_down_s)
+
     # ------------------------------------------------------------------ what to order
 
     def adjust(self, now_s: float) -> list[Action]:
         """Give back what is not wanted, then rent what is missing, as far as limits, supply and budget let us."""
-        self.changed = False
+        self.changed = self.short = blocked = False
         cluster = self.cluster
         actions: list[Action] = []
         for offer_id, wanted in self.hold.items():
             excess = cluster.held[offer_id] - wanted
             if excess > 0:  # nodes still booting go first: those that are ready can take work now
                 spare = [*cluster.requested[offer_id], *reversed(cluster.idle[offer_id])]
-                actions += [self._release(cluster.nodes[node_id]) for node_id in spare[:excess]]
-        actions += [self._release(node) for node in cluster.abandoned()]
+                actions += [self._release(cluster.nodes[node_id], now_s) for node_id in spare[:excess]]
+        actions += [self._release(node, now_s) for node in cluster.abandoned()]
         for offer_id, wanted in self.hold.items():
             if cluster.held[offer_id] < wanted:
                 most = self.state(offer_id).most
-                while cluster.held[offer_id] < min(wanted, most) and self._may_rent(offer_id):
+                while cluster.held[offer_id] < min(wanted, most):
+                    if not self._may_rent(offer_id, now_s):
+                        blocked = True
+                        break
                     actions.append(self._rent(offer_id, now_s))
+        burn = self.budget.burn
+        self.to_clear = self._unwanted() if blocked or (burn is not None and self.ledger.burn() > burn) else []
         return actions
+
+    def _unwanted(self) -> list[Node]:
+        """Nodes beyond what is wanted that are in use, the emptiest first: in the way of others, or over the budget."""
+        nodes: list[Node] = []
+        for offer_id, wanted in self.hold.items():
+            excess = self.cluster.held[offer_id] - wanted
+            if excess > 0:
+                ready = [
+                    n for n in self.cluster.nodes.values() if n.offer.id == offer_id and n.phase is NodePhase.READY
+                ]
+                nodes += sorted(ready, key=lambda node: -node.free)[:excess]
+        return nodes
 
     def _rent(self, offer_id: str, now_s: float) -> Action:
         self._rented += 1
@@ -157,12 +228,19 @@ class Supply:
         self.ledger.open(node_id, offer_id, now_s)
         return RentNode(node_id, offer_id)
 
-    def _release(self, node: Node) -> Action:
+    def _release(self, node: Node, now_s: float) -> Action:
+        self._begin_to_end(node, now_s)
         self.cluster.withdraw(node, NodePhase.RELEASING)
         return ReleaseNode(node.id)
 
-    def _may_rent(self, offer_id: str) -> bool:
-        pool = self.pools[self.offers[offer_id].pool]
+    def _may_rent(self, offer_id: str, now_s: float) -> bool:
+        offer = self.offers[offer_id]
+        left = self.left(now_s)
+        too_many = self.most_nodes is not None and sum(self.cluster.held.values()) >= self.most_nodes
+        if too_many or (left is not None and left < offer.reserve):
+            self.short = True
+            return False
+        pool = self.pools[offer.pool]
         if pool.max_gpus is not None:
             held = sum(self.cluster.held[other] for other in pool.offer_ids)
             if (held + 1) * pool.gpus_per_node > pool.max_gpus:
@@ -174,11 +252,14 @@ class Supply:
         return after <= burn.micro_usd_per_h
 
     def _obtainable(self, offer_id: str) -> int | None:
-        known = self._available[offer_id]
-        seen = self._sold_out.get(offer_id)
-        if known is None or seen is None:
-            return seen if known is None else known
-        return min(known, seen)
+        cap = self.offers[offer_id].cap
+        if cap is not None and self.ledger.price(offer_id) > cap:
+            return 0
+        bounds = [b for b in (self._available[offer_id], self._sold_out.get(offer_id)) if b is not None]
+        if self.most_nodes is not None:
+            held = self.cluster.held
+            bounds.append(held[offer_id] + max(0, self.most_nodes - sum(held.values())))
+        return min(bounds) if bounds else None
 
 
 def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:

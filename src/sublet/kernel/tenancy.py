@@ -114,6 +114,13 @@ class Tenancy:
         for job_id in node.jobs:
             self.stand_in_line(self.jobs[job_id])
 
+    def clear(self, node: Node) -> None:
+        """We give a node up that is in use: its jobs move to free GPUs, or stop and stand in line for what they had."""
+        for job_id in list(node.jobs):
+            state = self.jobs[job_id]
+            if not self.settle(state):
+                self._order_stop(state)
+
     def lost(self, node: Node, event: NodeLost) -> None:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
         for job_id in list(node.jobs):
@@ -157,6 +164,11 @@ class Tenancy:
         """It needs GPUs to keep its promise."""
         if state.shape is not None:
             self._lines[state.shape.pool][state.job.id] = None
+
+    @property
+    def lines_stand(self) -> bool:
+        """Somebody waits for promised GPUs."""
+        return any(self._lines.values())
 
     def serve_lines(self) -> None:
         """Give free GPUs to the jobs in line, until the first that must go on waiting."""

@@ -30,6 +30,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
     burn = snapshot.budget.burn
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
+    purse = math.inf if snapshot.left is None else float(max(0, snapshot.left.grains))
     taken: dict[str, float] = {}
     missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
     for state in offers:  # what is owned is held, needed or not
@@ -40,13 +41,22 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     for most in (_held, _obtainable):
         for state in offers:
             offer, price = state.offer, state.price.micro_usd_per_h
-            affordable = max(0.0, left // price) if price and burn is not None else math.inf
-            more = min(most(state) - taken[offer.id], missing[offer.pool], affordable)
+            more = min(most(state) - taken[offer.id], missing[offer.pool], _quotient(left, price))
+            if most is _obtainable:  # a new node takes its reserve from the purse
+                more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
                 missing[offer.pool] -= more
-                left -= more * price if price else 0
+                if math.isfinite(left):
+                    left -= more * price
+                if most is _obtainable and math.isfinite(purse):
+                    purse -= more * offer.reserve.grains
     return taken
+
+
+def _quotient(money: float, price: int) -> float:
+    """How many whole nodes it pays for."""
+    return math.inf if not price or math.isinf(money) else max(0.0, money // price)
 
 
 def _quota_nodes(pool: Pool) -> float:

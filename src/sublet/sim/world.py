@@ -125,7 +125,8 @@ class World:
         self.agenda: Agenda[Happening] = Agenda()
         self._physics = physics
         self._rng = rng
-        self._gpu = {offer.id: offer.gpu for offer in offers}
+        self._offers = {offer.id: offer for offer in offers}
+        self._too_dear: set[str] = set()  # offers whose price is above our cap
         self._runs: dict[str, _Run] = {}
         self._node_offer: dict[str, str] = {}
         self._nodes: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes that we pay for
@@ -158,6 +159,8 @@ class World:
             return self._notices(at_s, what)
         if isinstance(what, news.AvailabilityChanged):
             return [what, *self._take_back(at_s, what)]
+        if isinstance(what, news.PriceChanged):
+            return [*self._above_cap(at_s, what), what]
         if isinstance(what, news.TimerFired):
             if self._timers.get(what.timer) != at_s:
                 return []  # it was set anew
@@ -221,6 +224,15 @@ class World:
             lost += [rest[int(i)] for i in sorted(self._rng.choice(len(rest), size=excess, replace=False))]
         return [event for node_id in lost for event in self._lose(now_s, node_id)]
 
+    def _above_cap(self, now_s: float, change: news.PriceChanged) -> list[Event]:
+        """We never pay more than the cap: the cloud takes its nodes back instead."""
+        self._too_dear.discard(change.offer_id)
+        cap = self._offers[change.offer_id].cap
+        if cap is None or change.price <= cap:
+            return []
+        self._too_dear.add(change.offer_id)
+        return [event for node_id in list(self._nodes[change.offer_id]) for event in self._lose(now_s, node_id)]
+
     def _lose(self, now_s: float, node_id: str) -> list[Event]:
         told: list[Event] = [news.NodeLost(now_s, node_id)]
         noticed_s = self._doomed.get(node_id, (now_s, now_s))[0]
@@ -268,7 +280,7 @@ class World:
         run.spread = tuple(gpus for _, gpus in action.placement)
         for node_id, _ in action.placement:
             self._on_node[node_id][action.job_id] = None
-        run.gpu = self._gpu[self._node_offer[action.placement[0][0]]]
+        run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
         run.resumes_s = now_s + run.job.restart_s
         needs_s = run.job.speed.seconds(run.gpu, run.spread, run.done, run.job.work)
         if math.isfinite(needs_s):
@@ -288,7 +300,8 @@ class World:
 
     def _rent(self, now_s: float, action: order.RentNode) -> list[Event]:
         supply = self._supply.get(action.offer_id)
-        if supply is not None and len(self._nodes[action.offer_id]) >= supply:
+        sold_out = supply is not None and len(self._nodes[action.offer_id]) >= supply
+        if sold_out or action.offer_id in self._too_dear:
             return [news.RentRefused(now_s, action.node_id)]
         self._node_offer[action.node_id] = action.offer_id
         self._nodes[action.offer_id][action.node_id] = None

@@ -20,6 +20,7 @@ class Change:
     """One class as it is now, and the steps by which it differs from what it was."""
 
     curve: Curve
+    replaced: bool  # whether the curve is another one than before
     rate: float
     price_D: Floats
     spend_D: Floats
@@ -28,18 +29,19 @@ class Change:
     jobs: float
 
     @classmethod
-    def between(cls, old: Curve, old_rate: float, new: Curve, new_rate: float) -> Change:
-        """What has to be added to the old to have the new."""
+    def between(cls, old: Curve, old_rate: float, curve: Curve | None, new_rate: float) -> Change:
+        """What has to be added to the old to have the new; no curve means the old one."""
+        new = curve or old
+        was, weight = old_rate * old.weight, new_rate * new.weight
         return cls(
             curve=new,
+            replaced=curve is not None,
             rate=new_rate,
             price_D=np.concatenate((old.price[1:], new.price[1:])),
-            spend_D=np.concatenate((-old_rate * np.diff(old.cost), new_rate * np.diff(new.cost))),
-            jobs_D=np.concatenate(
-                (-old_rate * old.weight * np.diff(old.time), new_rate * new.weight * np.diff(new.time))
-            ),
+            spend_D=np.concatenate(((-old_rate) * _steps(old.cost), new_rate * _steps(new.cost))),
+            jobs_D=np.concatenate((-was * _steps(old.time), weight * _steps(new.time))),
             spend=(new_rate * new.cost[0] - old_rate * old.cost[0]).item(),
-            jobs=(new_rate * new.weight * new.time[0] - old_rate * old.weight * old.time[0]).item(),
+            jobs=(weight * new.time[0] - was * old.time[0]).item(),
         )
 
 
@@ -78,3 +80,7 @@ def _sums(first: float, then_D: Floats) -> Floats:
     sums_D1[0] = first
     sums_D1[1:] = then_D
     return np.cumsum(sums_D1, out=sums_D1)
+
+
+def _steps(at_vertices: Floats) -> Floats:
+    return at_vertices[1:] - at_vertices[:-1]

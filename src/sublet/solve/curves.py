@@ -97,14 +97,14 @@ class Curves:
             worth_V = weight_I[class_V]
             price_V = price_V / worth_V
         at_S = np.argsort(price_V)[len(hulls) :]  # the first I are where classes begin
-        time_S = hulls.time_V[at_S - 1] - hulls.time_V[at_S]
+        time_S = (hulls.time_V[:-1] - hulls.time_V[1:])[at_S - 1]
         return cls(
             hulls=hulls,
             weight_I=weight_I,
             price_V=price_V,
             price_S=price_V[at_S],
             class_S=class_V[at_S],
-            cost_S=hulls.cost_V[at_S] - hulls.cost_V[at_S - 1],
+            cost_S=(hulls.cost_V[1:] - hulls.cost_V[:-1])[at_S - 1],
             time_S=time_S if len(worth_V) == 1 else time_S * worth_V[at_S],
         )
 
@@ -144,9 +144,7 @@ class Curves:
         return Curves.from_hulls(merged, weight_I)
 
 
-def alike(
-    time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike, weight_I: npt.ArrayLike | None = None
-) -> tuple[Ints, Ints]:
+def alike(time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike, weight_I: npt.ArrayLike | None = None) -> tuple[Ints, Ints]:
     """Classes with the same table and weight are one class with their work added up: (one index per group, group_I).
 
     Cost: O(I C); entries are compared bit by bit.
@@ -172,7 +170,7 @@ def _weights(given: npt.ArrayLike, classes: int) -> Floats:
     given = np.asarray(given, dtype=np.float64)
     if given.ndim and given.shape != (classes,):
         raise InvalidValue("weight_I", given.shape, f"one per class, {classes}")
-    weight_I = np.full(classes, 1.0) * given
+    weight_I: Floats = np.full(classes, 1.0) * given
     wrong = np.flatnonzero(~((weight_I > 0) & np.isfinite(weight_I)))
     if len(wrong):
         raise InvalidValue(f"weight_I[{wrong[0]}]", weight_I[wrong[0]].item(), "positive and finite")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ def frontier(curves: Curves, rate_I: npt.ArrayLike) -> Frontier:
 
     Precondition: one finite rate per class, 0 or more. Cost: O(S), without a sort.
     """
-    rate_I = np.asarray(rate_I, dtype=np.float64)
+    rate_I = np.array(rate_I, dtype=np.float64)  # a copy: what the caller does to theirs later must not show here
     if rate_I.shape != (len(curves),):
         raise InvalidValue("rate_I", rate_I.shape, f"one rate per class, {len(curves)}")
     wrong = np.flatnonzero(~((rate_I >= 0) & np.isfinite(rate_I)))
@@ -46,13 +47,13 @@ def frontier(curves: Curves, rate_I: npt.ArrayLike) -> Frontier:
         raise InvalidValue(f"rate_I[{wrong[0]}]", rate_I[wrong[0]].item(), "finite, 0 or more")
     hulls = curves.hulls
     cheapest_I, fastest_I = hulls.start[:-1], hulls.start[1:] - 1
-    rate_S = rate_I[curves.class_S]
-    spend_S1, jobs_S1 = np.empty(len(rate_S) + 1), np.empty(len(rate_S) + 1)
+    spend_S1, jobs_S1 = np.empty(len(curves.class_S) + 1), np.empty(len(curves.class_S) + 1)
+    rate_S = rate_I.take(curves.class_S, out=jobs_S1[:-1], mode="clip")  # in place: fresh pages cost more than sums
     spend_S1[0] = rate_I @ hulls.cost_V[cheapest_I]
     np.multiply(rate_S, curves.cost_S, out=spend_S1[1:])
     np.cumsum(spend_S1, out=spend_S1)
+    rate_S *= curves.time_S
     jobs_S1[-1] = (rate_I * curves.weight_I) @ hulls.time_V[fastest_I]
-    np.multiply(rate_S, curves.time_S, out=jobs_S1[:-1])
     from_fastest = jobs_S1[::-1]  # from this end all terms are positive, so that nothing cancels
     np.cumsum(from_fastest, out=from_fastest)
     return Frontier(curves=curves, rate_I=rate_I, spend_S1=spend_S1, jobs_S1=jobs_S1)
@@ -102,9 +103,9 @@ class Solution:
     def choice(self, index: int) -> tuple[int, int]:
         """The poorer and the richer configuration of one class. Cost: O(log C)."""
         curve = self.frontier.curve(index)
-        sides = ("left", "right") if self.binding else ("right", "right")
-        poorer, richer = (curve.config[np.searchsorted(curve.price, self.value_of_time, side) - 1] for side in sides)
-        return int(poorer), int(richer)
+        richer = int(np.searchsorted(curve.price, self.value_of_time, "right"))
+        poorer = int(np.searchsorted(curve.price, self.value_of_time, "left")) if self.binding else richer
+        return int(curve.config[poorer - 1]), int(curve.config[richer - 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -132,7 +133,9 @@ class Frontier:
 
     def at(self, budget: float) -> Solution:
         """The best for this budget; `Infeasible` if it is under `least`. Cost: O(log S log D) after D changed steps."""
-        if not budget >= self.least * (1 - ROUNDING):
+        if math.isnan(budget):
+            raise InvalidValue("budget", budget, "a number")
+        if budget < self.least * (1 - ROUNDING):
             raise Infeasible(
                 "the cheapest plan spends more than this",
                 binding="the budget",
@@ -142,9 +145,7 @@ class Frontier:
             )
         if budget >= self.most:
             spend, jobs = self._sums(math.inf, "right")
-            return Solution(
-                frontier=self, budget=budget, value_of_time=math.inf, share=1.0, spend=spend, jobs=jobs
-            )
+            return Solution(frontier=self, budget=budget, value_of_time=math.inf, share=1.0, spend=spend, jobs=jobs)
         value_of_time = self._critical(budget)
         poor_spend, poor_jobs = self._sums(value_of_time, "left")
         rich_spend, rich_jobs = self._sums(value_of_time, "right")
@@ -189,8 +190,10 @@ class Frontier:
             raise InvalidValue("rate", rate, "finite, 0 or more")
         now = self.changes.of.get(index)
         rate = rate if rate is not None else now.rate if now else self.rate_I[index].item()
-        curve = curve or self.curve(index)
-        change = Change.between(self.curves.curve(index), self.rate_I[index].item(), curve, rate)
+        before = self.curves.curve(index)
+        if curve is None and now is not None and now.replaced:
+            curve = now.curve
+        change = Change.between(before, self.rate_I[index].item(), curve, rate)
         changed = Frontier(
             curves=self.curves,
             rate_I=self.rate_I,
@@ -210,36 +213,36 @@ class Frontier:
         """A configuration per class at this value of time; `richer` decides where two are equally good."""
         richer = richer or value_of_time == math.inf
         config_I = self.curves.configs(value_of_time, richer=richer)
-        side = "right" if richer else "left"
+        side: Literal["left", "right"] = "right" if richer else "left"
         for index, change in self.changes.of.items():
-            at = np.searchsorted(change.curve.price, value_of_time, "right" if richer else "left")
+            at = np.searchsorted(change.curve.price, value_of_time, side)
             config_I[index] = change.curve.config[at - 1]
         return config_I
 
     def _critical(self, budget: float) -> float:
         """The lowest price at which all steps bought together exceed the budget."""
         changes = self.changes
-        beyond = bisect_right(
-            range(len(changes)), budget, key=lambda at: self._sums(float(changes.price_D[at]), "right")[0]
-        )
-        # Up to the next changed step the difference is constant, so that the search goes on in the unchanged sums.
-        at = int(np.searchsorted(self.spend_S1[1:], budget - changes.spend_D1[beyond], "right"))
+        beyond = bisect_right(changes.price_D, budget, key=lambda price: self._sums(price, "right")[0])
+        # Up to the next changed step the difference is constant, so that the search goes on in the unchanged sums; it
+        # must not fall behind the last changed step, as it could by a rounding error where the sums stand still.
+        at = int(self.spend_S1[1:].searchsorted(budget - changes.spend_D1[beyond], "right"))
+        if beyond:
+            at = max(at, int(self.curves.price_S.searchsorted(changes.price_D[beyond - 1], "right")))
         unchanged = float(self.curves.price_S[at]) if at < len(self.curves.price_S) else math.inf
         return min(unchanged, float(changes.price_D[beyond])) if beyond < len(changes) else unchanged
 
     def _sums(self, value_of_time: float, side: Literal["left", "right"]) -> tuple[float, float]:
         """Spend and jobs when all steps under this price are bought (left), or those at this price too (right)."""
-        at = np.searchsorted(self.curves.price_S, value_of_time, side)
-        spend, jobs = self.spend_S1[at], self.jobs_S1[at]
-        if len(self.changes.of):
-            at = np.searchsorted(self.changes.price_D, value_of_time, side)
-            spend, jobs = spend + self.changes.spend_D1[at], jobs + self.changes.jobs_D1[at]
-        return float(spend), float(jobs)
+        at = self.curves.price_S.searchsorted(value_of_time, side)
+        beside = self.changes.price_D.searchsorted(value_of_time, side)
+        spend = self.spend_S1[at] + self.changes.spend_D1[beside]
+        jobs = self.jobs_S1[at] + self.changes.jobs_D1[beside]
+        return spend.item(), jobs.item()
 
     def _rebuilt(self) -> Frontier:
         """The same with nothing kept beside it."""
         rate_I = self.rate_I.copy()
         for index, change in self.changes.of.items():
             rate_I[index] = change.rate
-        same = self.curves
-        ...
+        replaced = {index: change.curve for index, change in self.changes.of.items() if change.replaced}
+        return frontier(self.curves.with_curves(replaced), rate_I)

@@ -121,7 +121,7 @@ def test_the_price_of_a_gpu_is_its_share_of_the_node():
 
 
 def test_no_limit_is_the_default_of_every_limit():
-    assert UNLIMITED == Budget()
+    assert Budget() == UNLIMITED
     assert (UNLIMITED.burn, UNLIMITED.purse) == (None, None)
     assert (Limit().min_nodes, Limit().max_nodes) == (0, None)
     assert Budget(purse=Money(0)).purse == Money(0)

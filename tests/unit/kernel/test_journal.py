@@ -202,7 +202,7 @@ BROKEN = [
     '{"event": {"type": "TimerFired", "at_s": 1.0, "timer": 7}, "actions": []}',
     '{"event": {"type": "AvailabilityChanged", "at_s": 1.0, "offer_id": "o", "nodes": "two"}, "actions": []}',
     '{"event": {"type": "AvailabilityChanged", "at_s": 1.0, "offer_id": "o", "nodes": -1}, "actions": []}',
-    '{"event": {"type": "PriceChanged", "at_s": 1.0, "offer_id": "o", "price": {"micro_usd_per_h": -5}}, "actions": []}',
+    '{"event": {"type": "PriceChanged", "at_s": 1.0, "offer_id":"o", "price":{"micro_usd_per_h": -5}}, "actions": []}',
     '{"event": {"type": "PriceChanged", "at_s": 1.0, "offer_id": "o", "price": null}, "actions": []}',
     '{"event": {"type": "PlanMade", "at_s": 1.0, "plan": {"shapes": []}, "seen": 0}, "actions": []}',
     '{"event": {"type": "BudgetChanged", "at_s": 1.0, "budget": {}}}',

@@ -26,6 +26,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.errors import UnexpectedEvent
+from sublet.policies.fifo import Fifo
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 
@@ -386,3 +387,19 @@ def test_the_story_of_a_job_tells_of_its_lost_node(town):
     ]
     town.tell(JobFinished(2.0, "a"))
     assert town.kernel.story("a") == []
+
+
+def test_a_half_empty_node_is_cleared_when_the_budget_needs_its_money():
+    offers = [an_offer("o", pool="p", usd_per_h="4"), an_offer("z", pool="q", usd_per_h="4")]
+    limits = {"o": Limit(max_nodes=2), "z": Limit(max_nodes=1)}
+    driver = Driver(offers, limits=limits, budget=Budget(burn=Price.from_usd_per_h("10")))
+    wide = [a_job(name, gpus=3, min_gpus=3) for name in ("x", "y")]
+    driver.submit(a_job("a"), wide[0], a_job("b"), wide[1])
+    driver.settle(Fifo())
+    for job in wide:  # what is left is one GPU of each node
+        driver.tell(JobFinished(10.0, job.id))
+    driver.tell(PriceChanged(10.0, "o", Price.from_usd_per_h("6")))
+    driver.submit(a_job("c", gpus=4, min_gpus=4))
+    driver.settle(Fifo())
+    assert {job_id: phase(driver, job_id) for job_id in "abc"} == dict.fromkeys("abc", Phase.RUNNING)
+    assert driver.kernel.ledger.burn() == Price.from_usd_per_h("10")  # one node of each

@@ -58,7 +58,7 @@ def test_a_frozen_copy_does_not_hear_of_later_events():
     assert "j0" not in waiting
 
 
-@given(st.lists(st.tuples(st.sampled_from("+-~"), st.integers(0, 4), st.integers(0, 3)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from("+-~"), st.integers(0, 4), st.integers(0, 3)), min_size=15, max_size=40))
 def test_any_history_leaves_every_order_sorted(history):
     waiting, twin, seq = Waiting(), {}, 0
     for verb, which, value in history:

@@ -145,7 +145,7 @@ def test_whatever_could_be_held_at_most_is_held_when_it_is_needed(case):
 
 @given(situations())
 def test_one_pool_alone_gets_as_many_gpus_as_any_choice_of_nodes_could(case):
-    snapshot, need = case
+    snapshot, _ = case
     if len(snapshot.pools) > 1:
         return
     ((name, pool),) = snapshot.pools.items()

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.curves import Curve, Curves, alike
+from sublet.solve.price import frontier
+
+# The published example: Amdahl with parallel part 0.8 and a square root, 0.4 jobs of size 1 arriving per unit of time
+# in each class, one price per GPU, so that the budget is a mean number of GPUs.
+FINE = np.linspace(1.0, 30.0, 29_001)
+WHOLE = np.arange(1.0, 65.0)
+RATES = [0.4, 0.4]
+
+
+def amdahl(width, parallel=0.8):
+    return 1 / ((1 - parallel) + parallel / width)
+
+
+def curves_over(width):
+    speed = np.stack((amdahl(width), np.sqrt(width)))
+    return Curves.from_tables(1 / speed, width / speed)
+
+
+@pytest.mark.parametrize("module", ["hull", "curves", "price", "phases", "phase_frontier"])
+def test_the_examples_in_the_docstrings_hold(module):
+    failed, tried = doctest.testmod(importlib.import_module(f"sublet.solve.{module}"))
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_golden_example_is_met_exactly_with_whole_gpus():
+    found = frontier(curves_over(WHOLE), RATES).at(2.0)
+    mixed = (1 - found.share) * WHOLE[found.poorer] + found.share * WHOLE[found.richer]
+    assert mixed == pytest.approx([6.0, 9.0])
+    assert found.jobs / sum(RATES) == pytest.approx(1 / 3)
+    assert found.spend == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "multiplier", "widths", "mean_time"),
+    [(1.5, 0.2252, (4.21, 4.44), 0.4322), (2.0, 1 / 9, (6.0, 9.0), 1 / 3), (3.0, 0.0437, (9.57, 22.9), 0.2463)],
+)
+def test_the_golden_example_with_fractions_of_gpus(budget, multiplier, widths, mean_time):
+    found = frontier(curves_over(FINE), RATES).at(budget)
+    assert found.multiplier == pytest.approx(multiplier, rel=1e-3)
+    assert FINE[found.poorer] == pytest.approx(widths, rel=2e-3)
+    assert FINE[found.richer] == pytest.approx(widths, rel=2e-3)
+    assert found.jobs / sum(RATES) == pytest.approx(mean_time, abs=5e-5)
+    assert found.spend == pytest.approx(budget)
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0, 9.0, 20.0])
+def test_fine_tables_agree_with_the_closed_forms(value):
+    parallel, power, alpha, beta, gamma = 0.9, 0.4, 1.0, 0.05, 0.002
+    step_time = alpha / FINE + beta + gamma * FINE
+    time = np.stack((1 / amdahl(FINE, parallel), FINE**-power, step_time))
+    found = frontier(Curves.from_tables(time, FINE * time), [1.0, 1.0, 1.0]).at_value_of_time(value)
+    # -alpha / k^2 + gamma + (beta + 2 gamma k) / v = 0, as a cubic in k
+    roots = np.roots([2 * gamma / value, gamma + beta / value, 0.0, -alpha])
+    root = roots[(abs(roots.imag) < 1e-9) & (roots.real > 0)].real[0]
+    best = [math.sqrt(parallel * value / (1 - parallel)), power * value / (1 - power), root]
+    assert FINE[found.richer] == pytest.approx(np.clip(best, 1.0, 30.0), abs=2e-3)
+
+
+def test_at_a_value_of_time_the_widths_do_not_depend_on_how_much_arrives():
+    curves = curves_over(WHOLE)
+    plans = [frontier(curves, rates).at_value_of_time(7.0).richer.tolist() for rates in ([0.4, 0.4], [9.0, 0.01])]
+    assert plans[0] == plans[1]
+
+
+def test_the_slope_of_the_frontier_is_the_multiplier():
+    line, step = frontier(curves_over(FINE), RATES), 1e-4
+    for budget in (1.2, 1.7, 2.5):
+        slope = (line.at(budget + step).jobs - line.at(budget - step).jobs) / (2 * step)
+        assert slope == pytest.approx(-line.at(budget).multiplier, rel=1e-3)
+
+
+def test_the_smallest_budget_buys_the_cheapest_plan():
+    line = frontier(curves_over(WHOLE), RATES)
+    assert line.least == pytest.approx(0.8)
+    found = line.at(line.least)
+    assert found.share == 0.0
+    assert WHOLE[found.poorer].tolist() == [1.0, 1.0]
+    assert found.spend == line.least
+
+
+def test_less_than_the_smallest_budget_is_refused_with_what_would_do():
+    with pytest.raises(Infeasible, match=r"raise it to 0\.8 or more") as caught:
+        frontier(curves_over(WHOLE), RATES).at(0.7)
+    assert caught.value.needed == pytest.approx(0.8)
+    assert caught.value.available == 0.7
+
+
+def test_a_budget_short_by_a_rounding_error_is_the_smallest_budget():
+    line = frontier(curves_over(WHOLE), RATES)
+    assert line.at(math.nextafter(line.least, 0.0)).share == 0.0
+
+
+def test_too_much_money_buys_the_fastest_plan_and_no_more():
+    line = frontier(curves_over(WHOLE), RATES)
+    found = line.at(1e9)
+    assert not found.binding
+    assert found.value_of_time == math.inf
+    assert found.multiplier == 0.0
+    assert WHOLE[found.poorer].tolist() == WHOLE[found.richer].tolist() == [64.0, 64.0]
+    assert found.choice(0) == (63, 63)
+    assert found.spend == line.most
+    assert found.jobs == pytest.approx(0.4 / amdahl(64.0) + 0.4 / 8)
+
+
+def test_one_configuration_each_leaves_nothing_to_choose():
+    line = frontier(Curves.from_tables([[2.0], [3.0]], [[1.0], [1.0]]), [1.0, 2.0])
+    assert line.least == line.most == 3.0
+    assert line.at(3.0).jobs == 8.0
+    assert line.at(3.0).richer.tolist() == [0, 0]
+    assert [points.tolist() for points in line.points()] == [[3.0], [8.0], [0.0]]
+
+
+def test_a_heavier_class_buys_its_time_first():
+    time, cost = [[2.0, 1.0], [2.0, 1.0]], [[1.0, 2.0], [1.0, 2.0]]
+    found = frontier(Curves.from_tables(time, cost, [1.0, 3.0]), [1.0, 1.0]).at(3.0)
+    assert found.value_of_time == 1.0
+    assert found.share == 0.0
+    assert found.poorer.tolist() == [0, 1]
+    assert found.jobs == 2.0 + 3.0 * 1.0
+
+
+def test_classes_with_the_same_curve_are_mixed_alike():
+    time, cost = [[2.0, 1.0]] * 3, [[1.0, 2.0]] * 3
+    found = frontier(Curves.from_tables(time, cost), [1.0, 2.0, 3.0]).at(9.0)
+    assert found.share == pytest.approx(0.5)
+    assert found.poorer.tolist() == [0, 0, 0]
+    assert found.richer.tolist() == [1, 1, 1]
+
+
+def test_a_class_of_which_nothing_arrives_has_a_choice_but_no_weight():
+    line = frontier(curves_over(WHOLE), [0.4, 0.0])
+    found = line.at(0.8)
+    assert found.spend == pytest.approx(0.8)
+    assert WHOLE[found.richer[1]] == pytest.approx(found.value_of_time, abs=1.0)  # a square root takes v GPUs
+
+
+def test_rent_free_configurations_need_no_budget():
+    line = frontier(Curves.from_tables([[5.0, 2.0]], [[0.0, 0.0]]), [1.0])
+    assert line.at(0.0).jobs == 2.0
+    assert not line.at(0.0).binding
+
+
+def test_the_corners_of_the_frontier_are_convex_and_lie_on_it():
+    line = frontier(curves_over(WHOLE), RATES)
+    spend, jobs, value = line.points()
+    assert (np.diff(spend) > 0).all()
+    assert (np.diff(jobs) < 0).all()
+    assert value[0] == 0.0
+    assert -np.diff(spend) / np.diff(jobs) == pytest.approx(value[1:])
+    for at in (0, 5, len(spend) - 1):
+        assert line.at(spend[at]).jobs == pytest.approx(jobs[at])
+
+
+def test_one_changed_class_gives_what_a_new_frontier_gives():
+    curves = curves_over(WHOLE)
+    line = frontier(curves, RATES)
+    faster = np.stack((1 / amdahl(WHOLE, 0.95), WHOLE**-0.5))
+    fresh = frontier(Curves.from_tables(faster, WHOLE * faster, [2.0, 1.0]), [0.7, 0.4])
+    curve = Curve.from_table(faster[0], WHOLE * faster[0], weight=2.0)
+    changed = line.with_class(0, rate=0.7).with_class(0, curve=curve)
+    for budget in (1.2, 2.0, 3.5, 1e9):
+        ours, theirs = changed.at(budget), fresh.at(budget)
+        assert ours.value_of_time == pytest.approx(theirs.value_of_time)
+        assert (ours.spend, ours.jobs) == pytest.approx((theirs.spend, theirs.jobs))
+        assert ours.richer.tolist() == theirs.richer.tolist()
+        assert [ours.choice(index) for index in (0, 1)] == [theirs.choice(index) for index in (0, 1)]
+    assert changed.points()[0] == pytest.approx(fresh.points()[0])
+    assert line.at(2.0).jobs == frontier(curves, RATES).at(2.0).jobs  # the old one is as it was
+
+
+def test_a_rounding_error_after_a_change_does_not_forget_what_is_bought():
+    # Nothing arrives in the second class, so the sums stand still at its price; found by a search over rates.
+    for rate in np.random.default_rng(0).uniform(0.1, 3.0, 100):
+        time, cost = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 456.0], [1.0, 0.0], [3.0, 3.0]])
+        line = frontier(Curves.from_tables(time, cost), [1.0, 0.0, rate])
+        changed = line.with_class(0, rate=9.0, curve=Curve.from_table([0.0, 1.0], [455.0, 0.0]))
+        assert changed.at(9.0 * 455.0 + 3.0 * rate).jobs == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_rate_can_change_back():
+    line = frontier(curves_over(WHOLE), RATES)
+    back = line.with_class(1, rate=5.0).with_class(1, rate=0.4)
+    assert back.at(2.0).jobs == pytest.approx(line.at(2.0).jobs)
+
+
+def test_after_many_changes_the_frontier_is_computed_anew():
+    rng = np.random.default_rng(1)
+    parallel = rng.uniform(0.5, 0.99, 50)[:, None]
+    time = (1 - parallel) + parallel / WHOLE
+    rates = rng.random(50)
+    line = frontier(Curves.from_tables(time, WHOLE * time), rates)
+    for index in range(0, 50, 2):
+        rates[index] = rng.random()
+        line = line.with_class(index, rate=rates[index])
+        if index % 4 == 0:
+            time[index] *= 1.5
+            line = line.with_class(index, curve=Curve.from_table(time[index], WHOLE * time[index]))
+    assert len(line.changes) < 25 * 2 * 63
+    fresh = frontier(Curves.from_tables(time, WHOLE * time), rates)
+    assert line.at(100.0).jobs == pytest.approx(fresh.at(100.0).jobs)
+    assert line.at(100.0).poorer.tolist() == fresh.at(100.0).poorer.tolist()
+
+
+def test_classes_that_are_alike_are_one_class_with_their_work_added_up():
+    rng = np.random.default_rng(2)
+    kind = rng.integers(0, 5, 200)
+    parallel = np.array([0.5, 0.7, 0.8, 0.9, 0.99])[kind][:, None]
+    time = (1 - parallel) + parallel / WHOLE
+    rates = rng.random(200)
+    first, group = alike(time, WHOLE * time)
+    assert len(first) == 5
+    assert first.tolist() == sorted(np.unique(kind, return_index=True)[1].tolist())
+    small = frontier(Curves.from_tables(time[first], WHOLE * time[first]), np.bincount(group, weights=rates))
+    large = frontier(Curves.from_tables(time, WHOLE * time), rates)
+    assert small.at(300.0).jobs == pytest.approx(large.at(300.0).jobs)
+    assert small.at(300.0).richer[group].tolist() == large.at(300.0).richer.tolist()
+
+
+def test_round_numbers_and_weights_keep_classes_apart():
+    time = np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [1.0, 2.0], [4.0, 8.0]])
+    first, group = alike(time, np.ones((5, 2)), [1.0, 1.0, 1.0, 2.0, 1.0])
+    assert first.tolist() == [0, 1, 3, 4]
+    assert group.tolist() == [0, 1, 0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda line: frontier(line.curves, [0.4]), "one rate per class, 2"),
+        (lambda line: frontier(line.curves, [0.4, -1.0]), r"rate_I\[1\] = -1.0"),
+        (lambda line: frontier(line.curves, [0.4, math.nan]), r"rate_I\[1\] = nan"),
+        (lambda line: line.at(math.nan), "budget = nan"),
+        (lambda line: line.at_value_of_time(-1.0), "value_of_time = -1.0"),
+        (lambda line: line.with_class(2, rate=1.0), "index = 2"),
+        (lambda line: line.with_class(0, rate=math.inf), "rate = inf"),
+        (lambda line: Curves.from_tables([[1.0]], [[1.0]], [0.0]), r"weight_I\[0\] = 0.0"),
+        (lambda line: Curves.from_tables([[1.0]], [[1.0]], [1.0, 1.0]), "one per class, 1"),
+    ],
+)
+def test_nonsense_is_refused(call, match):
+    with pytest.raises(InvalidValue, match=match):
+        call(frontier(curves_over(WHOLE), RATES))
