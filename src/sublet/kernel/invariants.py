@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from weakref import WeakKeyDictionary
 
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.ledger import Lease, Ledger
 from sublet.kernel.tenancy import IN_TRANSIT
 
 __all__ = ["check"]
@@ -88,24 +90,34 @@ def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
 
 
 def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
-    """Bill every lease anew, interval by interval, the long way round."""
-    now_us = microseconds(kernel.now_s)
-    grains = 0
-    for lease in [*kernel.ledger.closed, *kernel.ledger.open_leases()]:
-        if lease.void:
-            continue
-        end_us = now_us if lease.end_us is None else lease.end_us
-        prices = kernel.ledger.prices[lease.offer_id]
-        first = bisect_right(prices, lease.start_us, key=lambda change: change[0]) - 1
-        past = bisect_right(prices, end_us, key=lambda change: change[0])
-        changes = prices[max(first, 0) : past]
-        for (since_us, price), (until_us, _) in zip(changes, [*changes[1:], (end_us, None)], strict=True):
-            grains += price.micro_usd_per_h * max(0, min(until_us, end_us) - max(since_us, lease.start_us))
-        if lease.end_us is not None:
-            minimum_us = microseconds(kernel.supply.offers[lease.offer_id].minimum_billing_s)
-            grains += lease.last_price.micro_usd_per_h * max(0, minimum_us - (end_us - lease.start_us))
-    spent = kernel.ledger.spent(kernel.now_s)
+    """Bill every lease anew, interval by interval, the long way round; a closed one is final, so once is enough."""
+    ledger = kernel.ledger
+    count, grains = _audited.get(ledger, (0, 0))
+    grains += sum(_billed_anew(kernel, lease) for lease in ledger.closed[count:])
+    _audited[ledger] = (len(ledger.closed), grains)
+    grains += sum(_billed_anew(kernel, lease) for lease in ledger.open_leases())
+    spent = ledger.spent(kernel.now_s)
     _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
+
+
+_audited: WeakKeyDictionary[Ledger, tuple[int, int]] = WeakKeyDictionary()  # closed leases seen, and their bill
+
+
+def _billed_anew(kernel: Kernel, lease: Lease) -> int:
+    if lease.void:
+        return 0
+    grains = 0
+    end_us = microseconds(kernel.now_s) if lease.end_us is None else lease.end_us
+    prices = kernel.ledger.prices[lease.offer_id]
+    first = bisect_right(prices, lease.start_us, key=lambda change: change[0]) - 1
+    past = bisect_right(prices, end_us, key=lambda change: change[0])
+    changes = prices[max(first, 0) : past]
+    for (since_us, price), (until_us, _) in zip(changes, [*changes[1:], (end_us, None)], strict=True):
+        grains += price.micro_usd_per_h * max(0, min(until_us, end_us) - max(since_us, lease.start_us))
+    if lease.end_us is not None:
+        minimum_us = microseconds(kernel.supply.offers[lease.offer_id].minimum_billing_s)
+        grains += lease.last_price.micro_usd_per_h * max(0, minimum_us - (end_us - lease.start_us))
+    return grains
 
 
 def _limits_hold(kernel: Kernel) -> None:
