@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
@@ -21,7 +22,7 @@ from sublet.domain.events import (
     PriceChanged,
     RentRefused,
 )
-from sublet.domain.money import GRAINS_PER_USD
+from sublet.domain.money import GRAINS_PER_USD, Money
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.perf.speedup import Linear
 from sublet.sim.simulator import Run, simulate
@@ -149,6 +150,25 @@ def test_nothing_is_rented_that_the_burn_cap_does_not_allow(workload, policy, cl
             if isinstance(order, RentNode):
                 held[order.node_id] = order.offer_id
                 assert sum(price[offer_id] for offer_id in held.values()) <= cloud.budget.burn.micro_usd_per_h
+
+
+@st.composite
+def clouds_with_a_purse(draw):
+    """A cloud whose offers say truly how long giving a node up takes, and a purse of cents or of dollars."""
+    cloud = draw(clouds(owned=False))
+    wind_down_s = cloud.physics.release_s
+    listed = [replace(offer, wind_down_s=wind_down_s) for offer in cloud.offers]
+    purse = Money.from_usd(Decimal(draw(st.integers(0, 60))) / draw(st.sampled_from([10, 100])))
+    return replace(cloud, offers=listed, budget=replace(cloud.budget, purse=purse))
+
+
+@settings(max_examples=150)
+@given(jobs(), policies, clouds_with_a_purse())
+def test_a_purse_is_never_overspent(workload, policy, cloud):
+    purse = cloud.budget.purse
+    run = simulate(workload, policy, cloud, checked=True)
+    assert run.record.spend
+    assert all(money <= purse for _, money in run.record.spend)
 
 
 # ---------------------------------------------------------------------- time and work

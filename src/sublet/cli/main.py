@@ -16,6 +16,7 @@ from typer.main import get_command
 from sublet import __version__
 from sublet.cli.compare import compare
 from sublet.cli.offers import offers
+from sublet.cli.plan import plan
 from sublet.cli.policies import policies
 from sublet.cli.profiles import profiles
 from sublet.cli.simulate import simulate
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (simulate, compare, workloads, profiles, offers, traces, policies):
+for verb in (simulate, compare, plan, workloads, profiles, offers, traces, policies):
     app.command()(verb)
 
 

@@ -80,8 +80,9 @@ class Supply:
         self.changed = True
 
     def wished_burn(self) -> Price:
-        """What an hour costs, at today's prices, when everything wished for is held."""
-        return Price(sum(nodes * self.ledger.price(o).micro_usd_per_h for o, nodes in self.hold.items()))
+        """What an hour costs, at today's prices, when everything wished for is held, as far as it can be had."""
+        nodes = {offer_id: min(wanted, self.state(offer_id).most) for offer_id, wanted in self.hold.items()}
+        return Price(sum(int(n) * self.ledger.price(offer_id).micro_usd_per_h for offer_id, n in nodes.items()))
 
     def owned_burn(self) -> Price:
         """What an hour of the owned nodes costs, which no plan can save."""

@@ -17,8 +17,8 @@ def useful_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
     inside = range(job.min_gpus, min(top, gpus_per_node) + 1)
     first = max(2 * gpus_per_node, -(-job.min_gpus // gpus_per_node) * gpus_per_node)
     widths = [*inside, *range(first, top + 1, gpus_per_node)]
-    if not widths and job.min_gpus <= top:
-        widths = [job.min_gpus]
+    if job.min_gpus <= top and job.min_gpus not in widths[:1]:
+        widths.insert(0, job.min_gpus)  # the least it can run on is always useful
     return widths
 
 

@@ -35,7 +35,7 @@ def running(job, gpus, seq=0, pool="p"):
         (3, 3, math.inf, [3]),
         (4, 9, math.inf, [4, 8]),
         (5, 7, math.inf, [5]),
-        (5, 12, math.inf, [8, 12]),
+        (5, 12, math.inf, [5, 8, 12]),
         (6, 6, math.inf, [6]),
         (1, 8, 3, [1, 2, 3]),
         (5, 8, 4, []),

@@ -1,0 +1,240 @@
+"""A rental plan on paper: the frontier of budget and time as a picture, one page that holds it all, and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from sublet import __version__
+from sublet.planning.held import Held
+from sublet.planning.rental import ClassPlan, RentalPlan
+from sublet.sim.report.figures import NOTHING, duration
+from sublet.sim.report.folder import _write_all
+from sublet.sim.report.page import STYLE, _figure, _table
+from sublet.sim.report.plots import INK, POLICY_COLOURS, _canvas, _set_style
+from sublet.sim.workloads.workload import Workload
+
+__all__ = ["PlanReport", "json_from_plan", "tables_from_plan", "write_plan_report"]
+
+SCHEMA_VERSION = 1
+PAGE = "plan.html"
+WIDE = 12.0  # a range of budgets wider than this is drawn on a logarithmic axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """A plan, what it is for, and what was assumed."""
+
+    plan: RentalPlan
+    workload: Workload
+    command: str
+    notes: tuple[str, ...]
+
+
+def write_plan_report(report: PlanReport, folder: Path) -> Path:
+    """The page, the picture and `plan.json`; the path of the page."""
+    picture = frontier_png(report.plan)
+    facts = json.dumps(json_from_plan(report), indent=2, allow_nan=False)
+    page = _page(report, picture)
+    _write_all(folder, {"frontier.png": picture, "plan.json": f"{facts}\n".encode(), PAGE: page.encode()})
+    return folder / PAGE
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def tables_from_plan(plan: RentalPlan) -> tuple[list[list[str]], list[str], list[list[str]]]:
+    """The figures of the plan as (what, how much); then titles and rows of the classes."""
+    return _figures(plan), ["class", "jobs/h", "share", "shape", "node", "time", "USD/job", "why"], _rows(plan)
+
+
+def _figures(plan: RentalPlan) -> list[list[str]]:
+    least, most = plan.least, plan.most
+    short = math.isfinite(plan.value_of_time)
+    more = f"cuts the mean completion time by {duration(plan.saved_s_per_usd)}" if short else "buys nothing"
+    figures = [
+        ["mean completion time", duration(plan.mean_s)],
+        ["spend", f"USD {plan.spend_usd_per_h:,.2f} per hour of the budget of {plan.budget_usd_per_h:,.2f}"],
+        ["value of time", f"USD {plan.value_of_time:,.2f} per job-hour" if short else NOTHING],
+        ["one more USD/h", more],
+        ["GPUs held", _held(plan.held)],
+    ]
+    if len(plan.held_by_kind) > 1:
+        figures += [[f"of which {kind}", _held(held)] for kind, held in plan.held_by_kind.items()]
+    for kind, price in plan.congestion_usd_per_gpu_h.items():
+        scarce = f"USD {price:,.3f} per hour, beside the rent" if math.isfinite(price) else NOTHING
+        figures.append([f"price of a scarce {kind}", scarce])
+    figures.append(["smallest budget", f"USD {least.usd_per_h:,.2f} per hour, for a mean of {duration(least.mean_s)}"])
+    figures.append(["largest of use", f"USD {most.usd_per_h:,.2f} per hour, for a mean of {duration(most.mean_s)}"])
+    return figures
+
+
+def _held(held: Held) -> str:
+    return f"{held.mean:,.1f} on average, 99% of the time at most {held.p99:,}"
+
+
+def _rows(plan: RentalPlan) -> list[list[str]]:
+    """One row per shape; what concerns the class stands in its first row."""
+    rows = []
+    for of in plan.classes:
+        for place, (shape, share) in enumerate(of.chosen):
+            first = (of.name, f"{of.per_h:,.2f}") if place == 0 else ("", "")
+            node = shape.offer.instance_type or shape.offer.id
+            facts = (f"{share:.0%}", str(shape), node, duration(3600 * shape.hours), f"{shape.usd:,.3f}")
+            rows.append([*first, *facts, of.why if place == 0 else ""])
+    return rows
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+def json_from_plan(report: PlanReport) -> dict[str, Any]:
+    """Everything; what is infinite or does not exist is null."""
+    plan, workload = report.plan, report.workload
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": report.command,
+        "workload": workload.name,
+        "source": workload.source,
+        "licence": workload.licence,
+        "jobs": len(workload),
+        "jobs_per_h": plan.jobs_per_h,
+        "budget_usd_per_h": plan.budget_usd_per_h,
+        "value_of_time_usd_per_h": _number(plan.value_of_time),
+        "mean_s": plan.mean_s,
+        "spend_usd_per_h": plan.spend_usd_per_h,
+        "saved_s_per_usd": _number(plan.saved_s_per_usd),
+        "least_usd_per_h": plan.least.usd_per_h,
+        "most_usd_per_h": plan.most.usd_per_h,
+        "held": {"all": _json_from_held(plan.held), **{k: _json_from_held(v) for k, v in plan.held_by_kind.items()}},
+        "congestion_usd_per_gpu_h": {kind: _number(price) for kind, price in plan.congestion_usd_per_gpu_h.items()},
+        "classes": [_json_from_class(of) for of in plan.classes],
+        "frontier": [
+            {"usd_per_h": at.usd_per_h, "mean_s": at.mean_s, "value_of_time_usd_per_h": _number(at.value_of_time)}
+            for at in plan.frontier
+        ],
+        "notes": list(report.notes),
+    }
+
+
+def _json_from_held(held: Held) -> dict[str, float]:
+    return {"mean": held.mean, "p99": held.p99}
+
+
+def _json_from_class(of: ClassPlan) -> dict[str, Any]:
+    return {
+        "name": of.name,
+        "jobs": of.jobs,
+        "jobs_per_h": of.per_h,
+        "weight": of.weight,
+        "mean_s": of.mean_s,
+        "usd_per_job": of.usd,
+        "why": of.why,
+        "shapes": [
+            {
+                "share": share,
+                "gpu": shape.offer.gpu,
+                "market": str(shape.offer.market),
+                "offer": shape.offer.id,
+                "gpus": shape.gpus,
+                "nodes": shape.nodes,
+                "mean_s": 3600 * shape.hours,
+                "usd_per_job": shape.usd,
+                "slowdown_by_reclaims": shape.slowdown,
+            }
+            for shape, share in of.chosen
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------------- picture and page
+
+
+def frontier_png(plan: RentalPlan) -> bytes:
+    """Mean completion time over the budget; the plan is the dot."""
+    from matplotlib import rc_context, rcdefaults
+
+    buffer = io.BytesIO()
+    with rc_context():
+        rcdefaults()
+        _set_style()
+        figure, (ax,) = _canvas(rows=1, height_in=4.2)
+        unit_s, unit = _unit(plan.mean_s)
+        here, there = POLICY_COLOURS[0], POLICY_COLOURS[1]
+        usd = [at.usd_per_h for at in plan.frontier]
+        ax.plot(usd, [at.mean_s / unit_s for at in plan.frontier], color=there, linewidth=2.0, marker=".", markersize=4)
+        ax.plot([plan.spend_usd_per_h], [plan.mean_s / unit_s], "o", color=here, markersize=9, zorder=3)
+        text = f"USD {plan.spend_usd_per_h:,.2f} per hour: {duration(plan.mean_s)}"
+        ax.annotate(
+            text,
+            (plan.spend_usd_per_h, plan.mean_s / unit_s),
+            (10, 12),
+            textcoords="offset points",
+            color=here,
+            fontweight="bold",
+        )
+        ax.axvline(plan.least.usd_per_h, color=INK, linewidth=0.8, linestyle=":")
+        for axis, values in (("x", usd), ("y", [at.mean_s for at in plan.frontier])):
+            if max(values) > WIDE * min(values) > 0:
+                ax.set(**{f"{axis}scale": "log"})
+                getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{value:,g}")
+        ax.set_xlabel("budget, USD per hour (dotted: the smallest that can be met)")
+        ax.set_ylabel(f"mean completion time, {unit}")
+        figure.savefig(buffer, format="png", metadata={"Software": None})  # equal plans, equal files
+    return buffer.getvalue()
+
+
+def _unit(mean_s: float) -> tuple[float, str]:
+    for unit_s, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if mean_s >= 2 * unit_s:
+            return unit_s, unit
+    return 1.0, "seconds"
+
+
+def _page(report: PlanReport, picture: bytes) -> str:
+    plan, workload = report.plan, report.workload
+    figures, titles, rows = tables_from_plan(plan)
+    title = f"{workload.name} for USD {plan.budget_usd_per_h:,.2f} per hour"
+    lead = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}, {plan.jobs_per_h:,.1f} per hour."
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>{STYLE}
+td:last-child {{ white-space: normal; min-width: 18rem; text-align: left; }}</style>
+</head>
+<body>
+<main>
+<h1>{escape(title)}</h1>
+<p class="lead">{escape(lead)}</p>
+{_table(["", ""], figures, texts=2)}
+{_figure("What other budgets would buy", picture)}
+<h2>What to rent</h2>
+{_table(titles, rows, texts=1)}
+<h2>What was assumed</h2>
+{_list(report.notes)}
+<h2>Do it again</h2>
+<pre>{escape(report.command)}</pre>
+<footer>Sublet {escape(__version__)}.
+Jobs: {escape(workload.source or "given")}{escape(f", {workload.licence}" if workload.licence else "")}.</footer>
+</main>
+</body>
+</html>
+"""
+
+
+def _list(notes: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
