@@ -81,16 +81,18 @@ class Supply:
 
     def wished_burn(self) -> Price:
         """What an hour costs, at today's prices, when everything wished for is held, as far as it can be had."""
-        nodes = {offer_id: min(wanted, self.state(offer_id).most) for offer_id, wanted in self.hold.items()}
-        return Price(sum(int(n) * self.ledger.price(offer_id).micro_usd_per_h for offer_id, n in nodes.items()))
+        return Price(sum(self._wished(offer_id) * self.ledger.price(offer_id).micro_usd_per_h for offer_id in self.hold))
 
     def owned_burn(self) -> Price:
         """What an hour of the owned nodes costs, which no plan can save."""
         return Price(sum(limit.min_nodes * self.ledger.price(o).micro_usd_per_h for o, limit in self.limits.items()))
 
     def wished_gpus(self, pool: Pool) -> int:
-        """GPUs of a pool when everything wished for is held."""
-        return sum(self.hold[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+        """GPUs of a pool when everything wished for is held, as far as it can be had."""
+        return sum(self._wished(offer_id) for offer_id in pool.offer_ids) * pool.gpus_per_node
+
+    def _wished(self, offer_id: str) -> int:
+        return int(min(self.hold[offer_id], self.state(offer_id).most))
 
     # ------------------------------------------------------------------ what the cloud did
 
