@@ -124,7 +124,8 @@ def markets(draw, offers, *, most=12, losses=True):
         if losses and draw(st.sampled_from([True, True, False])):
             changes.append(AvailabilityChanged(at_s, offer.id, draw(st.sampled_from([0, 0, 1, 2, 5, None]))))
         else:
-            changes.append(PriceChanged(at_s, offer.id, draw(prices)))
+            price = draw(prices)  # above the cap, the cloud takes its nodes back
+            changes.append(PriceChanged(at_s, offer.id, price if losses else min(price, offer.cap)))
     end_s = 41 * TICK_S
     for offer in offers:
         changes += [AvailabilityChanged(end_s, offer.id, None), PriceChanged(end_s, offer.id, offer.price)]

@@ -22,7 +22,7 @@ from sublet.domain.events import (
     PriceChanged,
     RentRefused,
 )
-from sublet.domain.money import GRAINS_PER_USD, Money
+from sublet.domain.money import GRAINS_PER_USD, Money, Price
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.perf.speedup import Linear
 from sublet.sim.simulator import Run, simulate
@@ -157,7 +157,8 @@ def clouds_with_a_purse(draw):
     """A cloud whose offers say truly how long giving a node up takes, and a purse of cents or of dollars."""
     cloud = draw(clouds(owned=False))
     wind_down_s = cloud.physics.release_s
-    listed = [replace(offer, wind_down_s=wind_down_s) for offer in cloud.offers]
+    most = draw(st.sampled_from([1, 2, 5]))  # at most so many times the list price is ever paid
+    listed = [replace(o, wind_down_s=wind_down_s, cap=Price(most * o.price.micro_usd_per_h)) for o in cloud.offers]
     purse = Money.from_usd(Decimal(draw(st.integers(0, 60))) / draw(st.sampled_from([10, 100])))
     return replace(cloud, offers=listed, budget=replace(cloud.budget, purse=purse))
 

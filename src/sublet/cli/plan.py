@@ -64,11 +64,17 @@ def plan(  # noqa: PLR0913 - one argument per option
         list[str] | None,
         typer.Option(
             metavar="CLOUD:TYPE[:REGION][:spot]",
-            help="What to rent, from 'sublet offers'; repeatable. [default: the cheapest of each kind, market and size]",
+            help="What to rent, from 'sublet offers'; repeatable. "
+            "[default: the cheapest of each kind, market and size]",
         ),
     ] = None,
     reclaims_per_h: Annotated[
-        float, typer.Option(metavar="N", help="How often a spot node is taken back, where the offer does not say.")
+        float,
+        typer.Option(
+            metavar="N",
+            help="How often a spot node is taken back, where the offer does not say. [default: 1/3]",
+            show_default=False,
+        ),
     ] = RECLAIMS_PER_H,
     checkpoint_s: Annotated[
         float, typer.Option(metavar="S", help="Between two checkpoints, for jobs that do not say.")
@@ -97,10 +103,11 @@ def plan(  # noqa: PLR0913 - one argument per option
     usd_per_h = price_from_text("--budget", budget).usd_per_h
     quotas = planned.quotas_from_texts(quota or ())
     found = _workload(workload, first_jobs, speedup, restart_s)
+    notes: list[str] = []
     if offer:
         if kinds or markets:
             raise InvalidValue("--offer", offer, "left out with --kinds and --markets: it names both")
-        quotes, notes = planned.named_quotes(offer), []
+        quotes = planned.named_quotes(offer)
     else:
         wanted = planned.names_from_text("--kinds", kinds) if kinds is not None else None
         on = planned.names_from_text("--markets", markets) if markets is not None else list(Market)
@@ -111,7 +118,8 @@ def plan(  # noqa: PLR0913 - one argument per option
         replace(job, checkpoint_every_s=checkpoint_s) if math.isinf(job.checkpoint_every_s) else job
         for job in found.jobs
     ]
-    offers = [_reclaimed(quote.offer, reclaims_per_h) for quote in quotes]
+    quotes = [replace(quote, offer=_reclaimed(quote.offer, reclaims_per_h)) for quote in quotes]
+    offers = [quote.offer for quote in quotes]
     made = rental_plan(jobs, offers, usd_per_h, quotas=quotas, provision_s=provision_s)
     if any(each.market is Market.SPOT for each in offers):
         notes.append(
@@ -125,7 +133,9 @@ def plan(  # noqa: PLR0913 - one argument per option
         *planned.notes_on_plan(made, provision_s, quotas),
         *found.notes,
     ]
-    told = PlanReport(plan=made, workload=found, command=command_line(context), notes=tuple(notes))
+    told = PlanReport(
+        plan=made, workload=found, command=command_line(context), quotes=tuple(quotes), notes=tuple(notes)
+    )
     page = None if report is None else write_plan_report(told, report)
     as_json = opt.wants_json(output, json)
     if as_json:
@@ -138,7 +148,7 @@ def plan(  # noqa: PLR0913 - one argument per option
 
 def _print(told: PlanReport) -> None:
     from sublet.sim.report.figures import duration
-    from sublet.sim.report.frontier import tables_from_plan
+    from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
 
     workload, made = told.workload, told.plan
     arriving = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}, {made.jobs_per_h:,.1f} per hour"
@@ -146,8 +156,10 @@ def _print(told: PlanReport) -> None:
     figures, titles, rows = tables_from_plan(made)
     print_table([f"USD {made.budget_usd_per_h:,.2f} per hour", ""], figures, words=(0, 1))
     typer.echo()
-    print_table(titles, rows, words=(0, 3, 4, 7))
-    typer.echo()
+    print_table(titles, rows, words=(0, 2, 3))
+    typer.echo("\nwhy")
+    print_notes(reasons_from_plan(made))
+    typer.echo("\nassumed")
     print_notes(told.notes)
 
 

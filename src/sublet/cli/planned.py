@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from sublet.market.catalogue import Catalogue, Quote
     from sublet.planning.rental import RentalPlan
 
-__all__ = ["cheapest_quotes", "named_quotes", "names_from_text", "notes_on_offers", "notes_on_plan", "quotas_from_texts"]
+__all__ = [
+    "cheapest_quotes",
+    "named_quotes",
+    "names_from_text",
+    "notes_on_offers",
+    "notes_on_plan",
+    "quotas_from_texts",
+]
 
 ANY_KIND = "any GPU"  # a name that no measured profile knows
 
@@ -83,7 +90,9 @@ def cheapest_quotes(
     if kinds is None:
         if all(_runs_on(job, ANY_KIND) for job in unlike):
             kinds = [catalogue.find(DEFAULT_OFFER).gpu]
-            notes.append(f"the speed of these jobs does not depend on the kind of GPU: {kinds[0]} unless --kinds is given")
+            notes.append(
+                f"the speed of these jobs does not depend on the kind of GPU: {kinds[0]} unless --kinds is given"
+            )
         else:
             kinds = [kind for kind in sold if all(_runs_on(job, kind) for job in unlike)]
     elif all(_runs_on(job, ANY_KIND) for job in unlike) and len(kinds) > 1:
@@ -120,14 +129,17 @@ def notes_on_offers(plan: RentalPlan, quotes: Sequence[Quote], today: date) -> l
 
 def notes_on_plan(plan: RentalPlan, provision_s: float, quotas: Mapping[str, float]) -> list[str]:
     """What the figures rest on."""
-    boot = f" and {provision_s:g} s to boot" if provision_s else "; booting nodes is not included (--provision-s)"
+    boot = f" and {provision_s:g} s to boot, both" if provision_s else " (booting is not included: --provision-s),"
     notes = [
         "means over the long run, if jobs keep arriving as they do here (number of jobs / span) and nobody ever waits",
         "a job pays for its share of a node; GPUs left over on nodes (fragmentation) are not included",
-        f"every start takes the job's restart time{boot}, and is paid for",
-        "GPUs held 99% of the time: exact if arrivals are Poisson, when the numbers present are too (M/G/infinity); "
-        "bursts need more",
+        f"every start takes the job's restart time{boot} paid for",
+        "GPUs held 99% of the time: as for Poisson arrivals (M/G/infinity), exact then; bursts need more",
     ]
+    if any(shape.nodes > 1 for of in plan.classes for shape, _ in of.chosen):
+        notes.append(
+            "speeds over several nodes are as profiled; small nodes may have a slower network than was measured"
+        )
     if any(of.weight != 1.0 for of in plan.classes):
         notes.append("mean times are weighted by the weights of the jobs")
     if quotas:

@@ -87,9 +87,16 @@ class Offer:
 
     @property
     def reserve(self) -> Money:
-        """What must be kept back for each node so that it can always be given up: the dearest possible ending."""
+        """What is kept back for each node: the dearest possible ending, and as long once more.
+
+        The second time pays for this node while others are being given up, so that not all need to go at once.
+        """
+        return self.ending(2 * self.wind_down_s)
+
+    def ending(self, seconds: float) -> Money:
+        """The dearest bill of a node that is gone after `seconds`."""
         cap = self.price if self.cap is None else self.cap
-        return cap.over(microseconds(self.wind_down_s + self.minimum_billing_s))
+        return cap.over(microseconds(seconds + self.minimum_billing_s))
 
     @property
     def usd_per_gpu_h(self) -> float:

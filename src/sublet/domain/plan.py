@@ -121,6 +121,7 @@ class Snapshot:
     promised: Mapping[str, int]  # pool -> GPUs held by, or promised to, jobs
     budget: Budget
     spent: Money
+    most_nodes: int | None  # over all offers, once the purse runs out; None = no such limit
     reserved: Money  # kept back so that every node can be given up within the purse; zero without one
 
     @property

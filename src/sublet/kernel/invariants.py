@@ -125,9 +125,10 @@ def _limits_hold(kernel: Kernel) -> None:
         held = kernel.cluster.held[offer_id]
         fits = limit.max_nodes is None or held <= limit.max_nodes
         _law(fits, "nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")
-    left = kernel.supply.left(kernel.now_s)
-    fits = left is None or left >= Money() or kernel.supply.broke  # a purse may be made smaller than what is spent
-    _law(fits, "spent and reserved stay within the purse", f"{left} left")
+    purse = kernel.supply.budget.purse
+    if purse is not None and not kernel.supply.broke:  # it may have been made smaller than what was spent
+        bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.committed(kernel.now_s)
+        _law(bill <= purse, "what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
     for pool in kernel.pools.values():
         gpus = sum(kernel.cluster.held[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
         _law(pool.max_gpus is None or gpus <= pool.max_gpus, "a pool stays within its quota", f"{pool.name}: {gpus}")

@@ -109,6 +109,7 @@ class Kernel:
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
+            most_nodes=self.supply.most_nodes,
             reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
         )
 
@@ -238,7 +239,7 @@ class Kernel:
 
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""
-        left, burn = self.supply.left(self.now_s), self.ledger.burn()
+        left, burn = self.supply.until_next_step(self.now_s), self.ledger.burn()
         if left is None or self.supply.broke or burn.micro_usd_per_h == 0:
             return
         lasts_us = left.grains // burn.micro_usd_per_h
@@ -248,6 +249,8 @@ class Kernel:
                 self._spent_s = spent_s
                 self._actions.append(SetTimer("purse", spent_s))
             return
+        if self.supply.giving_up:
+            return  # the reserve of the others lasts until these are gone; then we look again
         nodes = self.supply.give_up_half(self.now_s)
         evicted = {job_id for node in nodes for job_id in node.jobs}
         for job_id in sorted(evicted & self.active.keys()):

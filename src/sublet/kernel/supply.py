@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
@@ -81,7 +81,9 @@ class Supply:
 
     def wished_burn(self) -> Price:
         """What an hour costs, at today's prices, when everything wished for is held, as far as it can be had."""
-        return Price(sum(self._wished(offer_id) * self.ledger.price(offer_id).micro_usd_per_h for offer_id in self.hold))
+        return Price(
+            sum(self._wished(offer_id) * self.ledger.price(offer_id).micro_usd_per_h for offer_id in self.hold)
+        )
 
     def owned_burn(self) -> Price:
         """What an hour of the owned nodes costs, which no plan can save."""
@@ -139,15 +141,21 @@ class Supply:
     # ------------------------------------------------------------------ the purse
 
     def reserved(self, now_s: float) -> Money:
-        """What giving everything up may still cost. O(nodes), and only looked at when there is a purse."""
+        """What is kept back for all nodes. O(nodes), and only looked at when there is a purse."""
+        return self._ending(now_s, lambda offer: offer.reserve)
+
+    def committed(self, now_s: float) -> Money:
+        """What giving everything up at once may still cost: with what is spent, never more than the purse."""
+        return self._ending(now_s, lambda offer: offer.ending(offer.wind_down_s))
+
+    def _ending(self, now_s: float, held: Callable[[Offer], Money]) -> Money:
         now_us = microseconds(now_s)
         grains = 0
         for node in self.cluster.nodes.values():
-            reserve = node.offer.reserve.grains
-            if node.gone_by_us is not None and node.offer.cap is not None:  # part of it is spent by now
-                begun_us = node.gone_by_us - microseconds(node.offer.wind_down_s)
-                reserve -= node.offer.cap.micro_usd_per_h * (min(now_us, node.gone_by_us) - begun_us)
-            grains += reserve
+            if node.gone_by_us is None:
+                grains += held(node.offer).grains
+            else:
+                grains += node.offer.ending(max(0, node.gone_by_us - now_us) / 1e6).grains
         return Money(grains)
 
     def left(self, now_s: float) -> Money | None:
@@ -155,6 +163,17 @@ class Supply:
         if self.budget.purse is None:
             return None
         return self.budget.purse - self.ledger.spent(now_s) - self.reserved(now_s)
+
+    def until_next_step(self, now_s: float) -> Money | None:
+        """What may be spent before nodes must be given up; the last node needs to pay for no other."""
+        if self.budget.purse is None or len(self.cluster.nodes) > 1:
+            return self.left(now_s)
+        return self.budget.purse - self.ledger.spent(now_s) - self.committed(now_s)
+
+    @property
+    def giving_up(self) -> bool:
+        """Nodes are on their way out: what they reserve will soon be free."""
+        return any(node.gone_by_us is not None for node in self.cluster.nodes.values())
 
     def give_up_half(self, now_s: float) -> list[Node]:
         """All that is left is reserved: give half of the nodes up, so that their reserves pay for the others.
@@ -256,12 +275,9 @@ class Supply:
 
     def _obtainable(self, offer_id: str) -> int | None:
         cap = self.offers[offer_id].cap
-        if cap is not None and self.ledger.price(offer_id) > cap:
+        if self.broke or (cap is not None and self.ledger.price(offer_id) > cap):
             return 0
         bounds = [b for b in (self._available[offer_id], self._sold_out.get(offer_id)) if b is not None]
-        if self.most_nodes is not None:
-            held = self.cluster.held
-            bounds.append(held[offer_id] + max(0, self.most_nodes - sum(held.values())))
         return min(bounds) if bounds else None
 
 

@@ -133,8 +133,8 @@ class Tenancy:
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
             state = self._with_gpus(state, self.placement[job_id], Phase.STOPPING if stopping else Phase.BROKEN)
             self._store(state)
-            if state.shape is None:  # the promise was withdrawn while it was on its way
-                self.settle(state)
+            if state.shape is None or state.shape.gpus <= state.gpus:
+                self.settle(state)  # it needs no GPUs of others, who may wait for those that it leaves
             else:
                 self.stand_in_line(state)
 

@@ -143,9 +143,7 @@ class _Options:
             usd_IC[row, : len(found)] = [shape.usd for shape in found]
         rate_I = np.array([each.per_h for each in classes])
         weight_I = np.array([each.like.weight for each in classes])
-        return cls(
-            classes=classes, shapes=shapes, rate_I=rate_I, weight_I=weight_I, hours_IC=hours_IC, usd_IC=usd_IC
-        )
+        return cls(classes=classes, shapes=shapes, rate_I=rate_I, weight_I=weight_I, hours_IC=hours_IC, usd_IC=usd_IC)
 
     @property
     def arriving(self) -> float:
@@ -194,7 +192,7 @@ def _limited(options: _Options, budget: float, quotas: Mapping[str, float]) -> R
     )
     least, most = (options.sums(plan.share_IC)[0] for plan in (program.cheapest(), program.at(math.inf)))
     points = []
-    for money in np.unique(np.geomspace(least, max(least, most), LIMITED_POINTS)) * (1 + ROUNDING):
+    for money in np.unique(np.linspace(least**0.5, max(least, most) ** 0.5, LIMITED_POINTS)) ** 2 * (1 + ROUNDING):
         shared = program.at(float(money))
         spend, mean_s = options.sums(shared.share_IC)
         points.append(FrontierPoint(usd_per_h=spend, mean_s=mean_s, value_of_time=shared.value_of_time))

@@ -19,6 +19,9 @@ __all__ = ["Limited", "Shared"]
 
 Floats = npt.NDArray[np.float64]
 
+ROUNDING = 1e-9
+NO_LIMIT = 1e25  # what the solver takes for infinite
+
 # I classes, C shapes (padded: infinite time), K limited kinds, X pairs of a class and a shape that it can run in
 
 
@@ -46,9 +49,9 @@ class Limited:
         """The fastest within budget and limits; the budget must not be under `least`."""
         found = self._solved(self._jobs, budget)
         if not found.success:
-            raise self._refusal(found)
+            raise self._refusal()
         money, *scarce = (-found.ineqlin.marginals).tolist()
-        value = 1 / money if money > 1e-12 else math.inf  # noqa: PLR2004 - a multiplier of rounding size is none
+        value = 1 / money if money > ROUNDING**2 else math.inf  # a multiplier of rounding size is none
         price_K = np.array(scarce) * value if math.isfinite(value) else np.full(len(self.most_K), np.nan)
         return Shared(share_IC=self._spread(found.x), value_of_time=value, price_K=price_K)
 
@@ -56,11 +59,11 @@ class Limited:
         """The cheapest within the limits; `Infeasible` if no plan keeps them."""
         found = self._solved(self._money, math.inf)
         if not found.success:
-            raise self._refusal(found)
+            raise self._refusal()
         return Shared(share_IC=self._spread(found.x), value_of_time=0.0, price_K=-found.ineqlin.marginals[1:])
 
     @property
-    def _runs_IC(self) -> npt.NDArray[np.bool_]:
+    def _can_run(self) -> npt.NDArray[np.bool_]:
         return np.isfinite(self.weighted_IC)
 
     @property
@@ -72,46 +75,43 @@ class Limited:
         return self._flat(self.cost_IC)
 
     def _flat(self, of_IC: Floats) -> Floats:
-        return (self.rate_I[:, None] * of_IC)[self._runs_IC]
+        return (self.rate_I[:, None] * of_IC)[self._can_run]
 
     def _spread(self, share_X: Floats) -> Floats:
-        share_IC = np.zeros(self._runs_IC.shape)
-        share_IC[self._runs_IC] = np.where(share_X > 1e-9, share_X, 0.0)  # noqa: PLR2004 - rounding
+        share_IC = np.zeros(self._can_run.shape)
+        share_IC[self._can_run] = np.where(share_X > ROUNDING, share_X, 0.0)
         shared: Floats = share_IC / share_IC.sum(axis=1, keepdims=True)
         return shared
 
-    def _solved(self, least_X: Floats, budget: float, *, within: slice = slice(None)) -> Any:
+    def _solved(self, least_X: Floats, budget: float, *, excess: bool = False) -> Any:
+        """The linear program; with `excess` every limit may be passed, and the sum by which it is, is made least."""
         from scipy.optimize import linprog  # takes half a second to import, and few plans have quotas
 
-        class_X = np.nonzero(self._runs_IC)[0]
+        class_X = np.nonzero(self._can_run)[0]
         whole_IX = (class_X == np.arange(len(self.rate_I))[:, None]).astype(np.float64)
-        held = [self._flat(held_IC) for held_IC in self.held_KIC[within]]
-        limits = [budget if math.isfinite(budget) else 1e300, *self.most_K[within]]
+        rows = np.stack([self._money, *(self._flat(held_IC) for held_IC in self.held_KIC)])
+        if excess:
+            kinds = len(self.most_K)
+            least_X = np.concatenate((0.0 * least_X, np.ones(kinds)))
+            rows = np.hstack([rows, np.vstack([np.zeros(kinds), -np.eye(kinds)])])
+            whole_IX = np.hstack([whole_IX, np.zeros((len(self.rate_I), kinds))])
         return linprog(
             least_X,
-            A_ub=np.stack([self._money, *held]),
-            b_ub=np.array(limits),
+            A_ub=rows,
+            b_ub=np.array([budget if math.isfinite(budget) else NO_LIMIT, *self.most_K]),
             A_eq=whole_IX,
             b_eq=np.ones(len(self.rate_I)),
         )
 
-    def _refusal(self, found: Any) -> Exception:
-        """Which limit is too low, and how high it would have to be by itself."""
-        for at, (name, most) in enumerate(zip(self.names_K, self.most_K.tolist(), strict=True)):
-            alone = self._solved(self._flat(self.held_KIC[at]), math.inf, within=slice(0, 0))
-            if alone.fun > most * (1 + 1e-9):
-                return _too_few(f"the quota of {name}, in GPUs held on average,", alone.fun, most)
-        alone = self._solved(sum(map(self._flat, self.held_KIC), np.zeros(len(self._jobs))), math.inf, within=slice(0))
-        if not found.success and alone.fun > self.most_K.sum():
-            return _too_few("the sum of all quotas, in GPUs held on average,", alone.fun, self.most_K.sum())
-        return _too_few("the quotas together, in GPUs held on average,", math.inf, self.most_K.sum())
-
-
-def _too_few(binding: str, needed: float, available: float) -> Infeasible:
-    return Infeasible(
-        "this work needs more GPUs than the quota allows, whatever the budget",
-        binding=binding,
-        needed=needed,
-        available=available,
-        hint="raise the quota, offer another kind of GPU, or admit less work",
-    )
+    def _refusal(self) -> Infeasible:
+        """Which limits are too low, and how high they would have to be."""
+        over_K = self._solved(self._money, math.inf, excess=True).x[-len(self.most_K) :]
+        short = [at for at, over in enumerate(over_K) if over > ROUNDING]
+        available = float(self.most_K[short].sum())
+        return Infeasible(
+            "this work needs more GPUs than the quota allows, whatever the budget",
+            binding=f"the quota of {' and '.join(self.names_K[at] for at in short)}, in GPUs held on average,",
+            needed=available + float(over_K[short].sum()),
+            available=available,
+            hint="raise the quota, offer another kind of GPU, or admit less work",
+        )

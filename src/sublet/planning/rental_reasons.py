@@ -32,9 +32,9 @@ def reason_for(
     line = [shapes[config] for config in curve.config]
     cheaper = int(np.searchsorted(curve.price, worth_usd_per_h * (1 - SAME))) - 1
     dearer = int(np.searchsorted(curve.price, worth_usd_per_h * (1 + SAME)))
-    worth = f"time is worth {_usd(worth_usd_per_h)}"
     if len(chosen) > 1:
-        return f"{_several(chosen)} are equally good: the step costs {_usd(worth_usd_per_h)} per hour saved, as {worth}"
+        worth = f"what an hour is worth, {_usd(worth_usd_per_h)}"
+        return f"{_several(chosen)} are equally good, as the step costs just {worth}, per hour saved"
     facts = []
     if dearer < len(line):
         facts.append(f"{_step(line[dearer - 1], line[dearer])} would cost {_usd(curve.price[dearer])} per hour saved")
@@ -44,7 +44,7 @@ def reason_for(
         facts.append(f"{_step(line[cheaper - 1], line[cheaper])} cost {_usd(curve.price[cheaper])}")
     if len(line) == 1:
         return f"{chosen[0]}: the cheapest and the fastest in one"
-    return f"{_short(chosen[0])}: {', '.join(facts)}, {worth}"
+    return f"{_short(chosen[0])}: {', '.join(facts)}, time is worth {_usd(worth_usd_per_h)}"
 
 
 def _step(before: RentalShape, after: RentalShape) -> str:

@@ -31,6 +31,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     burn = snapshot.budget.burn
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
     purse = math.inf if snapshot.left is None else float(max(0, snapshot.left.grains))
+    nodes = math.inf if snapshot.most_nodes is None else float(snapshot.most_nodes)
     taken: dict[str, float] = {}
     missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
     for state in offers:  # what is owned is held, needed or not
@@ -38,15 +39,17 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
         taken[state.offer.id] = owned
         missing[state.offer.pool] -= owned
         left -= owned * state.price.micro_usd_per_h
+        nodes -= owned
     for most in (_held, _obtainable):
         for state in offers:
             offer, price = state.offer, state.price.micro_usd_per_h
-            more = min(most(state) - taken[offer.id], missing[offer.pool], _quotient(left, price))
+            more = min(most(state) - taken[offer.id], missing[offer.pool], _quotient(left, price), nodes)
             if most is _obtainable:  # a new node takes its reserve from the purse
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
                 missing[offer.pool] -= more
+                nodes -= more if math.isfinite(nodes) else 0
                 if math.isfinite(left):
                     left -= more * price
                 if most is _obtainable and math.isfinite(purse):

@@ -173,7 +173,7 @@ class World:
         """Put on the agenda what changes until a notice from now, and the moment to read on."""
         notice_s = self._physics.notice_s
         while (change := self._market_head) is not None:
-            if change.at_s > now_s + notice_s:
+            if change.at_s - notice_s > now_s:
                 self.agenda.put(change.at_s - notice_s, Tie.MARKET, _ReadOn())
                 return
             self._market_head = next(self._market, None)

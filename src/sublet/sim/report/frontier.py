@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sublet import __version__
+from sublet.market.catalogue import Quote
 from sublet.planning.held import Held
 from sublet.planning.rental import ClassPlan, RentalPlan
 from sublet.sim.report.figures import NOTHING, duration
@@ -20,10 +23,14 @@ from sublet.sim.report.page import STYLE, _figure, _table
 from sublet.sim.report.plots import INK, POLICY_COLOURS, _canvas, _set_style
 from sublet.sim.workloads.workload import Workload
 
-__all__ = ["PlanReport", "json_from_plan", "tables_from_plan", "write_plan_report"]
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+
+__all__ = ["PlanReport", "json_from_plan", "reasons_from_plan", "tables_from_plan", "write_plan_report"]
 
 SCHEMA_VERSION = 1
 PAGE = "plan.html"
+SMOOTH = 500  # points of the line
 WIDE = 12.0  # a range of budgets wider than this is drawn on a logarithmic axis
 
 
@@ -34,6 +41,7 @@ class PlanReport:
     plan: RentalPlan
     workload: Workload
     command: str
+    quotes: tuple[Quote, ...]  # what the plan could choose from
     notes: tuple[str, ...]
 
 
@@ -51,7 +59,12 @@ def write_plan_report(report: PlanReport, folder: Path) -> Path:
 
 def tables_from_plan(plan: RentalPlan) -> tuple[list[list[str]], list[str], list[list[str]]]:
     """The figures of the plan as (what, how much); then titles and rows of the classes."""
-    return _figures(plan), ["class", "jobs/h", "share", "shape", "node", "time", "USD/job", "why"], _rows(plan)
+    return _figures(plan), ["class", "jobs/h", "shape", "node", "share", "time", "USD/job"], _rows(plan)
+
+
+def reasons_from_plan(plan: RentalPlan) -> list[str]:
+    """Per class, the prices that decided."""
+    return [f"{of.name}: {of.why}" for of in plan.classes]
 
 
 def _figures(plan: RentalPlan) -> list[list[str]]:
@@ -86,8 +99,8 @@ def _rows(plan: RentalPlan) -> list[list[str]]:
         for place, (shape, share) in enumerate(of.chosen):
             first = (of.name, f"{of.per_h:,.2f}") if place == 0 else ("", "")
             node = shape.offer.instance_type or shape.offer.id
-            facts = (f"{share:.0%}", str(shape), node, duration(3600 * shape.hours), f"{shape.usd:,.3f}")
-            rows.append([*first, *facts, of.why if place == 0 else ""])
+            facts = (f"{share:.0%}", duration(3600 * shape.hours), f"{shape.usd:,.3f}")
+            rows.append([*first, str(shape), node, *facts])
     return rows
 
 
@@ -114,12 +127,28 @@ def json_from_plan(report: PlanReport) -> dict[str, Any]:
         "most_usd_per_h": plan.most.usd_per_h,
         "held": {"all": _json_from_held(plan.held), **{k: _json_from_held(v) for k, v in plan.held_by_kind.items()}},
         "congestion_usd_per_gpu_h": {kind: _number(price) for kind, price in plan.congestion_usd_per_gpu_h.items()},
+        "offers": [_json_from_quote(quote, plan) for quote in report.quotes],
         "classes": [_json_from_class(of) for of in plan.classes],
         "frontier": [
             {"usd_per_h": at.usd_per_h, "mean_s": at.mean_s, "value_of_time_usd_per_h": _number(at.value_of_time)}
             for at in plan.frontier
         ],
         "notes": list(report.notes),
+    }
+
+
+def _json_from_quote(quote: Quote, plan: RentalPlan) -> dict[str, Any]:
+    offer = quote.offer
+    return {
+        "id": offer.id,
+        "gpu": offer.gpu,
+        "gpus_per_node": offer.gpus_per_node,
+        "market": str(offer.market),
+        "usd_per_h": offer.price.usd_per_h,
+        "usd_per_gpu_h": offer.usd_per_gpu_h,
+        "reclaims_per_h": offer.hazard_per_h,
+        "as_of": quote.as_of.isoformat(),
+        "rented": any(offer.id == rented.id for rented in plan.offers),
     }
 
 
@@ -172,26 +201,43 @@ def frontier_png(plan: RentalPlan) -> bytes:
         unit_s, unit = _unit(plan.mean_s)
         here, there = POLICY_COLOURS[0], POLICY_COLOURS[1]
         usd = [at.usd_per_h for at in plan.frontier]
-        ax.plot(usd, [at.mean_s / unit_s for at in plan.frontier], color=there, linewidth=2.0, marker=".", markersize=4)
+        times = [at.mean_s / unit_s for at in plan.frontier]
+        between = np.union1d(
+            usd, np.linspace(usd[0] ** 0.5, usd[-1] ** 0.5, SMOOTH) ** 2
+        )  # straight, but not on log axes
+        ax.plot(between, np.interp(between, usd, times), color=there, linewidth=2.0)
+        ax.plot(usd, times, ".", color=there, markersize=5)
         ax.plot([plan.spend_usd_per_h], [plan.mean_s / unit_s], "o", color=here, markersize=9, zorder=3)
-        text = f"USD {plan.spend_usd_per_h:,.2f} per hour: {duration(plan.mean_s)}"
+        label = f"USD {plan.spend_usd_per_h:,.2f} per hour: {duration(plan.mean_s)}"
         ax.annotate(
-            text,
+            label,
             (plan.spend_usd_per_h, plan.mean_s / unit_s),
-            (10, 12),
+            (0, 16),
             textcoords="offset points",
+            ha="left" if plan.spend_usd_per_h < math.sqrt(usd[0] * usd[-1]) else "right",
             color=here,
             fontweight="bold",
         )
         ax.axvline(plan.least.usd_per_h, color=INK, linewidth=0.8, linestyle=":")
-        for axis, values in (("x", usd), ("y", [at.mean_s for at in plan.frontier])):
-            if max(values) > WIDE * min(values) > 0:
-                ax.set(**{f"{axis}scale": "log"})
-                getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{value:,g}")
+        if usd[-1] > WIDE * usd[0] > 0:
+            ax.set_xscale("log")
+            _label(ax.xaxis)
+        if plan.least.mean_s > WIDE * plan.most.mean_s > 0:
+            ax.set_yscale("log")
+            _label(ax.yaxis)
         ax.set_xlabel("budget, USD per hour (dotted: the smallest that can be met)")
         ax.set_ylabel(f"mean completion time, {unit}")
         figure.savefig(buffer, format="png", metadata={"Software": None})  # equal plans, equal files
     return buffer.getvalue()
+
+
+def _label(axis: Axis) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def _unit(mean_s: float) -> tuple[float, str]:
@@ -213,8 +259,7 @@ def _page(report: PlanReport, picture: bytes) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
-<style>{STYLE}
-td:last-child {{ white-space: normal; min-width: 18rem; text-align: left; }}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <main>
@@ -224,6 +269,8 @@ td:last-child {{ white-space: normal; min-width: 18rem; text-align: left; }}</st
 {_figure("What other budgets would buy", picture)}
 <h2>What to rent</h2>
 {_table(titles, rows, texts=1)}
+<h2>Why</h2>
+{_list(reasons_from_plan(plan))}
 <h2>What was assumed</h2>
 {_list(report.notes)}
 <h2>Do it again</h2>

@@ -1,0 +1,73 @@
+"""A purse: what is spent, with what it takes to give everything up, never exceeds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.money import Money, Price
+from sublet.policies.fifo import Fifo
+from sublet.sim.simulator import Cloud, simulate
+from sublet.sim.world import Physics
+from tests.strategies import a_job, an_offer
+
+DOLLAR_PER_1000_S = "3.6"
+
+
+def run(purse, *, cap="3.6", wind_down_s=10.0, nodes=2, jobs=2, **physics):
+    offer = an_offer(
+        "o", usd_per_h=DOLLAR_PER_1000_S, wind_down_s=wind_down_s, cap=Price.from_usd_per_h(cap), minimum_billing_s=0.0
+    )
+    cloud = Cloud(
+        offers=(offer,),
+        limits={"o": Limit(max_nodes=nodes)},
+        budget=Budget(purse=Money.from_usd(purse)),
+        physics=Physics(release_s=wind_down_s, **physics),
+    )
+    workload = [a_job(f"j{n}", work=1e6, gpus=4) for n in range(jobs)]
+    return simulate(workload, Fifo(), cloud, checked=True)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize("cap", ["3.6", "7.2", "36"])
+@pytest.mark.parametrize("planning_s", [0.0, 300.0])
+def test_a_purse_is_not_overspent_however_dear_giving_up_and_however_slow_the_planner(nodes, cap, planning_s):
+    spent = run("5", cap=cap, nodes=nodes, jobs=nodes, planning_s=planning_s).record.spend[-1][1]
+    assert Money.from_usd("2.5") < spent <= Money.from_usd("5")
+
+
+def test_one_node_at_its_cap_spends_the_purse_to_the_last_moment():
+    done = run("1", nodes=1, jobs=1)  # 1000 seconds, the last ten of them to give it back
+    assert done.record.held[-1][0] == pytest.approx(1000.0, abs=1e-3)
+    assert done.record.spend[-1][1].usd == pytest.approx(1.0, abs=1e-6)
+    assert done.unfinished == ("j0",)
+
+
+def test_a_purse_that_does_not_cover_giving_a_node_back_rents_none():
+    done = run("0.009")  # ten seconds cost a cent
+    assert done.record.spend[-1][1] == Money(0)
+
+
+def test_a_purse_that_is_large_enough_changes_nothing():
+    workload = [a_job("a", work=400.0, gpus=4)]
+    offer = an_offer("o", usd_per_h=DOLLAR_PER_1000_S)
+    free, kept = (
+        simulate(workload, Fifo(), Cloud(offers=(offer,), budget=budget), checked=True)
+        for budget in (Budget(), Budget(purse=Money.from_usd("100")))
+    )
+    assert kept.record.jobs["a"].finish_s == free.record.jobs["a"].finish_s == 100.0
+    assert kept.record.spend[-1] == free.record.spend[-1]
+
+
+def test_giving_up_idle_nodes_does_not_end_the_watch_over_the_others():
+    small = an_offer("small", gpus=1, usd_per_h="0.5", pool="s", wind_down_s=10.0)
+    large = an_offer("large", gpus=8, usd_per_h="4", pool="l", wind_down_s=10.0)
+    cloud = Cloud(
+        offers=(small, large),
+        limits={"small": Limit(max_nodes=8), "large": Limit(max_nodes=1)},
+        budget=Budget(purse=Money.from_usd("0.13")),
+        physics=Physics(release_s=10.0, round_s=30.0),
+    )
+    workload = [a_job("a", work=61.0), a_job("b", work=121.0, gpus=2), a_job("c", 45.0, work=113.0, gpus=6, min_gpus=6)]
+    run = simulate(workload, Fifo(), cloud, checked=True)  # a and b end shortly before the purse does
+    assert run.record.spend[-1][1] <= Money.from_usd("0.13")
