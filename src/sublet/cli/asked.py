@@ -12,7 +12,7 @@ from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
     from sublet.domain.job import Speed
-    from sublet.domain.money import Price
+    from sublet.domain.money import Money, Price
     from sublet.domain.offer import Offer
     from sublet.domain.plan import Policy
     from sublet.sim.scenario import Scene
@@ -31,6 +31,7 @@ class Asked:
     workload: str
     gpus: int | None
     budget: str | None
+    purse: str | None
     offers: Sequence[str]
     market: str | None
     spot_price: str | None
@@ -111,6 +112,8 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
             scene = scenario.owned(offers[0], gpus, physics=_physics(asked, 0.0))
         scene = replace(scene, cloud=replace(scene.cloud, notes=(*scene.cloud.notes, *notes)))
     scenario.refuse_unknown_kinds(workload.jobs, scene.cloud.offers)
+    if asked.purse is not None:
+        scene = scenario.with_purse(scene, money_from_text("--purse", asked.purse))
     if asked.prices_since is None:
         return scene
     from sublet.sim.pricing import with_prices_since
@@ -213,6 +216,19 @@ def price_from_text(field: str, text: str) -> Price:
         return Price.from_usd_per_h(amount)
     except InvalidValue:
         raise InvalidValue(field, text, "dollars per hour, a finite number of at least 0 such as 60 or 3.912") from None
+
+
+def money_from_text(field: str, text: str) -> Money:
+    """`300`, `USD 300` or `$300`: dollars."""
+    from sublet.domain.money import Money
+
+    try:
+        money = Money.from_usd(text.strip().removeprefix("USD").removeprefix("$").strip())
+    except InvalidValue:
+        money = Money()
+    if money <= Money():
+        raise InvalidValue(field, text, "dollars, a finite number above 0 such as 300")
+    return money
 
 
 def speedup_from_text(text: str) -> Speed:

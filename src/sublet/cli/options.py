@@ -24,6 +24,7 @@ __all__ = [
     "PlanningS",
     "PricesSince",
     "ProvisionS",
+    "Purse",
     "Quiet",
     "ReleaseS",
     "Report",
@@ -122,6 +123,10 @@ Gpus = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(metavar="USD/H", help="Rent on demand, never above this many dollars per hour."),
+]
+Purse = Annotated[
+    str | None,
+    typer.Option(metavar="USD", help="Spend this much in all and not a cent more; jobs that are left can be resumed."),
 ]
 Offers = Annotated[
     list[str] | None,

@@ -176,6 +176,7 @@ def _workload(name: str, jobs: int | None, speedup: str | None, restart_s: float
             workload=name,
             gpus=None,
             budget=None,
+            purse=None,
             offers=(),
             market=None,
             spot_price=None,

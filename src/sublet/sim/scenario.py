@@ -13,7 +13,7 @@ from statistics import median
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
-from sublet.domain.money import Price
+from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import whole
 from sublet.domain.shape import packed
@@ -35,6 +35,7 @@ __all__ = [
     "rented",
     "spot_market",
     "spot_offers",
+    "with_purse",
 ]
 
 
@@ -135,6 +136,15 @@ def spot_market(
     ]
     cloud = Cloud(offers=everything, quotas=quotas, budget=budget, physics=physics, market=changes, notes=tuple(told))
     return Scene(cloud=cloud, record_ends_s=first_s + trace.span_s)
+
+
+def with_purse(scene: Scene, purse: Money) -> Scene:
+    """The same cloud, with so much to spend in all; every node keeps back what giving it up may cost."""
+    cloud = scene.cloud
+    offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
+    note = f"{purse} are spent in all and not a cent more; jobs that are left then can be resumed"
+    budget = replace(cloud.budget, purse=purse)
+    return replace(scene, cloud=replace(cloud, offers=offers, budget=budget, notes=(*cloud.notes, note)))
 
 
 # ---------------------------------------------------------------------- offers
