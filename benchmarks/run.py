@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from benchmarks import solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -35,7 +36,7 @@ MEMORY_GOAL_MB = 1_000
 
 def main() -> None:
     """Run every part; with an argument, only that part, in this process."""
-    parts = {"philly": philly, "pollux": pollux, "events": events, "queues": queues}
+    parts = {"philly": philly, "pollux": pollux, "events": events, "queues": queues, "solve": solve.main}
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()
         return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel
@@ -12,6 +14,7 @@ from sublet.sim.record import Recorder
 
 __all__ = ["Metrics", "metrics_from_run"]
 
+FloatArray = npt.NDArray[np.float64]
 LITTLE_TOLERANCE = 1e-6  # relative; both sides are sums of the same floats in another order
 
 
@@ -77,8 +80,8 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
     )
 
 
-def _stat(function: object, values: np.ndarray) -> float:
-    return float(function(values)) if len(values) else float("nan")  # type: ignore[operator]
+def _stat(function: Callable[[FloatArray], np.floating], values: FloatArray) -> float:
+    return float(function(values)) if len(values) else float("nan")
 
 
 def _little(sum_of_times_s: float, job_seconds: float) -> None:

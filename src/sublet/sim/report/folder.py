@@ -16,7 +16,7 @@ from sublet.errors import BadInput
 from sublet.sim.report.comparison import Comparison, json_from_comparison
 from sublet.sim.report.page import page_from_comparison
 
-__all__ = ["prepare_folder", "replacing", "write_report"]
+__all__ = ["prepare_folder", "replacing", "write_all", "write_report"]
 
 PAGE = "report.html"
 JOB_COLUMNS = (
@@ -49,7 +49,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     files["jobs.csv"] = _csv_from_jobs(comparison).encode()
     files["metrics.json"] = f"{facts}\n".encode()
     files[PAGE] = page_from_comparison(comparison, dict(drawn.values()), version=__version__).encode()
-    _write_all(folder, files)
+    write_all(folder, files)
     return folder / PAGE
 
 
@@ -73,7 +73,7 @@ def replacing(path: Path) -> Iterator[IO[str]]:
             part.unlink(missing_ok=True)
 
 
-def _write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     """All under temporary names first, then renamed, the page last: a full disk leaves the old report as it was."""
     prepare_folder(folder)
     parts = {name: folder / f".{name}.part" for name in files}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,9 +17,9 @@ from sublet.market.catalogue import Quote
 from sublet.planning.held import Held
 from sublet.planning.rental import ClassPlan, RentalPlan
 from sublet.sim.report.figures import NOTHING, duration
-from sublet.sim.report.folder import _write_all
-from sublet.sim.report.page import STYLE, _figure, _table
-from sublet.sim.report.plots import INK, POLICY_COLOURS, _canvas, _set_style
+from sublet.sim.report.folder import write_all
+from sublet.sim.report.html import document, figure, listing, table
+from sublet.sim.report.plots import INK, POLICY_COLOURS, canvas, set_style
 from sublet.sim.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def write_plan_report(report: PlanReport, folder: Path) -> Path:
     picture = frontier_png(report.plan)
     facts = json.dumps(json_from_plan(report), indent=2, allow_nan=False)
     page = _page(report, picture)
-    _write_all(folder, {"frontier.png": picture, "plan.json": f"{facts}\n".encode(), PAGE: page.encode()})
+    write_all(folder, {"frontier.png": picture, "plan.json": f"{facts}\n".encode(), PAGE: page.encode()})
     return folder / PAGE
 
 
@@ -196,8 +195,8 @@ def frontier_png(plan: RentalPlan) -> bytes:
     buffer = io.BytesIO()
     with rc_context():
         rcdefaults()
-        _set_style()
-        figure, (ax,) = _canvas(rows=1, height_in=4.2)
+        set_style()
+        figure, (ax,) = canvas(rows=1, height_in=4.2)
         unit_s, unit = _unit(plan.mean_s)
         here, there = POLICY_COLOURS[0], POLICY_COLOURS[1]
         usd = [at.usd_per_h for at in plan.frontier]
@@ -252,36 +251,17 @@ def _page(report: PlanReport, picture: bytes) -> str:
     figures, titles, rows = tables_from_plan(plan)
     title = f"{workload.name} for USD {plan.budget_usd_per_h:,.2f} per hour"
     lead = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}, {plan.jobs_per_h:,.1f} per hour."
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<h1>{escape(title)}</h1>
-<p class="lead">{escape(lead)}</p>
-{_table(["", ""], figures, texts=2)}
-{_figure("What other budgets would buy", picture)}
+    body = f"""<p class="lead">{escape(lead)}</p>
+{table(["", ""], figures, texts=2)}
+{figure("What other budgets would buy", picture)}
 <h2>What to rent</h2>
-{_table(titles, rows, texts=1)}
+{table(titles, rows, texts=1)}
 <h2>Why</h2>
-{_list(reasons_from_plan(plan))}
+{listing(reasons_from_plan(plan))}
 <h2>What was assumed</h2>
-{_list(report.notes)}
+{listing(report.notes)}
 <h2>Do it again</h2>
 <pre>{escape(report.command)}</pre>
 <footer>Sublet {escape(__version__)}.
-Jobs: {escape(workload.source or "given")}{escape(f", {workload.licence}" if workload.licence else "")}.</footer>
-</main>
-</body>
-</html>
-"""
-
-
-def _list(notes: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
+Jobs: {escape(workload.source or "given")}{escape(f", {workload.licence}" if workload.licence else "")}.</footer>"""
+    return document(title, body)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["completion_times", "dollars", "gpus_held"]
+__all__ = ["canvas", "completion_times", "dollars", "gpus_held", "set_style"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def _drawing(draw: Callable[[Comparison], Figure]) -> Callable[[Comparison], byt
         with rc_context(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a model's name may have letters that the font has not
             rcdefaults()
-            _set_style()
+            set_style()
             figure = draw(comparison)
             figure.savefig(buffer, format="png", metadata={"Software": None})  # equal runs, equal files
         return buffer.getvalue()
@@ -62,7 +62,7 @@ def _drawing(draw: Callable[[Comparison], Figure]) -> Callable[[Comparison], byt
 @_drawing
 def completion_times(comparison: Comparison) -> Figure:
     """The share of all jobs that were done within a given time, one curve per policy."""
-    figure, axes = _canvas(rows=1, height_in=4.2)
+    figure, axes = canvas(rows=1, height_in=4.2)
     ax = axes[0]
     for (policy, run), colour in zip(comparison.runs.items(), cycle(POLICY_COLOURS), strict=False):
         rows = run.record.jobs.values()
@@ -88,7 +88,7 @@ def completion_times(comparison: Comparison) -> Figure:
 def gpus_held(comparison: Comparison) -> Figure:
     """GPUs over time, one panel per policy: jobs in the colour of their model, paid but unused ones in grey."""
     records = {policy: run.record for policy, run in comparison.runs.items()}
-    figure, axes = _canvas(rows=len(records), height_in=0.8 + PANEL_IN[len(records) > 1] * len(records), share_x=True)
+    figure, axes = canvas(rows=len(records), height_in=0.8 + PANEL_IN[len(records) > 1] * len(records), share_x=True)
     zero_s = comparison.workload.jobs[0].submit_s
     unit_s, unit = _time_unit(max(record.held[-1][0] for record in records.values()) - zero_s)
     colours = _group_colours([row for record in records.values() for row in record.jobs.values()])
@@ -111,7 +111,7 @@ def gpus_held(comparison: Comparison) -> Figure:
 @_drawing
 def dollars(comparison: Comparison) -> Figure:
     """What had been spent by each moment, one curve per policy."""
-    figure, axes = _canvas(rows=1, height_in=3.6)
+    figure, axes = canvas(rows=1, height_in=3.6)
     ax = axes[0]
     zero_s = comparison.workload.jobs[0].submit_s
     unit_s, unit = _time_unit(max(run.record.spend[-1][0] for run in comparison.runs.values()) - zero_s)
@@ -243,7 +243,7 @@ def _legend_of_groups(figure: Figure, colours: dict[str, str]) -> None:
 # ---------------------------------------------------------------------- canvas and axes
 
 
-def _set_style() -> None:
+def set_style() -> None:
     from matplotlib import rc
 
     rc("axes", edgecolor=HELD, labelcolor=INK, grid=True, axisbelow=True)
@@ -255,7 +255,7 @@ def _set_style() -> None:
     rc("legend", frameon=False)
 
 
-def _canvas(*, rows: int, height_in: float, share_x: bool = False) -> tuple[Figure, list[Axes]]:
+def canvas(*, rows: int, height_in: float, share_x: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure that belongs to no window system, so that it works anywhere and is forgotten after use."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
