@@ -27,7 +27,7 @@ from sublet.kernel.journal import header_line, line_from, replay
 from sublet.perf.speedup import Linear
 from sublet.sim.simulator import Run, simulate
 from sublet.sim.world import FRICTIONLESS
-from tests.strategies import clouds, jobs, markets, offers, policies, reordered
+from tests.strategies import Changes, clouds, jobs, markets, offers, policies, reordered
 
 US = 1_000_000
 
@@ -264,7 +264,7 @@ def one_pool_clouds(draw):
     changes = tuple(change for change in cloud.market() if change.offer_id in ids)
     limits = {offer_id: limit for offer_id, limit in cloud.limits.items() if offer_id in ids}
     quotas = {name: gpus for name, gpus in cloud.quotas.items() if name == pool}
-    return type(cloud)(offers=kept, limits=limits, quotas=quotas, budget=cloud.budget, market=lambda: changes)
+    return type(cloud)(offers=kept, limits=limits, quotas=quotas, budget=cloud.budget, market=Changes(changes))
 
 
 @settings(max_examples=60)
@@ -302,4 +302,4 @@ def test_the_order_of_offers_that_change_at_one_instant_does_not_matter(workload
 def _cloud(drawn, market):
     from sublet.sim.simulator import Cloud
 
-    return Cloud(offers=drawn, market=lambda: market)
+    return Cloud(offers=drawn, market=Changes(market))

@@ -244,6 +244,7 @@ def _legend_of_groups(figure: Figure, colours: dict[str, str]) -> None:
 
 
 def set_style() -> None:
+    """One look for every picture."""
     from matplotlib import rc
 
     rc("axes", edgecolor=HELD, labelcolor=INK, grid=True, axisbelow=True)
