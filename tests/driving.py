@@ -47,6 +47,10 @@ class Driver:
         self.timers: dict[str, float] = {}
         self.journal = [header_line(offers, limits or {}, budget, quotas)]
 
+    def __repr__(self) -> str:
+        """The life so far, so that a failing example can be read and replayed."""
+        return "Driver of\n" + "\n".join(self.journal)
+
     def tell(self, event: Event) -> list[Action]:
         """One event; the orders that follow."""
         self.now_s = event.at_s

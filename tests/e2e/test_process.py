@@ -88,8 +88,18 @@ def test_a_reader_that_leaves_is_no_error():
 
 
 def test_an_interrupt_ends_a_run_with_130_and_leaves_nothing_half_written(tmp_path):
-    process = subprocess.Popen(
-        [SUBLET, "simulate", "poisson:n=50000,rate=1000", "--log", tmp_path / "log.jsonl"],
+    listen = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(  # a test that runs in the background inherits deaf ears for Ctrl-C
+        [
+            sys.executable,
+            "-c",
+            listen,
+            SUBLET,
+            "simulate",
+            "poisson:n=50000,rate=1000",
+            "--log",
+            tmp_path / "log.jsonl",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

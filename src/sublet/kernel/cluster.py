@@ -48,6 +48,7 @@ class Cluster:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.held: dict[str, int] = defaultdict(int)  # offer -> nodes requested or ready
+        self.leaving: dict[str, int] = defaultdict(int)  # offer -> nodes noticed or being given back
         self.free_gpus: dict[str, int] = defaultdict(int)  # pool -> GPUs free on ready nodes
         self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes with nobody on them
         self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
@@ -75,6 +76,7 @@ class Cluster:
             del self.requested[node.offer.id][node.id]
         if node.phase in (NodePhase.READY, NodePhase.REQUESTED):
             self.held[node.offer.id] -= 1
+            self.leaving[node.offer.id] += 1
         self._noticed.pop(node.id, None)
         if phase is NodePhase.NOTICED:
             self._noticed[node.id] = None
@@ -87,6 +89,7 @@ class Cluster:
     def remove(self, node: Node) -> None:
         """It is gone."""
         self.withdraw(node, NodePhase.RELEASING)
+        self.leaving[node.offer.id] -= 1
         del self.nodes[node.id]
 
     def healthy(self, placement: Placement) -> Placement:

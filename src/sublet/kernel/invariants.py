@@ -87,6 +87,8 @@ def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
         held[node.offer.id] += node.phase in (NodePhase.REQUESTED, NodePhase.READY)
     for offer_id in kernel.supply.offers:
         _law(held[offer_id] == kernel.cluster.held[offer_id], "held nodes add up", offer_id)
+        ours = sum(node.offer.id == offer_id for node in kernel.cluster.nodes.values())
+        _law(ours - held[offer_id] == kernel.cluster.leaving[offer_id], "leaving nodes add up", offer_id)
 
 
 def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:

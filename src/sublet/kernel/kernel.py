@@ -175,14 +175,14 @@ class Kernel:
     def _node_lost(self, event: news.NodeLost) -> None:
         node = self._node(event)
         self.tenancy.lost(node, event)
-        self.supply.gone(node, event.at_s)
+        self.supply.taken(node, event.at_s)
         self._changed = self.seen
 
     def _node_released(self, event: news.NodeReleased) -> None:
         node = self._node(event)
         if node.phase is not NodePhase.RELEASING:
             raise UnexpectedEvent(event, "the node was not being given back")
-        if self.supply.gone(node, event.at_s):
+        if self.supply.released(node, event.at_s):
             self._changed = self.seen
 
     def _rent_refused(self, event: news.RentRefused) -> None:

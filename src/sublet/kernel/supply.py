@@ -50,7 +50,7 @@ class Supply:
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
         self.changed = True  # `adjust` has something to look at
         self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
-        self._sold_out: dict[str, int] = {}  # offer -> nodes held when the cloud refused more
+        self._sold_out: dict[str, int] = {}  # offer -> nodes that were ours when the cloud refused more
         self._rented = 0
         self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
@@ -108,19 +108,28 @@ class Supply:
         self.cluster.withdraw(node, NodePhase.NOTICED)
         self.changed = True
 
-    def gone(self, node: Node, now_s: float) -> bool:
-        """A node was taken or given back: it is paid for no longer. True if a sold-out offer may have one again."""
+    def released(self, node: Node, now_s: float) -> bool:
+        """A node that we gave back is gone. True if a sold-out offer has one for us again."""
+        self._gone(node, now_s)
+        return node.offer.id in self._sold_out
+
+    def taken(self, node: Node, now_s: float) -> None:
+        """The cloud took a node: a sold-out offer has one less for us."""
+        self._gone(node, now_s)
+        if node.offer.id in self._sold_out:
+            self._sold_out[node.offer.id] = max(0, self._sold_out[node.offer.id] - 1)
+
+    def _gone(self, node: Node, now_s: float) -> None:
         self.cluster.remove(node)
         self.ledger.close(node.id, now_s)
         self.changed = True
-        return self._sold_out.pop(node.offer.id, None) is not None
 
     def refused(self, node: Node, now_s: float) -> Action:
         """The cloud has none: count the offer as sold out for a while."""
         offer_id = node.offer.id
         self.cluster.remove(node)
         self.ledger.void(node.id, now_s)
-        self._sold_out[offer_id] = self.cluster.held[offer_id]
+        self._sold_out[offer_id] = self.cluster.held[offer_id] + self.cluster.leaving[offer_id]
         return SetTimer(f"retry {offer_id}", now_s + REFUSED_AGAIN_S)
 
     def retry(self, offer_id: str) -> None:
@@ -277,8 +286,10 @@ class Supply:
         cap = self.offers[offer_id].cap
         if self.broke or (cap is not None and self.ledger.price(offer_id) > cap):
             return 0
-        bounds = [b for b in (self._available[offer_id], self._sold_out.get(offer_id)) if b is not None]
-        return min(bounds) if bounds else None
+        bounds = [] if self._available[offer_id] is None else [self._available[offer_id]]
+        if offer_id in self._sold_out:  # those that are leaving still count for the cloud
+            bounds.append(max(0, self._sold_out[offer_id] - self.cluster.leaving[offer_id]))
+        return min(bound for bound in bounds if bound is not None) if bounds else None
 
 
 def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:

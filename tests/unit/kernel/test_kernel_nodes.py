@@ -145,6 +145,34 @@ def test_nobody_waits_for_gpus_that_a_broken_job_was_leaving(town):
     assert {job_id: phase(town, job_id) for job_id in "ab"} == dict.fromkeys("ab", Phase.RUNNING)
 
 
+def test_a_job_that_loses_what_it_moves_to_goes_back_to_what_it_was_leaving(town):
+    start(town, a_job("a", gpus=8))
+    (resize,) = town.plan(Plan(shapes={"a": p(4)}))
+    (kept,) = dict(resize.placement)
+    town.tell(NodeLost(1.0, kept))
+    town.tell(RentRefused(1.0, "n3"))
+    town.plan(Plan())
+    town.open.remove(resize)
+    (again,) = [order for order in town.open if isinstance(order, ResizeJob)]
+    assert again.placement == (("n1" if kept == "n2" else "n2", 4),)
+    town.answer(again)
+    assert phase(town) is Phase.RUNNING
+
+
+def test_nobody_is_moved_to_the_node_that_was_just_lost(town):
+    town.submit(a_job("a", gpus=5))
+    (order,) = town.plan(Plan(shapes={"a": p(5)}))
+    assert order.placement == (("n1", 4), ("n2", 1))
+    town.plan(Plan(shapes={"a": p(3)}))  # in transit: looked at when the answer comes
+    town.tell(NodeNoticed(1.0, "n1", 121.0))
+    town.tell(NodeLost(1.0, "n2"))  # it had three GPUs free
+    town.plan(Plan())
+    rented = [order.node_id for order in town.open if isinstance(order, RentNode)]
+    town.tell(NodeReady(2.0, rented[0]))
+    (again,) = [order for order in town.open if isinstance(order, ResizeJob)]
+    assert again.placement == ((rented[0], 3),)
+
+
 def test_a_job_that_lost_promise_and_node_in_transit_waits_again(town):
     town.submit(a_job("a", gpus=8))
     town.plan(Plan(shapes={"a": p(8)}))
