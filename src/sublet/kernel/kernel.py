@@ -174,6 +174,7 @@ class Kernel:
 
     def _node_lost(self, event: news.NodeLost) -> None:
         node = self._node(event)
+        self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
         self.tenancy.lost(node, event)
         self.supply.taken(node, event.at_s)
         self._changed = self.seen

@@ -6,6 +6,7 @@ some stand in line, one line per pool, and are served first in line first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -125,10 +126,10 @@ class Tenancy:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
         for job_id in list(node.jobs):
             self._stories[job_id].append(event)
-            self.placement[job_id] = tuple(part for part in self.placement.get(job_id, ()) if part[0] != node.id)
-            leaving = tuple(part for part in self.leaving.pop(job_id, ()) if part[0] != node.id)
-            if leaving:
-                self.leaving[job_id] = leaving
+            # A move that broke has not left its old GPUs: they are part of what survives.
+            survives = Counter(dict(self.placement.get(job_id, ()))) + Counter(dict(self.leaving.pop(job_id, ())))
+            del survives[node.id]
+            self.placement[job_id] = tuple(survives.items())
             state = self.jobs[job_id]
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
             state = self._with_gpus(state, self.placement[job_id], Phase.STOPPING if stopping else Phase.BROKEN)
