@@ -38,7 +38,8 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
         owned = min(state.limit.min_nodes, state.most)
         taken[state.offer.id] = owned
         missing[state.offer.pool] -= owned
-        left -= owned * state.price.micro_usd_per_h
+        paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
+        left -= paid * state.price.micro_usd_per_h
         nodes -= owned
     for most in (_held, _obtainable):
         for state in offers:

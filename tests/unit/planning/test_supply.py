@@ -87,6 +87,16 @@ def test_owned_nodes_that_the_cloud_refused_are_not_counted():
     assert most_gpus(owned.snapshot()) == {"p": 4}
 
 
+def test_the_money_for_owned_nodes_is_not_given_to_others_while_they_are_held():
+    limits = {"cheap": Limit(min_nodes=1, max_nodes=1)}
+    owned = kernel(CHEAP, OTHER, limits=limits, usd_per_h="1.5")
+    owned.handle(PriceChanged(0.0, "other", OTHER.price))
+    owned.handle(NodeReady(1.0, "n1"))
+    owned.handle(AvailabilityChanged(2.0, "cheap", 0))  # no more of them, but ours is still there and paid for
+    assert owned.ledger.burn() == Price.from_usd_per_h("1")
+    assert most_gpus(owned.snapshot())["q"] == 0
+
+
 def test_a_need_is_rounded_up_to_whole_nodes():
     snapshot = kernel(DEAR).snapshot()
     assert [nodes_to_hold(snapshot, {"p": gpus})["dear"] for gpus in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
