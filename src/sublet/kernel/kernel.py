@@ -302,11 +302,13 @@ class Kernel:
             promised, most = self.tenancy.promised[name], self.supply.most_gpus(pool)
             if promised > most:
                 raise PlanRefused(f"GPUs in pool {name}", needed=promised, available=most, now_s=self.now_s)
-            held, quota = self.supply.wished_gpus(pool), pool.max_gpus
-            if quota is not None and held > quota:
-                raise PlanRefused(f"quota of pool {name}", needed=held, available=quota, now_s=self.now_s)
-        burn, wished = self.supply.budget.burn, self.supply.wished_burn()
-        if burn is not None and wished > max(burn, self.supply.owned_burn()):
+            if pool.max_gpus is not None and (held := self.supply.wished_gpus(pool)) > pool.max_gpus:
+                raise PlanRefused(f"quota of pool {name}", needed=held, available=pool.max_gpus, now_s=self.now_s)
+        burn = self.supply.budget.burn
+        if burn is None:
+            return
+        wished = self.supply.wished_burn()
+        if wished > max(burn, self.supply.owned_burn()):
             needed, available = wished.usd_per_h, burn.usd_per_h
             raise PlanRefused("USD/h of budget", needed=needed, available=available, now_s=self.now_s)
 

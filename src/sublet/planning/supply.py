@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from sublet.domain.money import Price
 from sublet.domain.plan import OfferState, Pool, Snapshot
 
 __all__ = ["most_gpus", "nodes_to_hold"]
@@ -27,8 +28,11 @@ def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]
 
 def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts."""
-    offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
     burn = snapshot.budget.burn
+    if len(snapshot.offers) == 1 and snapshot.left is None:
+        (state,) = snapshot.offers.values()
+        return {state.offer.id: _of_one_offer(state, snapshot.pools[state.offer.pool], need, burn)}
+    offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
     purse = math.inf if snapshot.left is None else float(max(0, snapshot.left.grains))
     nodes = math.inf if snapshot.most_nodes is None else float(snapshot.most_nodes)
@@ -56,6 +60,17 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
                 if most is _obtainable and math.isfinite(purse):
                     purse -= more * offer.reserve.grains
     return taken
+
+
+def _of_one_offer(state: OfferState, pool: Pool, need: Mapping[str, float], burn: Price | None) -> float:
+    """The same for the case that most runs are: one offer, no purse."""
+    owned = min(state.limit.min_nodes, state.most)
+    wanted = min(need[pool.name], state.most)
+    if pool.max_gpus is not None:
+        wanted = min(wanted, _quota_nodes(pool))
+    if burn is not None:
+        wanted = min(wanted, _quotient(burn.micro_usd_per_h, state.price.micro_usd_per_h))
+    return max(owned, wanted)
 
 
 def _quotient(money: float, price: int) -> float:
