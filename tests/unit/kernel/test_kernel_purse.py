@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money, Price
 from sublet.policies.fifo import Fifo
@@ -14,7 +15,7 @@ from tests.strategies import a_job, an_offer
 DOLLAR_PER_1000_S = "3.6"
 
 
-def run(purse, *, cap="3.6", wind_down_s=10.0, nodes=2, jobs=2, **physics):
+def run(purse, *, cap="3.6", wind_down_s=10.0, nodes=2, jobs=2, watch=None, **physics):
     offer = an_offer(
         "o", usd_per_h=DOLLAR_PER_1000_S, wind_down_s=wind_down_s, cap=Price.from_usd_per_h(cap), minimum_billing_s=0.0
     )
@@ -25,7 +26,7 @@ def run(purse, *, cap="3.6", wind_down_s=10.0, nodes=2, jobs=2, **physics):
         physics=Physics(release_s=wind_down_s, **physics),
     )
     workload = [a_job(f"j{n}", work=1e6, gpus=4) for n in range(jobs)]
-    return simulate(workload, Fifo(), cloud, checked=True)
+    return simulate(workload, Fifo(), cloud, checked=True, watch=watch)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
@@ -71,3 +72,11 @@ def test_giving_up_idle_nodes_does_not_end_the_watch_over_the_others():
     workload = [a_job("a", work=61.0), a_job("b", work=121.0, gpus=2), a_job("c", 45.0, work=113.0, gpus=6, min_gpus=6)]
     run = simulate(workload, Fifo(), cloud, checked=True)  # a and b end shortly before the purse does
     assert run.record.spend[-1][1] <= Money.from_usd("0.13")
+
+
+def test_the_user_is_told_once_when_the_purse_is_spent():
+    told = []
+    run("1", watch=lambda event, orders: told.extend((event.at_s, o) for o in orders if isinstance(o, TellUser)))
+    ((at_s, word),) = told
+    assert "USD 1.00" in word.text
+    assert at_s < 1000.0  # one node alone would have lasted so long
