@@ -20,6 +20,7 @@ from sublet.cli.plan import plan
 from sublet.cli.policies import policies
 from sublet.cli.profiles import profiles
 from sublet.cli.simulate import simulate
+from sublet.cli.study import study
 from sublet.cli.traces import traces
 from sublet.cli.workloads import workloads
 from sublet.errors import SubletError
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (simulate, compare, plan, workloads, profiles, offers, traces, policies):
+for verb in (simulate, compare, plan, study, workloads, profiles, offers, traces, policies):
     app.command()(verb)
 
 

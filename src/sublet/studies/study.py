@@ -1,0 +1,79 @@
+"""What a study is: a function that runs everything anew and answers with tables, pictures and checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Check", "Findings", "Study", "Table", "Tell", "at_least", "at_most", "equals", "within"]
+
+Tell = Callable[[str], None]  # what is being run now, for whoever waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One claim: what was published (None = nothing was), what this run gave, and what it had to be."""
+
+    name: str
+    ours: float
+    goal: str
+    ok: bool
+    published: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows for people; the first `texts` columns are words, the others numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a study found. `plots` are PNG files by caption."""
+
+    checks: Sequence[Check]
+    tables: Sequence[Table] = ()
+    plots: Mapping[str, bytes] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A claim that anyone can run again. A quick run takes under a minute on two cores, with wider goals if need be."""
+
+    name: str
+    title: str  # one line, for the list
+    run: Callable[[bool, Tell], Findings]  # (quick, tell)
+
+
+# ---------------------------------------------------------------------- the usual goals
+
+
+def at_most(name: str, ours: float, limit: float, *, published: float | None = None, unit: str = "") -> Check:
+    """`ours` must not be above `limit`."""
+    return Check(name=name, ours=ours, goal=f"<= {limit:g}", ok=ours <= limit, published=published, unit=unit)
+
+
+def at_least(name: str, ours: float, limit: float, *, published: float | None = None, unit: str = "") -> Check:
+    """`ours` must not be below `limit`."""
+    return Check(name=name, ours=ours, goal=f">= {limit:g}", ok=ours >= limit, published=published, unit=unit)
+
+
+def equals(name: str, ours: float, expected: float, *, published: float | None = None, unit: str = "") -> Check:
+    """`ours` must be `expected`, exactly."""
+    return Check(name=name, ours=ours, goal=f"== {expected:g}", ok=ours == expected, published=published, unit=unit)
+
+
+def within(
+    name: str, ours: float, of: float, tolerance: float, *, published: float | None = None, unit: str = ""
+) -> Check:
+    """`ours` must be within a share `tolerance` of `of`: 0.05 is five percent either way."""
+    ok = math.isfinite(ours) and abs(ours - of) <= tolerance * abs(of)
+    goal = f"{of:.6g} +- {100 * tolerance:g} %"
+    return Check(name=name, ours=ours, goal=goal, ok=ok, published=published, unit=unit)
