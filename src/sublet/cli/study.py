@@ -23,7 +23,7 @@ def _complete_study(incomplete: str) -> list[str]:
     return [name for name in plugins.names("sublet.studies") if name.startswith(incomplete)]
 
 
-def study(  # noqa: PLR0913 - one argument per option
+def study(
     context: typer.Context,
     name: Annotated[
         str,

@@ -117,4 +117,4 @@ def _slug(title: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"  # noqa: PLR2004
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"
