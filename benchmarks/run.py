@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import solve
+from benchmarks import allocate, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -36,7 +36,14 @@ MEMORY_GOAL_MB = 1_000
 
 def main() -> None:
     """Run every part; with an argument, only that part, in this process."""
-    parts = {"philly": philly, "pollux": pollux, "events": events, "queues": queues, "solve": solve.main}
+    parts = {
+        "philly": philly,
+        "pollux": pollux,
+        "events": events,
+        "queues": queues,
+        "solve": solve.main,
+        "allocate": allocate.main,
+    }
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()
         return

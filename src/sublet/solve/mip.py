@@ -1,0 +1,156 @@
+"""Who gets how much of which pool, when few may change and none may be paused: the best choices, with proof.
+
+    maximise  sum of gain_j(c_j) - cost of changes   over one choice c_j per job
+    with      units used of each pool <= its capacity,   running jobs that change <= most_changes
+
+Without the limits that tie jobs together this is `best_split`, which is tried first where there is one pool: if its
+answer keeps them, it is the best. Otherwise prices of all limits give a bound and a loss per choice, and only choices
+that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands.
+
+>>> asked = Coupled.from_tables([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]], [3], current=[2, 1], most_changes=0)
+>>> found = best_moves(asked)
+>>> found.width_J.tolist(), found.total, found.gap
+([2, 1], 6.0, 0.0)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.hull import Floats, Ints
+from sublet.solve.knapsack import best_split
+from sublet.solve.mip_highs import Chosen, choose, excess
+from sublet.solve.mip_prices import Bound, lowest_bound
+from sublet.solve.mip_problem import NOT_RUNNING, Coupled, Moves
+
+__all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
+
+# J jobs, C choices, R limits
+FIRST_CHOICES = 300  # for HiGHS at the first try, beside the best of each job: some ten milliseconds
+MORE = 8  # times as many, when these contain no answer
+SAME = 1e-9  # relative: HiGHS proves no more than this
+
+
+def best_moves(
+    asked: Coupled,
+    *,
+    start: npt.ArrayLike | None = None,
+    tolerance: float = 0.0,
+    time_limit_s: float = np.inf,
+) -> Moves:
+    """The best choices, or as good as can be proven within a tolerance (relative to the bound) and a time.
+
+    Precondition: `start`, if given, is a column per job; the search begins there if these are allowed. The time is what
+    HiGHS may take. `Infeasible` if nothing is allowed, or nothing is found in time. Cost: O(J C R) some tens of times,
+    and HiGHS on what is left, at worst all of it.
+    """
+    if not 0 <= tolerance < 1 or not time_limit_s >= 0:
+        raise InvalidValue("tolerance, time_limit_s", (tolerance, time_limit_s), "0 to 1, and 0 or more")
+    if asked.pools == 1 or len(asked) == 0:
+        whole = best_split(asked.gain_JC, int(asked.limit_R[0]), sizes=asked.size_JC, tolerance=tolerance)
+        if asked.allows(whole.column_J):
+            price_R = np.zeros(len(asked.limit_R))
+            price_R[0] = whole.price
+            return asked.moves(whole.column_J, price_R=price_R, bound=whole.bound, method="split")
+    return _coupled(asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s)
+
+
+def _coupled(asked: Coupled, best_J: Ints | None, *, tolerance: float, time_limit_s: float) -> Moves:
+    """The same with all limits, from the best choices known so far."""
+    _each_has_a_choice(asked)
+    proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)
+    loss_JC = proof.worth_JC.max(axis=1, keepdims=True) - proof.worth_JC
+    bound = proof.bound
+    enough = max(tolerance, SAME) * abs(bound)
+    count, ran_s = FIRST_CHOICES, 0.0
+    while best_J is None or bound - asked.total(best_J) > enough:
+        most_loss, everything = _most_loss(asked, loss_JC, proof, best_J, count)
+        gain_JC = np.where(loss_JC <= most_loss, asked.gain_JC, -np.inf)
+        if best_J is not None:
+            job_J = np.arange(len(asked))
+            gain_JC[job_J, best_J] = asked.gain_JC[job_J, best_J]
+        found = choose(
+            gain_JC,
+            asked.use_RJC,
+            asked.limit_R,
+            start=best_J,
+            enough=enough,
+            time_limit_s=time_limit_s - ran_s,
+        )
+        ran_s += found.ran_s
+        best_J = _better(asked, found, best_J)
+        # What was left out loses more than most_loss against the bound.
+        bound = min(bound, found.bound if everything else max(found.bound, proof.bound - most_loss))
+        if everything or ran_s >= time_limit_s:
+            break
+        count *= MORE
+    if best_J is None:
+        raise _nothing(asked, time_limit_s, in_time=ran_s < time_limit_s)
+    total = asked.total(best_J)
+    if bound - total <= SAME * abs(bound):
+        bound = total
+    return asked.moves(best_J, price_R=proof.price_R, bound=bound, method="mip")
+
+
+def _most_loss(asked: Coupled, loss_JC: Floats, proof: Bound, best_J: Ints | None, count: int) -> tuple[float, bool]:
+    """The loss up to which choices are tried next, and whether all that could be better are then among them."""
+    loss = np.sort(loss_JC[np.isfinite(loss_JC)])
+    at = len(loss_JC) + count
+    some = float(loss[at]) if at < len(loss) else np.inf
+    if best_J is None:
+        return some, some == np.inf
+    all_better = (proof.bound - asked.total(best_J)) * (1 + SAME)
+    return min(some, all_better), all_better <= some
+
+
+def _better(asked: Coupled, found: Chosen, best_J: Ints | None) -> Ints | None:
+    if found.column_J is None or not asked.allows(found.column_J):
+        return best_J
+    if best_J is not None and asked.total(best_J) >= asked.total(found.column_J):
+        return best_J
+    return found.column_J
+
+
+def _start(asked: Coupled, given: npt.ArrayLike | None) -> Ints | None:
+    if given is None:
+        return None
+    start_J = np.array(given, dtype=np.intp)
+    jobs, choices = asked.gain_JC.shape
+    if start_J.shape != (jobs,) or (start_J < 0).any() or (start_J >= choices).any():
+        raise InvalidValue("start", given, f"a column, 0 to {choices - 1}, for each of {jobs} jobs")
+    return start_J if asked.allows(start_J) else None
+
+
+def _each_has_a_choice(asked: Coupled) -> None:
+    stuck = np.flatnonzero(~(asked.gain_JC > -np.inf).any(axis=1))
+    if len(stuck):
+        raise Infeasible(
+            f"job {stuck[0]} has no choice",
+            binding="finite gains in its row",
+            needed=1,
+            available=0,
+            hint="allow it a size, 0 if it may wait",
+        )
+
+
+def _nothing(asked: Coupled, time_limit_s: float, *, in_time: bool) -> Infeasible:
+    """Which limit is in the way, and by how much."""
+    if not in_time:
+        return Infeasible(
+            "no choices were found in time",
+            binding="time_limit_s",
+            needed=np.inf,
+            available=time_limit_s,
+            hint="raise it, or give a start",
+        )
+    excess_R = excess(asked.gain_JC, asked.use_RJC, asked.limit_R)
+    worst = int(excess_R.argmax())
+    return Infeasible(
+        "no choices keep all limits together",
+        binding=f"the capacity of pool {worst}" if worst < asked.pools else "most_changes",
+        needed=float(asked.limit_R[worst] + excess_R[worst]),
+        available=float(asked.limit_R[worst]),
+        hint="let some jobs wait, or allow more changes",
+    )

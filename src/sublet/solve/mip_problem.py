@@ -1,0 +1,155 @@
+"""What is asked of the coupled allocation: tables and capacities as for the knapsack, and rules that tie jobs together.
+
+Each choice of a job uses units of one pool. Jobs that run now have a current choice; leaving it is a change, which may
+cost something, may be limited in number, and may not be a pause if jobs are never paused.
+
+>>> asked = Coupled.from_tables([[0.0, 3.0, 4.0]] * 2, [3], current=[2, -1], change_cost=0.5, most_changes=0)
+>>> asked.gain_JC.tolist(), asked.limit_R.tolist()  # what is left after the cost; three units, no change
+([[-0.5, 2.5, 4.0], [0.0, 3.0, 4.0]], [3.0, 0.0])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.errors import InvalidValue
+from sublet.solve.hull import Bools, Floats, Ints
+from sublet.solve.knapsack_problem import gains_from, sizes_from
+
+__all__ = ["NOT_RUNNING", "Coupled", "Moves", "Way"]
+
+# J jobs, C choices, P pools, R limits: the pools, and the number of changes if that is limited
+NOT_RUNNING = -1
+Way = Literal["split", "mip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moves:
+    """One choice per job, and how good it can at most be."""
+
+    column_J: Ints
+    width_J: Ints
+    pool_J: Ints
+    changes: int  # running jobs that leave their current choice
+    total: float  # gains less the cost of changes
+    bound: float  # no other choices have a greater total
+    price_R: Floats  # of a unit of each pool, then of a change if changes are limited
+    method: Way  # "split" if the limits that tie jobs together were not in the way, else "mip"
+
+    @property
+    def gap(self) -> float:
+        """How far the total may be from the best; 0 when it is the best."""
+        return self.bound - self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Coupled:
+    """Tables and limits. Make it with `from_tables`."""
+
+    gain_JC: Floats  # less the cost of changing; -inf: not allowed
+    size_JC: Ints
+    pool_JC: Ints
+    changed_JC: Bools
+    use_RJC: Floats  # whole numbers
+    limit_R: Floats
+    pools: int
+
+    def __repr__(self) -> str:
+        jobs, choices = self.gain_JC.shape
+        return f"Coupled(jobs={jobs}, choices={choices}, pools={self.pools}, limits={len(self.limit_R)})"
+
+    def __len__(self) -> int:
+        return len(self.gain_JC)
+
+    @classmethod
+    def from_tables(
+        cls,
+        gain_JC: npt.ArrayLike,
+        capacity_P: Sequence[int],
+        *,
+        sizes: npt.ArrayLike | None = None,
+        pools: npt.ArrayLike = 0,
+        current: npt.ArrayLike = NOT_RUNNING,
+        change_cost: npt.ArrayLike = 0.0,
+        most_changes: int | None = None,
+        may_pause: bool = True,
+    ) -> Coupled:
+        """From gains by job and choice (-inf where not allowed), and a capacity per pool.
+
+        Precondition: gains and `sizes` as for `best_split`. `pools` is the pool of each column, or of each job and
+        column. `current` is the column of each job that runs, `NOT_RUNNING` for the others: to start is no change.
+        `change_cost`, one for all or one per job, is subtracted for each change. Without `may_pause` a job that runs
+        may not take a choice of size 0. Cost: O(J C R).
+        """
+        gain_JC = gains_from(gain_JC)
+        size_JC = sizes_from(sizes, gain_JC.shape)
+        jobs, choices = gain_JC.shape
+        limit_P = _whole("capacity_P", capacity_P, (len(capacity_P),), least=0)
+        pool_JC = _whole("pools", pools, gain_JC.shape, least=0, most=len(limit_P) - 1)
+        current_J = _whole("current", current, (jobs,), least=NOT_RUNNING, most=choices - 1)
+        cost_J = np.broadcast_to(np.asarray(change_cost, dtype=np.float64), (jobs,))
+        if not ((cost_J >= 0) & np.isfinite(cost_J)).all():
+            raise InvalidValue("change_cost", change_cost, "finite, 0 or more")
+        runs_J1 = (current_J >= 0)[:, None]
+        changed_JC = runs_J1 & (np.arange(choices) != current_J[:, None])
+        net_JC = gain_JC - np.where(changed_JC, cost_J[:, None], 0.0)
+        if not may_pause:
+            held_J1 = runs_J1 & (size_JC[np.arange(jobs), current_J] > 0)[:, None]
+            net_JC[held_J1 & (size_JC == 0)] = -np.inf
+        use = [np.where(pool_JC == pool, size_JC, 0).astype(np.float64) for pool in range(len(limit_P))]
+        limits = limit_P.tolist()
+        if most_changes is not None:
+            limits += _whole("most_changes", [most_changes], (1,), least=0).tolist()
+            use.append(changed_JC.astype(np.float64))
+        return cls(
+            gain_JC=net_JC,
+            size_JC=size_JC,
+            pool_JC=pool_JC,
+            changed_JC=changed_JC,
+            use_RJC=np.stack(use),
+            limit_R=np.array(limits, dtype=np.float64),
+            pools=len(limit_P),
+        )
+
+    def allows(self, column_J: Ints) -> bool:
+        """Whether these choices are allowed, each and together."""
+        job_J = np.arange(len(self))
+        used_R = self.use_RJC[:, job_J, column_J].sum(axis=1)
+        return bool((used_R <= self.limit_R).all() and (self.gain_JC[job_J, column_J] > -np.inf).all())
+
+    def total(self, column_J: Ints) -> float:
+        """Gains less the cost of changes."""
+        return float(self.gain_JC[np.arange(len(self)), column_J].sum())
+
+    def moves(self, column_J: Ints, *, price_R: Floats, bound: float, method: Way) -> Moves:
+        """These choices as an answer."""
+        job_J = np.arange(len(self))
+        total = self.total(column_J)
+        return Moves(
+            column_J=column_J,
+            width_J=self.size_JC[job_J, column_J],
+            pool_J=self.pool_JC[job_J, column_J],
+            changes=int(self.changed_JC[job_J, column_J].sum()),
+            total=total,
+            bound=max(bound, total),
+            price_R=price_R,
+            method=method,
+        )
+
+
+def _whole(name: str, given: npt.ArrayLike, shape: tuple[int, ...], *, least: int, most: int | None = None) -> Ints:
+    array = np.asarray(given)
+    with np.errstate(invalid="ignore"):  # what is no number is not equal to what becomes of it
+        whole = array.astype(np.intp)
+    if (whole != array).any() or (whole < least).any() or (most is not None and (whole > most).any()):
+        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+        raise InvalidValue(name, given, f"whole numbers, {allowed}")
+    try:
+        return np.broadcast_to(whole, shape)
+    except ValueError:
+        raise InvalidValue(name, whole.shape, f"of shape {shape}, or one for all") from None
