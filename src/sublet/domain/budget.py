@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublet.domain.money import Money, Price
-from sublet.domain.quantity import whole
+from sublet.domain.quantity import at_least, whole
 from sublet.errors import InvalidValue
 
 __all__ = ["UNLIMITED", "Budget", "Limit"]
@@ -13,17 +13,30 @@ __all__ = ["UNLIMITED", "Budget", "Limit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A cap on the burn rate (USD per hour at every instant), and a purse (USD in all). None = no limit.
+    """A cap on the burn rate at every instant, what to spend per hour in the long run, and a purse. None = no limit.
 
-    The purse is a promise: what is spent and what is reserved to give every node up safely never exceed it.
+    `burn` and `purse` are promises, kept by the kernel: what is spent and what is reserved to give every node up safely
+    never exceed the purse. `average` is an aim, for policies that weigh time against money; `until_s` is how long the
+    purse is to last.
     """
 
     burn: Price | None = None
+    average: Price | None = None
     purse: Money | None = None
+    until_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.purse is not None and self.purse.grains < 0:
             raise InvalidValue("purse", str(self.purse), "at least USD 0")
+        if self.until_s is not None:
+            if self.purse is None:
+                raise InvalidValue("until_s", self.until_s, "only beside a purse")
+            at_least("until_s", self.until_s, 0.0)
+
+    @property
+    def aim(self) -> Price | None:
+        """What to spend per hour in the long run: the average, or all that the cap allows."""
+        return self.burn if self.average is None else self.average
 
 
 UNLIMITED = Budget()

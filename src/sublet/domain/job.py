@@ -20,6 +20,11 @@ class Speed(Protocol):
     because late phases of training often scale better than early ones. A shape that cannot run has rate 0.
     """
 
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The progress at which each phase ends, the last included; empty if the rate never changes."""
+        ...
+
     def rate(self, gpu: str, spread: Spread, done: float) -> float:
         """Work per second at progress `done`."""
         ...

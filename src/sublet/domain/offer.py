@@ -66,6 +66,7 @@ class Offer:
     minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
     hazard_per_h: float = 0.0  # nodes that the cloud takes back, per node-hour, as far as is known
     cap: Price | None = None  # the highest price that we ever pay: above it the cloud takes the node back
+    boot_s: float = 0.0  # from the order to the first use, as far as is known; paid
     wind_down_s: float = 0.0  # from the decision to give a node up to the end of its bill, at most
 
     def __post_init__(self) -> None:
@@ -74,6 +75,7 @@ class Offer:
         whole("gpus_per_node", self.gpus_per_node, 1)
         at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
         at_least("hazard_per_h", self.hazard_per_h, 0.0)
+        at_least("boot_s", self.boot_s, 0.0)
         at_least("wind_down_s", self.wind_down_s, 0.0)
         if self.cap is None:
             object.__setattr__(self, "cap", Price(SANE_JUMP * self.price.micro_usd_per_h))

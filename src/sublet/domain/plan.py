@@ -9,13 +9,14 @@ from enum import StrEnum
 from typing import Protocol
 
 from sublet.domain.budget import Budget, Limit
+from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 
-__all__ = ["JobState", "OfferState", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
+__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
 
 
 class Phase(StrEnum):
@@ -44,6 +45,7 @@ class JobState:
     as_of_s: float = 0.0
     gpu_s: float = 0.0  # attained service up to `held_since_s`
     held_since_s: float = 0.0
+    stints: tuple[tuple[float, float, int], ...] = ()  # before that: (from, to, GPUs) of each time it held some
     generation: int = 0
 
     def done_at(self, now_s: float) -> float:
@@ -60,6 +62,13 @@ class JobState:
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds held so far, the attained service of least-attained-service policies."""
         return self.gpu_s + self.gpus * (now_s - self.held_since_s)
+
+
+class Packing(StrEnum):
+    """Which nodes a job gets beyond those it keeps."""
+
+    TIGHT = "tight"  # whole nodes, then the tightest fit: leaves room for wide jobs
+    EMPTIEST = "emptiest"  # always the node with the most free GPUs, the oldest among equals
 
 
 class WaitingJobs(Protocol):
@@ -123,6 +132,10 @@ class Snapshot:
     spent: Money
     most_nodes: int | None  # over all offers, once the purse runs out; None = no such limit
     reserved: Money  # kept back so that every node can be given up within the purse; zero without one
+    began_s: float  # when the budget began to count
+    allowed: Money | None  # what the aim of the budget has come to since then; None without one
+    expected: Demand | None  # a forecast that every policy may use, if there is one
+    arrived: Demand  # the jobs counted so far; may lag a little behind
 
     @property
     def left(self) -> Money | None:
@@ -143,6 +156,8 @@ class Plan:
     value_of_time_usd_per_h: float | None = None  # v: the price of an hour of a job's time
     congestion_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)  # nu: per pool
     ask_again_s: float | None = None  # plan again at this time even if nothing happens
+    packing: Packing = Packing.TIGHT  # until the next plan
+    warnings: Mapping[str, str] = field(default_factory=dict)  # job id -> what its owner should know; told once
 
     def __post_init__(self) -> None:
         for offer_id, nodes in self.hold.items():

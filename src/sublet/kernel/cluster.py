@@ -10,6 +10,7 @@ from collections import defaultdict
 from enum import StrEnum
 
 from sublet.domain.offer import Offer
+from sublet.domain.plan import Packing
 from sublet.domain.shape import Placement
 
 __all__ = ["Cluster", "Node", "NodePhase"]
@@ -27,10 +28,10 @@ class NodePhase(StrEnum):
 class Node:
     """One rented node and who is on it."""
 
-    __slots__ = ("free", "gone_by_us", "id", "jobs", "offer", "phase")
+    __slots__ = ("free", "gone_by_us", "id", "jobs", "number", "offer", "phase")
 
-    def __init__(self, node_id: str, offer: Offer) -> None:
-        self.id, self.offer = node_id, offer
+    def __init__(self, node_id: str, offer: Offer, number: int) -> None:
+        self.id, self.offer, self.number = node_id, offer, number  # how many were asked for before
         self.phase = NodePhase.REQUESTED
         self.free = offer.gpus_per_node
         self.jobs: dict[str, int] = {}  # job -> GPUs
@@ -46,6 +47,7 @@ class Cluster:
     """All nodes, and room for jobs on those that are ready."""
 
     def __init__(self) -> None:
+        self.packing = Packing.TIGHT
         self.nodes: dict[str, Node] = {}
         self.held: dict[str, int] = defaultdict(int)  # offer -> nodes requested or ready
         self.leaving: dict[str, int] = defaultdict(int)  # offer -> nodes noticed or being given back
@@ -53,11 +55,13 @@ class Cluster:
         self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes with nobody on them
         self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
         self._noticed: dict[str, None] = {}
+        self._added = 0
         self._rooms: dict[str, list[dict[str, None]]] = {}  # pool -> [free GPUs] -> ready nodes
 
     def add(self, node_id: str, offer: Offer) -> None:
         """A node was asked for."""
-        self.nodes[node_id] = Node(node_id, offer)
+        self.nodes[node_id] = Node(node_id, offer, self._added)
+        self._added += 1
         self.held[offer.id] += 1
         self.requested[offer.id][node_id] = None
         self._rooms.setdefault(offer.pool, [{} for _ in range(offer.gpus_per_node + 1)])
@@ -102,6 +106,7 @@ class Cluster:
 
         Shrinking leaves the nodes with the smallest share first. Growing fills the job's own nodes, then whole nodes,
         then the tightest fit; when nothing fits whole, the emptiest nodes, so that a job spans as few as possible.
+        (With `Packing.EMPTIEST`: the job's own nodes, then always the emptiest.)
         """
         missing = gpus - sum(g for _, g in kept)
         if missing > self.free_gpus[pool]:
@@ -125,13 +130,21 @@ class Cluster:
         size = len(rooms) - 1
         taken = dict.fromkeys(share, True)
         while missing:
-            fitting = range(missing, size + 1) if missing < size else (size,)
-            node_id = _first(rooms, fitting, taken) or _first(rooms, range(size, 0, -1), taken)
+            if self.packing is Packing.EMPTIEST:
+                node_id = self._emptiest(rooms, taken)
+            else:
+                fitting = range(missing, size + 1) if missing < size else (size,)
+                node_id = _first(rooms, fitting, taken) or _first(rooms, range(size, 0, -1), taken)
             more = min(missing, self.nodes[node_id].free)
             share[node_id] = more
             taken[node_id] = True
             missing -= more
         return tuple(share.items())
+
+    def _emptiest(self, rooms: list[dict[str, None]], taken: dict[str, bool]) -> str:
+        """The oldest of the nodes with most room that are not taken."""
+        most = next(nodes for nodes in reversed(rooms) if nodes.keys() - taken.keys())
+        return min(most.keys() - taken.keys(), key=lambda node_id: self.nodes[node_id].number)
 
     def take(self, job_id: str, node_id: str, gpus: int) -> None:
         """`job_id` now holds `gpus` more GPUs of this node."""

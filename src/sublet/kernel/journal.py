@@ -33,6 +33,8 @@ JOURNAL_VERSION = 1
 class _Unrecorded:
     """The speed of a job in a replay: plans are recorded, so nobody asks how fast it would go."""
 
+    ends: tuple[float, ...] = ()
+
     def rate(self, gpu: str, spread: Spread, done: float) -> float:
         del gpu, spread, done
         return 0.0

@@ -15,6 +15,7 @@ from typing import Any
 from sublet.domain import events as news
 from sublet.domain.actions import Action, MakePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.demand import Demand
 from sublet.domain.events import Event
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
@@ -40,8 +41,9 @@ class Kernel:
         limits: Mapping[str, Limit] | None = None,  # by offer id
         quotas: Mapping[str, int] | None = None,  # GPUs, by pool
         budget: Budget = UNLIMITED,
+        expected: Demand | None = None,
     ) -> None:
-        self.now_s = 0.0
+        self.now_s = self.began_s = 0.0
         self.seen = 0  # events handled
         self.planning = False  # a MakePlan is open
         self.supply = Supply(offers, limits or {}, quotas or {}, budget)
@@ -52,6 +54,8 @@ class Kernel:
         self._wake_s: float | None = None
         self._planned_s, self._plans_now = -1.0, 0  # when the last plan was made, and how many at that instant
         self._spent_s: float | None = None  # when the purse will be spent at today's burn
+        self._expected = expected
+        self._warned: set[str] = set()  # jobs whose owners were told
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             news.JobSubmitted: self._job_submitted,
@@ -82,6 +86,9 @@ class Kernel:
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(_subject(event)))
         self.now_s = self.tenancy.now_s = event.at_s
+        if not self.seen:  # the budget begins to count
+            self.began_s = event.at_s
+            self.ledger.aim(self.supply.budget.aim, event.at_s)
         self.seen += 1
         self._actions = self.tenancy.orders = []
         self._handlers[type(event)](event)
@@ -111,6 +118,10 @@ class Kernel:
             spent=self.ledger.spent(self.now_s),
             most_nodes=self.supply.most_nodes,
             reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
+            began_s=self.began_s,
+            allowed=None if self.supply.budget.aim is None else self.ledger.allowed(self.now_s),
+            expected=self._expected,
+            arrived=self.tenancy.census.demand,
         )
 
     def story(self, job_id: str) -> list[str]:
@@ -203,6 +214,7 @@ class Kernel:
 
     def _budget_changed(self, event: news.BudgetChanged) -> None:
         self.supply.refill(event.budget)
+        self.ledger.aim(event.budget.aim, event.at_s)
         self._changed = self.seen
 
     def _node(
@@ -270,15 +282,23 @@ class Kernel:
             raise PlanRefused(what, needed=self._plans_now, available=MOST_PLANS_AT_ONCE, now_s=self.now_s)
         if event.seen >= self._changed:
             self._changed = 0
+        self.cluster.packing = event.plan.packing
         self._apply(event.plan)
         self.supply.wish(event.plan.hold)
         if not self._changed:  # else it did not see everything, and the next plan is on its way
             self._refuse_if_over_limits()
         self.tenancy.serve_lines()
+        self._warn(event.plan)
         again_s = event.plan.ask_again_s
         if again_s is not None and again_s != self._wake_s:
             self._wake_s = max(again_s, self.now_s + SHORTEST_TIMER_S)
             self._actions.append(SetTimer("plan", self._wake_s))
+
+    def _warn(self, plan: Plan) -> None:
+        for job_id, warning in plan.warnings.items():
+            if job_id not in self._warned and job_id in self.jobs:
+                self._warned.add(job_id)
+                self._actions.append(TellUser(f"{job_id}: {warning}"))
 
     def _apply(self, plan: Plan) -> None:
         tenancy = self.tenancy

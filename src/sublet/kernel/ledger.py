@@ -52,6 +52,7 @@ class Ledger:
         self._meters = {o.id: _Meter(o.price, microseconds(o.minimum_billing_s)) for o in offers}
         self._open: dict[str, tuple[str, int, int]] = {}  # node -> offer, start, meter reading at start
         self._closed_grains = 0
+        self._aim, self._aim_since_us, self._allowed_grains = 0, 0, 0
         self.closed: list[Lease] = []
 
     def open(self, node_id: str, offer_id: str, at_s: float) -> None:
@@ -100,6 +101,16 @@ class Ledger:
         now_us = microseconds(at_s)
         running = sum(m.open_count * m.at(now_us) - m.open_readings for m in self._meters.values() if m.open_count)
         return Money(self._closed_grains + running)
+
+    def aim(self, price: Price | None, at_s: float) -> None:
+        """From now on this much is to be spent per hour."""
+        now_us = microseconds(at_s)
+        self._allowed_grains += self._aim * (now_us - self._aim_since_us)
+        self._aim, self._aim_since_us = 0 if price is None else price.micro_usd_per_h, now_us
+
+    def allowed(self, at_s: float) -> Money:
+        """What the aims so far have come to."""
+        return Money(self._allowed_grains + self._aim * (microseconds(at_s) - self._aim_since_us))
 
     def burn(self) -> Price:
         """What an hour costs at today's prices with what is held now."""

@@ -16,6 +16,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
+from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
 from sublet.kernel.supply import Supply
 from sublet.kernel.waiting import Waiting
@@ -34,6 +35,7 @@ class Tenancy:
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
         self.waiting = Waiting()  # those without shape and GPUs
+        self.census = Census()  # of all that ever came
         self.promised: dict[str, int] = dict.fromkeys(supply.pools, 0)  # pool -> GPUs
         self.placement: dict[str, Placement] = {}  # GPUs that a job holds
         self.leaving: dict[str, Placement] = {}  # GPUs that it gives up when its resize is done
@@ -49,6 +51,7 @@ class Tenancy:
         """A new job begins to wait."""
         state = JobState(job=job, seq=self._submitted, as_of_s=self.now_s, held_since_s=self.now_s)
         self._submitted += 1
+        self.census.note(job, self.now_s)
         self._stories[job.id] = [event]
         self.jobs[job.id] = state
         self.waiting.add(state)
@@ -235,6 +238,9 @@ class Tenancy:
         """The state with its work and service brought up to now, and other GPUs under it."""
         now_s = self.now_s
         spread = tuple(gpus for _, gpus in placement)
+        stints = state.stints
+        if state.gpus and now_s > state.held_since_s:
+            stints = (*stints, (state.held_since_s, now_s, state.gpus))
         return JobState(
             job=state.job,
             seq=state.seq,
@@ -247,6 +253,7 @@ class Tenancy:
             as_of_s=now_s,
             gpu_s=state.attained_gpu_s(now_s),
             held_since_s=now_s,
+            stints=stints,
             generation=state.generation if generation is None else generation,
         )
 

@@ -23,6 +23,11 @@ class ConstantRate:
 
     __slots__ = ()
 
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """One phase without end."""
+        return ()
+
     def rate(self, gpu: str, spread: Spread, done: float) -> float:
         """Work per second."""
         raise NotImplementedError

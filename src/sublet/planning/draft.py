@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
@@ -43,13 +45,23 @@ class Draft:
         if current is not None:
             self._change(state, current, None, why)
 
-    def plan(self, ask_again_s: float | None = None) -> Plan:
-        """The finished plan: what changes, and the nodes that carry all of it."""
+    def plan(
+        self,
+        ask_again_s: float | None = None,
+        *,
+        value_of_time_usd_per_h: float | None = None,
+        congestion_usd_per_gpu_h: Mapping[str, float] | None = None,
+        warnings: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """The finished plan: what changes, the nodes that carry all of it, and the prices that made it."""
         return Plan(
             shapes=self._shapes,
             hold=nodes_to_hold(self.snapshot, self._promised),
             reasons=self._reasons,
             ask_again_s=ask_again_s,
+            value_of_time_usd_per_h=value_of_time_usd_per_h,
+            congestion_usd_per_gpu_h=congestion_usd_per_gpu_h or {},
+            warnings=warnings or {},
         )
 
     def _current(self, state: JobState) -> Shape | None:

@@ -43,7 +43,11 @@ class RemainingTime:
 
 
 def grant_in_order(
-    draft: Draft, waiting_key: Callable[[JobState], float], active_rank: Callable[[JobState], float]
+    draft: Draft,
+    waiting_key: Callable[[JobState], float],
+    active_rank: Callable[[JobState], float],
+    *,
+    overtakers: float = OVERTAKERS,
 ) -> list[tuple[JobState, int]]:
     """Give requested sizes in order of rank, taking GPUs from jobs that rank behind; smaller jobs may fill gaps.
 
@@ -62,7 +66,7 @@ def grant_in_order(
         pool = _pool_for(state, gpus, free) if gpus else None
         if pool is None:
             misfits += 1
-            if misfits > OVERTAKERS:
+            if misfits > overtakers:
                 break
             continue
         free[pool] -= gpus

@@ -103,7 +103,9 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
             key = (offer.gpu, gpus, offer.gpus_per_node)
             if key not in seconds:
                 seconds[key] = job_class.seconds(*key)
-            slowdown = reclaim_slowdown(like, offer, -(-gpus // offer.gpus_per_node), provision_s=provision_s)
+            slowdown = reclaim_slowdown(
+                like, offer.market, offer.hazard_per_h, -(-gpus // offer.gpus_per_node), provision_s=provision_s
+            )
             hours = (provision_s + like.restart_s + slowdown * seconds[key]) / SECONDS_PER_H
             if math.isfinite(hours):
                 usd = offer.usd_per_gpu_h * gpus * hours
@@ -120,21 +122,19 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
     return shapes
 
 
-def reclaim_slowdown(job: Job, offer: Offer, nodes: int, *, provision_s: float = 0.0) -> float:
+def reclaim_slowdown(job: Job, market: Market, hazard_per_h: float, nodes: int, *, provision_s: float = 0.0) -> float:
     """How many times as long a job takes on nodes that are taken back; infinite if it would never end.
 
     A reclaim of any node costs the restart and, on average, half of the time between two checkpoints. Where the time to
     write one is known, checkpoints are as far apart as Young and Daly advise and their writing is counted; else they
     are as the job has them.
 
-    >>> from sublet.domain.money import Price
     >>> from sublet.perf.speedup import Linear
-    >>> spot = Offer(id="s", gpu="T4", gpus_per_node=4, market=Market.SPOT, price=Price(1), hazard_per_h=1 / 3)
     >>> job = Job(id="j", submit_s=0.0, work=1.0, speed=Linear(), restart_s=180.0, checkpoint_every_s=300.0)
-    >>> round(reclaim_slowdown(job, spot, 4), 3)  # 4 nodes / 3 h x 330 s are 12 % of the time
+    >>> round(reclaim_slowdown(job, Market.SPOT, 1 / 3, 4), 3)  # 4 nodes / 3 h x 330 s are 12 % of the time
     1.139
     """
-    per_s = offer.hazard_per_h * nodes / SECONDS_PER_H if offer.market is Market.SPOT else 0.0
+    per_s = hazard_per_h * nodes / SECONDS_PER_H if market is Market.SPOT else 0.0
     if per_s == 0.0:
         return 1.0
     every_s, writing = job.checkpoint_every_s, 0.0

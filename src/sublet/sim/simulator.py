@@ -11,6 +11,7 @@ import numpy as np
 
 from sublet.domain.actions import Action
 from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.demand import Demand
 from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
@@ -58,12 +59,13 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     jobs: Sequence[Job],
     policy: Policy,
     cloud: Cloud,
     *,
     seed: int = 0,
+    expected: Demand | None = None,
     checked: bool = False,
     keep_segments: bool = True,
     watch: Watcher | None = None,
@@ -71,11 +73,12 @@ def simulate(
 ) -> Run:
     """Run `jobs` under `policy` on `cloud`. Equal arguments give equal runs, event by event.
 
-    `checked` verifies the kernel's laws after every event (slow: for tests). `watch` hears every event with the orders
-    that followed it; `progress` is told the number of ended jobs and the time, now and then.
+    `expected` is a forecast that every policy may use. `checked` verifies the laws of the kernel after every event (for
+    tests). `watch` hears every event with the orders that followed it; `progress` is told the number of ended jobs and
+    the time, now and then.
     """
     _refuse_the_impossible(jobs, cloud)
-    kernel = Kernel(cloud.offers, limits=cloud.limits, quotas=cloud.quotas, budget=cloud.budget)
+    kernel = Kernel(cloud.offers, limits=cloud.limits, quotas=cloud.quotas, budget=cloud.budget, expected=expected)
     rng = np.random.default_rng(seed)
     world = World(cloud.offers, cloud.physics, rng, cloud.market())
     recorder = Recorder(keep_segments=keep_segments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.domain.plan import Packing
 from sublet.kernel.cluster import Cluster, NodePhase
 from tests.strategies import an_offer
 
@@ -68,3 +69,13 @@ def test_a_removed_node_is_gone_for_good(cluster):
     cluster.remove(cluster.nodes["n1"])
     assert set(cluster.nodes) == {"n2"}
     assert (cluster.held["o"], cluster.free_gpus[POOL]) == (1, 4)
+
+
+def test_told_to_take_the_emptiest_a_job_goes_to_the_oldest_node_with_most_room(cluster):
+    cluster.packing = Packing.EMPTIEST
+    cluster.take("a", "n1", 1)
+    assert cluster.rearranged(POOL, (), 3) == (("n2", 3),)
+    assert cluster.rearranged(POOL, (("n1", 1),), 3) == (("n1", 3),)  # its own nodes still come first
+    assert cluster.rearranged(POOL, (), 6) == (("n2", 4), ("n1", 2))
+    cluster.take("b", "n2", 1)
+    assert cluster.rearranged(POOL, (), 1) == (("n1", 1),)

@@ -191,8 +191,8 @@ def test_tight_budgets_buy_spot_and_rich_ones_on_demand():
 def test_wide_jobs_on_spot_that_would_never_end_are_no_shapes():
     spot = offer(gpus_per_node=1, market=Market.SPOT, hazard_per_h=1.0)
     (job, *_) = jobs = jobs_of({"root": ROOT}, restart_s=180.0, checkpoint_every_s=300.0)
-    assert reclaim_slowdown(job, spot, 10) == pytest.approx(1 / (1 - 10 * 330 / 3600))
-    assert math.isinf(reclaim_slowdown(job, spot, 11))
+    assert reclaim_slowdown(job, spot.market, spot.hazard_per_h, 10) == pytest.approx(1 / (1 - 10 * 330 / 3600))
+    assert math.isinf(reclaim_slowdown(job, spot.market, spot.hazard_per_h, 11))
     plan = rental_plan(jobs, [spot], 99.0)
     assert max(shape.gpus for of in plan.classes for shape, _ in of.chosen) < 11
     with pytest.raises(Infeasible, match="cannot run on T4 spot"):
@@ -203,7 +203,7 @@ def test_young_and_daly_space_checkpoints_whose_writing_takes_a_known_time():
     job = replace(PAPER[0], checkpoint_write_s=8.0)
     per_s = 1 / 3600
     every_s = math.sqrt(2 * 8.0 / per_s)
-    slowdown = reclaim_slowdown(job, offer(market=Market.SPOT, hazard_per_h=1.0), 1)
+    slowdown = reclaim_slowdown(job, Market.SPOT, 1.0, 1)
     assert slowdown == pytest.approx(1 / (1 - 8.0 / every_s - per_s * every_s / 2))
 
 

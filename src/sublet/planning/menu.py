@@ -1,0 +1,166 @@
+"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.domain.job import Job
+from sublet.domain.offer import Market
+from sublet.domain.plan import OfferState, Snapshot
+from sublet.domain.shape import Shape, packed
+from sublet.planning.rental_shapes import reclaim_slowdown
+from sublet.planning.widths import useful_widths
+
+__all__ = ["Menu", "Site", "Sites", "menu_of", "rents", "sites_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+SECONDS_PER_H = 3600.0
+
+# C shapes, E phases, P pools
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A pool as one job sees it: equal ones offer equal choices."""
+
+    pool: str
+    gpu: str
+    gpus_per_node: int
+    market: Market
+    hazard_per_h: float
+    boot_s: float
+    most_gpus: float  # a quota
+
+
+Sites = tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Menu:
+    """All shapes that such a job can run in. Times are in hours."""
+
+    shapes: tuple[Shape, ...]
+    column: Mapping[Shape, int]
+    site_C: Ints
+    gpus_C: Floats
+    rate_EC: Floats  # work per hour, stops by reclaims included; 0 = it cannot run
+    ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
+    start_C: Floats  # the first start, boot included
+    restart_C: Floats
+
+    def pay(self, value_of_time: float, rent_P: tuple[float, ...]) -> Floats:
+        """What an hour on each shape costs: the job's time, and rent."""
+        return value_of_time + np.asarray(rent_P)[self.site_C] * self.gpus_C
+
+    def phase(self, done: float) -> int:
+        """The phase in which work goes on."""
+        return min(bisect_right(self.ends, done), len(self.rate_EC) - 1) if self.ends else 0
+
+    def work_left(self, phase: int, done: float, work: float) -> float:
+        """Until the phase or the job ends."""
+        last = phase == len(self.rate_EC) - 1
+        return max(0.0, (work if last else min(self.ends[phase], work)) - done)
+
+    def hours(self, work: float) -> Floats:
+        """How long each phase of a whole job takes; infinite where it cannot run, 0 beyond its end."""
+        edges = np.minimum([0.0, *self.ends[: len(self.rate_EC) - 1], work], work)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            hours_EC = np.diff(edges)[:, None] / self.rate_EC
+        return np.nan_to_num(hours_EC, nan=0.0, posinf=np.inf)
+
+
+def sites_of(snapshot: Snapshot) -> Sites:
+    """Every pool from which anything can be had at all."""
+    sites = []
+    for pool in snapshot.pools.values():
+        offers = [snapshot.offers[offer_id].offer for offer_id in pool.offer_ids]
+        sites.append(
+            Site(
+                pool.name,
+                pool.gpu,
+                pool.gpus_per_node,
+                offers[0].market,
+                sum(offer.hazard_per_h for offer in offers) / len(offers),
+                min(offer.boot_s for offer in offers),
+                math.inf if pool.max_gpus is None else pool.max_gpus,
+            )
+        )
+    return tuple(sites)
+
+
+def rents(snapshot: Snapshot, *, listed: bool = False) -> tuple[float, ...]:
+    """USD per GPU-hour of each pool: the cheapest that can be had now, or by list prices. What is owned costs nothing.
+
+    Where nothing can be had now, the price of what there would be.
+    """
+    found = []
+    for pool in snapshot.pools.values():
+        states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
+        open_states = [state for state in states if state.most > 0] or states
+        found.append(min(_rent(state, listed=listed) for state in open_states) / pool.gpus_per_node)
+    return tuple(found)
+
+
+def _rent(state: OfferState, *, listed: bool) -> float:
+    if state.limit.min_nodes and state.limit.min_nodes == state.limit.max_nodes:
+        return 0.0  # paid for whether it is used or not
+    return (state.offer.price if listed else state.price).usd_per_h
+
+
+def menu_of(job: Job, sites: Sites) -> Menu:
+    """The menu of this job's kind."""
+    return _menu(_Facts(job), sites)
+
+
+class _Facts:
+    """The facts of a job that its menu follows from, to look it up by."""
+
+    __slots__ = ("job", "key")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s)
+        self.key = (job.speed, job.min_gpus, job.max_gpus, pauses)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Facts) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _menu(facts: _Facts, sites: Sites) -> Menu:
+    job = facts.job
+    starts = [0.0, *job.speed.ends[:-1]]
+    shapes, site_of, gpus_of, rates, start = [], [], [], [], []
+    for index, site in enumerate(sites):
+        for gpus in useful_widths(job, site.gpus_per_node, site.most_gpus):
+            spread = packed(gpus, site.gpus_per_node)
+            slowdown = reclaim_slowdown(job, site.market, site.hazard_per_h, len(spread), provision_s=site.boot_s)
+            rate_E = [job.speed.rate(site.gpu, spread, done) * SECONDS_PER_H / slowdown for done in starts]
+            if not any(rate_E):
+                continue
+            shapes.append(Shape(site.pool, gpus))
+            site_of.append(index)
+            gpus_of.append(float(gpus))
+            rates.append(rate_E)
+            start.append((job.restart_s + site.boot_s) / SECONDS_PER_H)
+    return Menu(
+        shapes=tuple(shapes),
+        column={shape: at for at, shape in enumerate(shapes)},
+        site_C=np.array(site_of, dtype=np.intp),
+        gpus_C=np.array(gpus_of),
+        rate_EC=np.array(rates).reshape(len(shapes), len(starts)).T.copy(),
+        ends=job.speed.ends,
+        start_C=np.array(start),
+        restart_C=np.full(len(shapes), job.restart_s / SECONDS_PER_H),
+    )

@@ -1,0 +1,163 @@
+"""From the price of time to a plan: who gets which shape now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.planning.congestion import WAIT, fit, wishes
+from sublet.planning.deadline import in_time
+from sublet.planning.draft import Draft
+from sublet.planning.menu import Floats, Sites, menu_of, rents, sites_of
+from sublet.planning.supply import nodes_to_hold
+from sublet.planning.to_go import Options, options_of
+from sublet.planning.value_of_time import TimePrice, spending_rate
+
+__all__ = ["LeastWork", "priced_plan"]
+
+OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
+MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
+
+
+@dataclass(frozen=True, slots=True)
+class LeastWork:
+    """Ranks by the GPU-hours that a job still needs at its most efficient, over its weight."""
+
+    sites: Sites
+
+    def __call__(self, state: JobState) -> float:
+        """For a job that waits: its work stands still."""
+        return self.after(state, state.done)
+
+    def after(self, state: JobState, done: float) -> float:
+        """For a job that has come as far as `done`."""
+        menu = menu_of(state.job, self.sites)
+        if not len(menu.shapes):
+            return math.inf
+        rate_C = menu.rate_EC[menu.phase(done)]
+        return (state.job.work - done) / float((rate_C / menu.gpus_C).max()) / state.job.weight
+
+
+def priced_plan(snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], *, review_s: float) -> Plan:
+    """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
+
+    Where a pool is limited everybody is asked, for what one gives up another may use.
+    """
+    return _Pricing(snapshot, price_at, review_s).plan()
+
+
+class _Pricing:
+    """One decision in the making."""
+
+    def __init__(self, snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], review_s: float) -> None:
+        self.snapshot, self.now_s, self.review_s = snapshot, snapshot.now_s, review_s
+        self.draft = Draft(snapshot)
+        self.sites = sites_of(snapshot)
+        self.price = price_at(self.sites)
+        self.rent_P = rents(snapshot)
+        self.rank = LeastWork(self.sites)
+        self.most_P = np.array([self.draft.most[site.pool] for site in self.sites])
+        self.limited = bool(np.isfinite(self.most_P).any())
+        self.warnings: dict[str, str] = {}
+        self.surcharge: dict[str, float] = {}
+
+    def plan(self) -> Plan:
+        asked = [(state, options) for state in self._asked() if (options := self._options(state)).any]
+        if asked and self.limited:
+            self._share(asked)
+        else:
+            for state, options in asked:
+                self._give(state, options, options.best)
+        somebody = self.snapshot.active or len(self.snapshot.waiting)
+        return self.draft.plan(
+            ask_again_s=(math.floor(self.now_s / self.review_s) + 1) * self.review_s if somebody else None,
+            value_of_time_usd_per_h=self.price.usd_per_h,
+            congestion_usd_per_gpu_h=self.surcharge,
+            warnings=self.warnings,
+        )
+
+    # ------------------------------------------------------------------ who is asked
+
+    def _asked(self) -> Iterator[JobState]:
+        """Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one."""
+        if self.limited or self.now_s % self.review_s == 0.0:
+            yield from self.snapshot.active.values()
+        snapshot = self.snapshot
+        if snapshot.budget.average is not None and spending_rate(snapshot) <= 0.0:
+            return  # more was spent than will be made up for soon: nobody new starts
+        waiting = snapshot.waiting.by(self.rank)
+        if snapshot.left is not None:
+            waiting = self._affordable(waiting, snapshot.left.usd)
+        yield from _next_in_line(waiting, float(self.most_P.sum()))
+
+    def _affordable(self, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
+        """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
+        left_usd -= sum(map(self._least_usd, self.snapshot.active.values()))
+        for state in waiting:
+            if left_usd < 0.0:
+                break
+            left_usd -= self._least_usd(state)
+            yield state
+
+    def _least_usd(self, state: JobState) -> float:
+        cost_C = options_of(menu_of(state.job, self.sites), state, self.now_s, MONEY_ALONE, self.rent_P).cost_C
+        return float(cost_C.min(initial=math.inf))
+
+    def _options(self, state: JobState) -> Options:
+        menu, value = menu_of(state.job, self.sites), self.price.of(state)
+
+        def options_at(value_of_time: float) -> Options:
+            return options_of(menu, state, self.now_s, value_of_time, self.rent_P)
+
+        if state.job.deadline_s is None or not len(menu.shapes):
+            return options_at(value)
+        options, warning = in_time(options_at, value, (state.job.deadline_s - self.now_s) / 3600)
+        if warning:
+            self.warnings[state.job.id] = warning
+        return options
+
+    # ------------------------------------------------------------------ who gets what
+
+    def _share(self, asked: list[tuple[JobState, Options]]) -> None:
+        """Everybody at once, within what can be held."""
+        every = wishes([options for _, options in asked])
+        wanted_P = every.gpus(every.columns(np.zeros(len(self.sites))), len(self.sites))
+        rank_J = np.array([self.rank.after(state, state.done_at(self.now_s)) for state, _ in asked])
+        found = fit(every, rank_J, self._obtainable(wanted_P))
+        for (state, options), column in zip(asked, found.column_J.tolist(), strict=True):
+            if column == WAIT:
+                self.draft.take(state, "there are not enough GPUs for all, and it has the most work left")
+            else:
+                self._give(state, options, column)
+        self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
+
+    def _obtainable(self, wanted_P: Floats) -> Floats:
+        """GPUs of each pool that could be held together, if this many are wanted."""
+        wanted = {site.pool: math.ceil(gpus) for site, gpus in zip(self.sites, wanted_P, strict=True)}
+        nodes = nodes_to_hold(self.snapshot, wanted)
+        pools = [self.snapshot.pools[site.pool] for site in self.sites]
+        have = [sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node for pool in pools]
+        return np.array(have, dtype=np.float64)
+
+    def _give(self, state: JobState, options: Options, column: int) -> None:
+        shape = options.menu.shapes[column]
+        if shape == state.shape:
+            return
+        hours = float(options.hours_C[column])
+        money = float(options.cost_C[column]) - hours * self.price.of(state)
+        why = f"{hours:.2f} h for about USD {max(0.0, money):.2f}: the least at USD {self.price.usd_per_h:.2f} per hour"
+        self.draft.give(state, shape.pool, shape.gpus, why)
+
+
+def _next_in_line(waiting: Iterator[JobState], room: float) -> Iterator[JobState]:
+    for state in waiting:
+        if room <= 0:
+            break
+        room -= state.job.min_gpus
+        yield state
+    yield from islice(waiting, OVERTAKERS)

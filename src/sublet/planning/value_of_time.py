@@ -1,0 +1,160 @@
+"""The value of time: the one number at which the bill meets the budget.
+
+What arrives, priced kind by kind, gives the frontier of budget and time; the rate of spending that the budget leaves
+for now picks the point on it. Money that was left over, or overspent, is made up for over the coming hours, so that the
+long-run average is met whatever the forecast was worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sublet.domain.demand import Demand
+from sublet.domain.job import Job
+from sublet.domain.plan import JobState, Snapshot
+from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents
+from sublet.solve.curves import Curves
+from sublet.solve.phase_frontier import plan_book
+from sublet.solve.phases import Phases
+from sublet.solve.price import Frontier, frontier
+
+__all__ = ["TimePrice", "constant_price", "price_of_time", "spending_rate"]
+
+SECONDS_PER_H = 3600.0
+TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
+TRUSTED_H = 24.0  # and as much as a day, for what was counted in part of one tells little of the rest
+SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any job had gone before
+SOONEST_H, LATEST_H = 48.0, 168.0  # a surplus or debt is made up for over as long as the budget has counted, in these
+# bounds: sooner, and every busy day would move the price; later, and a wrong forecast would cost for weeks
+
+GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
+TRIFLE = 1e-9  # relative
+BEYOND = 1e6  # times the dearest rent: as good as infinite, and its inverse as good as 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimePrice:
+    """USD per job-hour, and the share of the jobs that act as if it were a trifle higher (the others: lower).
+
+    At this value some kinds are indifferent between two shapes; the share is what makes the bill meet the budget.
+    """
+
+    usd_per_h: float
+    share: float
+
+    def of(self, state: JobState) -> float:
+        """The value of this job's time: its weight is in it. Each job stays on its side, whenever it is asked."""
+        side = TRIFLE if state.seq * GOLDEN % 1.0 < self.share else -TRIFLE
+        return state.job.weight * self.usd_per_h * (1.0 + side)
+
+
+def price_of_time(snapshot: Snapshot, sites: Sites) -> TimePrice:
+    """At which the rest of the budget pays for what is to come, by the forecast and by what was seen.
+
+    Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
+    """
+    rent_P = rents(snapshot, listed=True)
+    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, sites, rent_P)
+    hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
+    found = _at(line, spending_rate(snapshot) * hours)
+    left = snapshot.left
+    if left is not None and snapshot.budget.until_s is None:  # it has to do for the jobs that are here
+        present = len(snapshot.waiting) + len(snapshot.active)
+        enough = _at(line, max(0.0, left.usd) * jobs / max(1, present))
+        found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
+    return _bounded(found, rent_P)
+
+
+def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
+    """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts."""
+    demand, aim = snapshot.expected, snapshot.budget.aim
+    hours = 0.0 if demand is None else demand.hours
+    if demand is None:
+        demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
+    rent_P = rents(snapshot, listed=True)
+    line, _, _ = _frontier(None, demand, sites, rent_P)
+    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), rent_P)
+
+
+def spending_rate(snapshot: Snapshot) -> float:
+    """USD per hour to spend from now on, so that the long run comes out right; infinite without a limit."""
+    budget, rate = snapshot.budget, math.inf
+    if budget.aim is not None and snapshot.allowed is not None:
+        elapsed_h = (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
+        make_up_h = min(max(SOONEST_H, elapsed_h), LATEST_H)
+        rate = max(0.0, budget.aim.usd_per_h + (snapshot.allowed - snapshot.spent).usd / make_up_h)
+    if budget.until_s is not None and snapshot.left is not None:
+        lasts_h = (budget.until_s - snapshot.now_s) / SECONDS_PER_H
+        rate = min(rate, max(0.0, snapshot.left.usd) / lasts_h if lasts_h > 0 else 0.0)
+    return rate
+
+
+def _at(line: Frontier | None, budget: float) -> TimePrice:
+    if line is None or math.isnan(budget) or budget >= line.most:
+        return TimePrice(math.inf, 1.0)
+    if budget < line.least:
+        return TimePrice(0.0, 0.0)
+    found = line.at(budget)
+    return TimePrice(found.value_of_time, found.share)
+
+
+def _bounded(price: TimePrice, rent_P: tuple[float, ...]) -> TimePrice:
+    dearest = max(rent_P, default=0.0) or 1.0
+    return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), dearest * BEYOND), price.share)
+
+
+@lru_cache(maxsize=32)
+def _frontier(
+    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: tuple[float, ...]
+) -> tuple[Frontier | None, float, float]:
+    """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
+    before_h = SILENT_H
+    weight_of_forecast = 0.0
+    if expected is not None and expected.hours > 0 and expected.kinds:
+        jobs = sum(kind.jobs for kind in expected.kinds.values())
+        before_h = max(TRUSTED_H, TRUSTED_JOBS * expected.hours / jobs)
+        weight_of_forecast = before_h / expected.hours
+    kinds: dict[Hashable, tuple[Job, float, float]] = {}
+    for demand, weight in ((expected, weight_of_forecast), (arrived, 1.0)):
+        for key, kind in demand.kinds.items() if demand is not None and weight else ():
+            like, jobs, work = kinds.get(key, (kind.like, 0.0, 0.0))
+            kinds[key] = (like, jobs + weight * kind.jobs, work + weight * kind.jobs * kind.work)
+    rows = [(like, jobs, _curve(like, work / jobs, sites, rent_P)) for like, jobs, work in kinds.values()]
+    rows = [row for row in rows if len(row[2][0])]
+    if not rows:
+        return None, 0.0, before_h
+    width = max(len(hours_H) for _, _, (hours_H, _) in rows)
+    hours_IH = np.full((len(rows), width), np.inf)
+    cost_IH = hours_IH.copy()
+    for at, (_, _, (hours_H, cost_H)) in enumerate(rows):
+        hours_IH[at, : len(hours_H)], cost_IH[at, : len(cost_H)] = hours_H, cost_H
+    curves = Curves.from_tables(hours_IH, cost_IH, [like.weight for like, _, _ in rows])
+    jobs_I = [jobs for _, jobs, _ in rows]
+    return frontier(curves, jobs_I), sum(jobs_I), before_h
+
+
+def _curve(like: Job, work: float, sites: Sites, rent_P: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Hours and USD of the plans that a mean job of this kind could follow."""
+    menu = menu_of(like, sites)
+    if len(menu.rate_EC) > 1:
+        near = float(f"{work:.1e}")  # so that a mean that creeps does not call for a new plan book every time
+        hours_H, cost_H = _book(menu, near, rent_P)
+        return hours_H * (work / near), cost_H * (work / near)
+    hours_C = menu.start_C + menu.hours(work)[0]
+    return hours_C, hours_C * menu.pay(0.0, rent_P)
+
+
+@lru_cache(maxsize=512)
+def _book(menu: Menu, work: float, rent_P: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """The same for a job with phases, changes on the way included."""
+    rent_C = menu.pay(0.0, rent_P)
+    phases = Phases.from_tables(
+        menu.hours(work)[None], rent_C[None], restart=menu.restart_C[None], start=menu.start_C[None]
+    )
+    hulls = plan_book(phases).curves.hulls
+    return hulls.time_V, hulls.cost_V

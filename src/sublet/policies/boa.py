@@ -1,0 +1,58 @@
+"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sublet.domain.demand import kind_of
+from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.planning.boa_widths import boa_widths
+from sublet.planning.draft import Draft
+from sublet.planning.menu import menu_of, rents, sites_of
+from sublet.planning.ranking import arrival
+
+__all__ = ["Boa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boa:
+    """Budget-optimal rental as published: widths by application and epoch from the forecast, never looked at again."""
+
+    round_s: float = 60.0  # how often it looks for jobs that have come to another epoch
+    seed: int = 0  # of the random gluing of epochs
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
+        draft = Draft(snapshot)
+        site_at, _ = min(enumerate(rents(snapshot)), key=lambda pair: pair[1])  # it knows one kind of GPU
+        site = sites_of(snapshot)[site_at : site_at + 1]
+        rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.aim
+        forecast, table = snapshot.expected, None
+        if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
+            table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)
+        pool = site[0].pool
+
+        def wanted(state: JobState) -> int:
+            widths = (table or {}).get(kind_of(state.job))
+            if widths is None:  # nothing is known of such jobs
+                return state.job.gpus
+            return widths[menu_of(state.job, site).phase(state.done_at(snapshot.now_s))]
+
+        everyone = sorted([*snapshot.active.values(), *snapshot.waiting.by(arrival)], key=lambda state: state.seq)
+        free = draft.most[pool]
+        others = []
+        for state in everyone:
+            gpus = wanted(state)
+            if state.shape is not None and (state.shape.pool, state.shape.gpus) == (pool, gpus):
+                free -= gpus
+            else:
+                others.append((state, gpus))
+        for state, gpus in others:
+            part = int(min(gpus, free))
+            if part >= state.job.min_gpus:
+                free -= part
+                draft.give(state, pool, part)
+            else:
+                draft.take(state, "those before it have taken all GPUs")
+        return draft.plan((math.floor(snapshot.now_s / self.round_s) + 1) * self.round_s if everyone else None)

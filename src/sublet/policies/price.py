@@ -1,0 +1,22 @@
+"""The price of time: every job takes the shape in which its time and its rent together cost least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.plan import Plan, Snapshot
+from sublet.planning.pricing import priced_plan
+from sublet.planning.value_of_time import price_of_time
+
+__all__ = ["Price"]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Sublet's own: one price of time that meets the budget, one surcharge per pool that is short."""
+
+    review_s: float = 60.0  # how often running jobs are looked at when nothing is short
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """Learn the price of time from what arrives and what is spent; then let each job choose."""
+        return priced_plan(snapshot, lambda sites: price_of_time(snapshot, sites), review_s=self.review_s)
