@@ -11,6 +11,7 @@ from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
+    from sublet.domain.demand import Demand
     from sublet.domain.job import Speed
     from sublet.domain.money import Money, Price
     from sublet.domain.offer import Offer
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
     from sublet.sim.workloads.workload import Workload
     from sublet.sim.world import Physics
 
-__all__ = ["Asked", "policies_from_names", "price_from_text", "scene_from", "speedup_from_text", "workload_from"]
+__all__ = [
+    "Asked",
+    "forecast_from",
+    "policies_from_names",
+    "price_from_text",
+    "scene_from",
+    "speedup_from_text",
+    "workload_from",
+]
 
 BOOT_S = 120.0  # of a rented node; clouds take one to five minutes
 
@@ -31,6 +40,7 @@ class Asked:
     workload: str
     gpus: int | None
     budget: str | None
+    average: str | None
     purse: str | None
     offers: Sequence[str]
     market: str | None
@@ -45,6 +55,7 @@ class Asked:
     notice_s: float
     planning_s: float
     round_s: float
+    forecast: float
     seed: int
     report: Path | None
     quiet: bool
@@ -92,16 +103,18 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
     """The cloud that these jobs meet."""
     from sublet.sim import scenario
 
-    if asked.gpus is not None and asked.budget is not None:
-        raise InvalidValue("--budget", asked.budget, "left out with --gpus: either own GPUs or rent them")
+    for option, money in (("--budget", asked.budget), ("--average", asked.average)):
+        if asked.gpus is not None and money is not None and asked.market is None:
+            raise InvalidValue(option, money, "left out with --gpus: either own GPUs or rent them")
     if asked.spot_price is not None and asked.market is None:
         raise InvalidValue("--spot-price", asked.spot_price, "left out without --market")
     burn = None if asked.budget is None else price_from_text("--budget", asked.budget)
+    average = None if asked.average is None else price_from_text("--average", asked.average)
     if asked.market is not None:
         scene = _spot_scene(asked, asked.market, workload, burn)
     else:
         offers, notes = _offers(asked.offers or [DEFAULT_OFFER], asked.as_gpu)
-        if burn is not None:
+        if burn is not None or average is not None:
             scene = scenario.rented(offers, burn, physics=_physics(asked, BOOT_S))
         else:
             if len(offers) > 1:
@@ -112,6 +125,8 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
             scene = scenario.owned(offers[0], gpus, physics=_physics(asked, 0.0))
         scene = replace(scene, cloud=replace(scene.cloud, notes=(*scene.cloud.notes, *notes)))
     scenario.refuse_unknown_kinds(workload.jobs, scene.cloud.offers)
+    if average is not None:
+        scene = scenario.with_average(scene, average)
     if asked.purse is not None:
         scene = scenario.with_purse(scene, money_from_text("--purse", asked.purse))
     if asked.prices_since is None:
@@ -120,6 +135,19 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
 
     first_s = workload.jobs[0].submit_s
     return replace(scene, cloud=with_prices_since(scene.cloud, asked.prices_since, first_s=first_s))
+
+
+def forecast_from(asked: Asked, workload: Workload) -> tuple[Demand | None, tuple[str, ...]]:
+    """What every policy is told of the jobs to come, and a note on it."""
+    from sublet.domain.demand import Demand
+    from sublet.domain.quantity import at_least
+
+    at_least("--forecast", asked.forecast, 0.0)
+    if asked.forecast == 0.0 or workload.span_s == 0.0:
+        return None, ("no policy is told anything of the jobs to come",)
+    wrong = "" if asked.forecast == 1.0 else f", times {asked.forecast:g}"
+    demand = Demand.from_jobs(workload.jobs, workload.span_s / 3600 / asked.forecast)
+    return demand, (f"all policies may know the rates at which the kinds of jobs arrive{wrong}",)
 
 
 def _spot_scene(asked: Asked, market: str, workload: Workload, burn: Price | None) -> Scene:

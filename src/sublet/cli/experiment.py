@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sublet.cli.asked import Asked, scene_from, workload_from
+from sublet.cli.asked import Asked, forecast_from, scene_from, workload_from
 from sublet.cli.progress import watched
 from sublet.cli.show import print_notes, print_table, screen_width, table_width
 
@@ -33,7 +34,8 @@ def compared(asked: Asked, policies: Mapping[str, Policy], *, command: str, log:
 
     workload = workload_from(asked)
     scene = scene_from(asked, workload)
-    cloud = scene.cloud
+    expected, told = forecast_from(asked, workload)
+    cloud = replace(scene.cloud, notes=(*scene.cloud.notes, *told))
     if asked.report is not None:
         prepare_folder(asked.report)
     runs = {}
@@ -56,6 +58,7 @@ def compared(asked: Asked, policies: Mapping[str, Policy], *, command: str, log:
                 policy,
                 cloud,
                 seed=asked.seed,
+                expected=expected,
                 keep_segments=asked.report is not None,
                 watch=watch,
                 progress=lambda done, _at_s, name=name: tell_progress(name, done),  # type: ignore[misc]

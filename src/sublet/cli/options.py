@@ -12,8 +12,10 @@ __all__ = [
     "DEFAULT_GPUS",
     "DEFAULT_OFFER",
     "AsGpu",
+    "Average",
     "Budget",
     "FirstJobs",
+    "Forecast",
     "Gpus",
     "Json",
     "MarketTrace",
@@ -123,6 +125,22 @@ Gpus = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(metavar="USD/H", help="Rent on demand, never above this many dollars per hour."),
+]
+Average = Annotated[
+    str | None,
+    typer.Option(
+        metavar="USD/H",
+        help="Rent on demand so that this much is spent per hour in the long run. Policies that weigh time against "
+        "money (price, boa) aim at it; the others rent all that they can use within --budget.",
+    ),
+]
+Forecast = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        help="What policies are told of the jobs to come: 1 = the true rate of every kind, 1.3 = 30 percent too many, "
+        "0 = nothing.",
+    ),
 ]
 Purse = Annotated[
     str | None,

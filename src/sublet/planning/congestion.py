@@ -36,6 +36,7 @@ class Fit:
 class Wishes:
     """The options of all jobs side by side."""
 
+    row_J: Ints  # where each job stands among those that were asked: some may have nowhere to go
     cost_JC: Floats
     use_JC: Floats  # GPU-hours
     gpus_JC: Floats
@@ -56,19 +57,22 @@ class Wishes:
         return gpus_P
 
 
-def wishes(options: Sequence[Options]) -> Wishes:
-    """Precondition: at least one job, and each can run somewhere."""
+def wishes(options: Sequence[Options], most_P: Floats) -> Wishes:
+    """Those that could run on no more than `most_P` GPUs of a pool. Precondition: at least one job."""
     shape = (len(options), max(len(each.cost_C) for each in options))
     cost_JC, use_JC = np.full(shape, np.inf), np.zeros(shape)
     gpus_JC, site_JC = np.zeros(shape), np.zeros(shape, dtype=np.intp)
     for row, each in enumerate(options):
         count = len(each.cost_C)
-        cost_JC[row, :count] = each.cost_C
+        cost_JC[row, :count] = np.where(each.menu.gpus_C <= most_P[each.menu.site_C], each.cost_C, np.inf)
         runs_C = np.isfinite(each.cost_C)
         use_JC[row, :count] = np.where(runs_C, each.menu.gpus_C * each.now_C, 0.0)
         gpus_JC[row, :count] = each.menu.gpus_C
         site_JC[row, :count] = each.menu.site_C
-    return Wishes(cost_JC=cost_JC, use_JC=use_JC, gpus_JC=gpus_JC, site_JC=site_JC)
+    row_J = np.flatnonzero(np.isfinite(cost_JC).any(axis=1))
+    return Wishes(
+        row_J=row_J, cost_JC=cost_JC[row_J], use_JC=use_JC[row_J], gpus_JC=gpus_JC[row_J], site_JC=site_JC[row_J]
+    )
 
 
 def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:

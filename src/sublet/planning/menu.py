@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +20,12 @@ from sublet.domain.shape import Shape, packed
 from sublet.planning.rental_shapes import reclaim_slowdown
 from sublet.planning.widths import useful_widths
 
-__all__ = ["Menu", "Site", "Sites", "menu_of", "rents", "sites_of"]
+__all__ = ["Menu", "Rents", "Sharers", "Site", "Sites", "menu_of", "rents", "sharers", "sites_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 SECONDS_PER_H = 3600.0
+MANY = 16  # jobs in a pool: what is left over on their nodes is then next to nothing for each
 
 # C shapes, E phases, P pools
 
@@ -41,6 +44,8 @@ class Site:
 
 
 Sites = tuple[Site, ...]
+Rents = tuple[float, ...]  # USD per GPU-hour, by pool
+Sharers = tuple[float, ...]  # how many jobs share the nodes of each pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,14 +56,20 @@ class Menu:
     column: Mapping[Shape, int]
     site_C: Ints
     gpus_C: Floats
+    spare_C: Floats  # GPUs left over on the last node
     rate_EC: Floats  # work per hour, stops by reclaims included; 0 = it cannot run
     ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
     start_C: Floats  # the first start, boot included
     restart_C: Floats
 
-    def pay(self, value_of_time: float, rent_P: tuple[float, ...]) -> Floats:
-        """What an hour on each shape costs: the job's time, and rent."""
-        return value_of_time + np.asarray(rent_P)[self.site_C] * self.gpus_C
+    def pay(self, value_of_time: float, rent_P: Rents, sharers_P: Sharers) -> Floats:
+        """What an hour on each shape costs: the job's time, rent, and its part of what is left over on its last node.
+
+        A job alone in its pool pays for whole nodes; where many share one, the rests add up to little.
+        """
+        spare_C = self.spare_C / np.asarray(sharers_P)[self.site_C]
+        pay_C: Floats = value_of_time + np.asarray(rent_P)[self.site_C] * (self.gpus_C + spare_C)
+        return pay_C
 
     def phase(self, done: float) -> int:
         """The phase in which work goes on."""
@@ -96,7 +107,7 @@ def sites_of(snapshot: Snapshot) -> Sites:
     return tuple(sites)
 
 
-def rents(snapshot: Snapshot, *, listed: bool = False) -> tuple[float, ...]:
+def rents(snapshot: Snapshot, *, listed: bool = False) -> Rents:
     """USD per GPU-hour of each pool: the cheapest that can be had now, or by list prices. What is owned costs nothing.
 
     Where nothing can be had now, the price of what there would be.
@@ -113,6 +124,13 @@ def _rent(state: OfferState, *, listed: bool) -> float:
     if state.limit.min_nodes and state.limit.min_nodes == state.limit.max_nodes:
         return 0.0  # paid for whether it is used or not
     return (state.offer.price if listed else state.price).usd_per_h
+
+
+def sharers(snapshot: Snapshot) -> Sharers:
+    """How many jobs are, or will be, in each pool: a power of two, so that one more or less seldom matters."""
+    few = islice(snapshot.active.values(), MANY * len(snapshot.pools))
+    count = Counter(state.shape.pool for state in few if state.shape is not None)
+    return tuple(2.0 ** (max(1, count[pool]).bit_length() - 1) for pool in snapshot.pools)
 
 
 def menu_of(job: Job, sites: Sites) -> Menu:
@@ -141,7 +159,7 @@ class _Facts:
 def _menu(facts: _Facts, sites: Sites) -> Menu:
     job = facts.job
     starts = [0.0, *job.speed.ends[:-1]]
-    shapes, site_of, gpus_of, rates, start = [], [], [], [], []
+    shapes, site_of, gpus_of, spare_of, rates, start = [], [], [], [], [], []
     for index, site in enumerate(sites):
         for gpus in useful_widths(job, site.gpus_per_node, site.most_gpus):
             spread = packed(gpus, site.gpus_per_node)
@@ -152,6 +170,7 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
             shapes.append(Shape(site.pool, gpus))
             site_of.append(index)
             gpus_of.append(float(gpus))
+            spare_of.append(float(-gpus % site.gpus_per_node))
             rates.append(rate_E)
             start.append((job.restart_s + site.boot_s) / SECONDS_PER_H)
     return Menu(
@@ -159,6 +178,7 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
         column={shape: at for at, shape in enumerate(shapes)},
         site_C=np.array(site_of, dtype=np.intp),
         gpus_C=np.array(gpus_of),
+        spare_C=np.array(spare_of),
         rate_EC=np.array(rates).reshape(len(shapes), len(starts)).T.copy(),
         ends=job.speed.ends,
         start_C=np.array(start),

@@ -13,8 +13,8 @@ from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.planning.congestion import WAIT, fit, wishes
 from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
-from sublet.planning.menu import Floats, Sites, menu_of, rents, sites_of
-from sublet.planning.supply import nodes_to_hold
+from sublet.planning.menu import Floats, Sites, menu_of, rents, sharers, sites_of
+from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice, spending_rate
 
@@ -59,9 +59,10 @@ class _Pricing:
         self.draft = Draft(snapshot)
         self.sites = sites_of(snapshot)
         self.price = price_at(self.sites)
-        self.rent_P = rents(snapshot)
+        self.rent = (rents(snapshot), sharers(snapshot))
         self.rank = LeastWork(self.sites)
-        self.most_P = np.array([self.draft.most[site.pool] for site in self.sites])
+        alone = most_gpus_alone(snapshot)
+        self.most_P = np.array([alone[site.pool] for site in self.sites])
         self.limited = bool(np.isfinite(self.most_P).any())
         self.warnings: dict[str, str] = {}
         self.surcharge: dict[str, float] = {}
@@ -105,14 +106,14 @@ class _Pricing:
             yield state
 
     def _least_usd(self, state: JobState) -> float:
-        cost_C = options_of(menu_of(state.job, self.sites), state, self.now_s, MONEY_ALONE, self.rent_P).cost_C
+        cost_C = options_of(menu_of(state.job, self.sites), state, self.now_s, MONEY_ALONE, *self.rent).cost_C
         return float(cost_C.min(initial=math.inf))
 
     def _options(self, state: JobState) -> Options:
         menu, value = menu_of(state.job, self.sites), self.price.of(state)
 
         def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, self.now_s, value_of_time, self.rent_P)
+            return options_of(menu, state, self.now_s, value_of_time, *self.rent)
 
         if state.job.deadline_s is None or not len(menu.shapes):
             return options_at(value)
@@ -125,7 +126,14 @@ class _Pricing:
 
     def _share(self, asked: list[tuple[JobState, Options]]) -> None:
         """Everybody at once, within what can be held."""
-        every = wishes([options for _, options in asked])
+        every = wishes([options for _, options in asked], self.most_P)
+        able = set(every.row_J.tolist())
+        for at, (state, _) in enumerate(asked):
+            if at not in able:
+                self.draft.take(state, "nothing that it can run on can be had now")
+        asked = [asked[at] for at in every.row_J.tolist()]
+        if not asked:
+            return
         wanted_P = every.gpus(every.columns(np.zeros(len(self.sites))), len(self.sites))
         rank_J = np.array([self.rank.after(state, state.done_at(self.now_s)) for state, _ in asked])
         found = fit(every, rank_J, self._obtainable(wanted_P))
@@ -137,10 +145,13 @@ class _Pricing:
         self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
 
     def _obtainable(self, wanted_P: Floats) -> Floats:
-        """GPUs of each pool that could be held together, if this many are wanted."""
+        """GPUs of each pool that can be held together, if this many are wanted: money goes to one or to another."""
+        snapshot = self.snapshot
+        if snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None:
+            return self.most_P
         wanted = {site.pool: math.ceil(gpus) for site, gpus in zip(self.sites, wanted_P, strict=True)}
-        nodes = nodes_to_hold(self.snapshot, wanted)
-        pools = [self.snapshot.pools[site.pool] for site in self.sites]
+        nodes = nodes_to_hold(snapshot, wanted)
+        pools = [snapshot.pools[site.pool] for site in self.sites]
         have = [sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node for pool in pools]
         return np.array(have, dtype=np.float64)
 

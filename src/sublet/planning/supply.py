@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sublet.domain.money import Price
 from sublet.domain.plan import OfferState, Pool, Snapshot
 
-__all__ = ["most_gpus", "nodes_to_hold"]
+__all__ = ["most_gpus", "most_gpus_alone", "nodes_to_hold"]
 
 
 def most_gpus(snapshot: Snapshot) -> dict[str, float]:
@@ -18,6 +18,18 @@ def most_gpus(snapshot: Snapshot) -> dict[str, float]:
         name: sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
         for name, pool in snapshot.pools.items()
     }
+
+
+def most_gpus_alone(snapshot: Snapshot) -> dict[str, float]:
+    """GPUs that could be held in each pool if all money went to it."""
+    pools = snapshot.pools
+    if len(pools) == 1:
+        return most_gpus(snapshot)
+    found = {}
+    for name, pool in pools.items():
+        nodes = _acquire(snapshot, {each: math.inf if each == name else 0.0 for each in pools})
+        found[name] = sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+    return found
 
 
 def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from sublet.domain.plan import JobState, Phase
-from sublet.planning.menu import Floats, Menu
+from sublet.planning.menu import Floats, Menu, Rents, Sharers
 
 __all__ = ["Options", "options_of"]
 
@@ -41,7 +41,9 @@ class Options:
         return bool(np.isfinite(self.cost_C).any())
 
 
-def options_of(menu: Menu, state: JobState, now_s: float, value_of_time: float, rent_P: tuple[float, ...]) -> Options:
+def options_of(
+    menu: Menu, state: JobState, now_s: float, value_of_time: float, rent_P: Rents, sharers_P: Sharers
+) -> Options:
     """For a job as it stands now. `value_of_time` is that of this job: its weight is in it. Cost: O(C) and `_after`."""
     done, work = state.done_at(now_s), state.job.work
     phase = menu.phase(done)
@@ -56,9 +58,9 @@ def options_of(menu: Menu, state: JobState, now_s: float, value_of_time: float, 
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
         now_C = pause_C + menu.work_left(phase, done, work) / menu.rate_EC[phase]
     now_C[np.isnan(now_C)] = np.inf
-    hours_C, cost_C = now_C, menu.pay(value_of_time, rent_P) * now_C
+    hours_C, cost_C = now_C, menu.pay(value_of_time, rent_P, sharers_P) * now_C
     if phase < len(menu.rate_EC) - 1:
-        after = _after(menu, work, value_of_time, rent_P)
+        after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P, sharers_P)  # near enough, and seldom new
         cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
     return Options(menu=menu, cost_C=cost_C, now_C=now_C, hours_C=hours_C)
 
@@ -72,10 +74,10 @@ class _After:
 
 
 @lru_cache(maxsize=512)
-def _after(menu: Menu, work: float, value_of_time: float, rent_P: tuple[float, ...]) -> _After:
+def _after(menu: Menu, work: float, value_of_time: float, rent_P: Rents, sharers_P: Sharers) -> _After:
     """The least cost, and the time it takes. Cost: O(E C), with a loop over phases."""
     phase_EC = menu.hours(work)
-    pay_C = menu.pay(value_of_time, rent_P)
+    pay_C = menu.pay(value_of_time, rent_P, sharers_P)
     cost_EC, hours_EC = np.zeros((len(phase_EC) + 1, len(pay_C))), np.zeros((len(phase_EC) + 1, len(pay_C)))
     for phase in range(len(phase_EC) - 1, 0, -1):
         stay_C = pay_C * phase_EC[phase] + cost_EC[phase + 1]

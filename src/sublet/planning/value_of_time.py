@@ -17,7 +17,7 @@ import numpy as np
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
-from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents
+from sublet.planning.menu import Floats, Menu, Rents, Sites, menu_of, rents
 from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
@@ -34,6 +34,7 @@ SOONEST_H, LATEST_H = 48.0, 168.0  # a surplus or debt is made up for over as lo
 
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 TRIFLE = 1e-9  # relative
+SHARED = math.inf  # in the long run nodes are full: what is not shows in what is spent
 BEYOND = 1e6  # times the dearest rent: as good as infinite, and its inverse as good as 0
 
 
@@ -103,14 +104,14 @@ def _at(line: Frontier | None, budget: float) -> TimePrice:
     return TimePrice(found.value_of_time, found.share)
 
 
-def _bounded(price: TimePrice, rent_P: tuple[float, ...]) -> TimePrice:
+def _bounded(price: TimePrice, rent_P: Rents) -> TimePrice:
     dearest = max(rent_P, default=0.0) or 1.0
     return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), dearest * BEYOND), price.share)
 
 
 @lru_cache(maxsize=32)
 def _frontier(
-    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: tuple[float, ...]
+    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: Rents
 ) -> tuple[Frontier | None, float, float]:
     """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
     before_h = SILENT_H
@@ -138,7 +139,7 @@ def _frontier(
     return frontier(curves, jobs_I), sum(jobs_I), before_h
 
 
-def _curve(like: Job, work: float, sites: Sites, rent_P: tuple[float, ...]) -> tuple[Floats, Floats]:
+def _curve(like: Job, work: float, sites: Sites, rent_P: Rents) -> tuple[Floats, Floats]:
     """Hours and USD of the plans that a mean job of this kind could follow."""
     menu = menu_of(like, sites)
     if len(menu.rate_EC) > 1:
@@ -146,13 +147,13 @@ def _curve(like: Job, work: float, sites: Sites, rent_P: tuple[float, ...]) -> t
         hours_H, cost_H = _book(menu, near, rent_P)
         return hours_H * (work / near), cost_H * (work / near)
     hours_C = menu.start_C + menu.hours(work)[0]
-    return hours_C, hours_C * menu.pay(0.0, rent_P)
+    return hours_C, hours_C * menu.pay(0.0, rent_P, (SHARED,) * len(rent_P))
 
 
 @lru_cache(maxsize=512)
-def _book(menu: Menu, work: float, rent_P: tuple[float, ...]) -> tuple[Floats, Floats]:
+def _book(menu: Menu, work: float, rent_P: Rents) -> tuple[Floats, Floats]:
     """The same for a job with phases, changes on the way included."""
-    rent_C = menu.pay(0.0, rent_P)
+    rent_C = menu.pay(0.0, rent_P, (SHARED,) * len(rent_P))
     phases = Phases.from_tables(
         menu.hours(work)[None], rent_C[None], restart=menu.restart_C[None], start=menu.start_C[None]
     )

@@ -25,8 +25,9 @@ class Boa:
     def decide(self, snapshot: Snapshot) -> Plan:
         """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
         draft = Draft(snapshot)
-        site_at, _ = min(enumerate(rents(snapshot)), key=lambda pair: pair[1])  # it knows one kind of GPU
-        site = sites_of(snapshot)[site_at : site_at + 1]
+        sites, rent_P = sites_of(snapshot), rents(snapshot)
+        site_at = min(range(len(sites)), key=lambda at: (draft.most[sites[at].pool] <= 0, rent_P[at]))
+        site = sites[site_at : site_at + 1]  # it knows one kind of GPU
         rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.aim
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
@@ -44,7 +45,7 @@ class Boa:
         others = []
         for state in everyone:
             gpus = wanted(state)
-            if state.shape is not None and (state.shape.pool, state.shape.gpus) == (pool, gpus):
+            if state.shape is not None and (state.shape.pool, state.shape.gpus) == (pool, gpus) and gpus <= free:
                 free -= gpus
             else:
                 others.append((state, gpus))

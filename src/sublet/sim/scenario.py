@@ -35,6 +35,7 @@ __all__ = [
     "rented",
     "spot_market",
     "spot_offers",
+    "with_average",
     "with_purse",
 ]
 
@@ -86,18 +87,21 @@ def owned(offer: Offer, gpus: int, *, physics: Physics = FRICTIONLESS) -> Scene:
     return Scene(cloud=Cloud(offers=(offer,), limits=limits, physics=physics, notes=tuple(notes)))
 
 
-def rented(offers: Sequence[Offer], burn: Price, *, physics: Physics = FRICTIONLESS) -> Scene:
+def rented(offers: Sequence[Offer], burn: Price | None = None, *, physics: Physics = FRICTIONLESS) -> Scene:
     """Nodes come and go; what is held never costs more than `burn` per hour."""
-    _refuse_an_empty_purse(offers, burn)
-    notes = [f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
+    if burn is not None:
+        _refuse_an_empty_purse(offers, burn)
+    notes = ["rented:" if burn is None else f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
     for offer in offers:
-        most = burn.micro_usd_per_h // offer.price.micro_usd_per_h if offer.price.micro_usd_per_h else math.inf
-        notes.append(f"at most {most} x {_described(offer)}")
+        free = burn is None or not offer.price.micro_usd_per_h
+        most = "any number" if free else f"at most {burn.micro_usd_per_h // offer.price.micro_usd_per_h}"  # type: ignore[union-attr]
+        notes.append(f"{most} x {_described(offer)}")
     notes = [" ".join(notes)] if len(notes) == 2 else notes  # noqa: PLR2004 - one offer needs no list
     if any(offer.market is Market.SPOT for offer in offers):
         notes.append("spot nodes are never taken back here: give a --market for that")
     notes.append(_boot_note(physics))
-    return Scene(cloud=Cloud(offers=tuple(offers), budget=Budget(burn=burn), physics=physics, notes=tuple(notes)))
+    offers = _booting(offers, physics)
+    return Scene(cloud=Cloud(offers=offers, budget=Budget(burn=burn), physics=physics, notes=tuple(notes)))
 
 
 def spot_market(
@@ -115,7 +119,7 @@ def spot_market(
 
     `beside` is rented on other markets at the same time. `burn` caps the dollars per hour, `gpus` the spot GPUs.
     """
-    everything = (*offers.values(), *beside)
+    everything = _booting((*offers.values(), *beside), physics)
     budget = UNLIMITED
     if burn is not None:
         _refuse_an_empty_purse(everything, burn)
@@ -136,6 +140,14 @@ def spot_market(
     ]
     cloud = Cloud(offers=everything, quotas=quotas, budget=budget, physics=physics, market=changes, notes=tuple(told))
     return Scene(cloud=cloud, record_ends_s=first_s + trace.span_s)
+
+
+def with_average(scene: Scene, average: Price) -> Scene:
+    """The same cloud, with so much to spend per hour in the long run."""
+    cloud = scene.cloud
+    note = f"USD {average.usd_per_h:,.2f} per hour are to be spent in the long run, by policies that aim at it"
+    budget = replace(cloud.budget, average=average)
+    return replace(scene, cloud=replace(cloud, budget=budget, notes=(*cloud.notes, note)))
 
 
 def with_purse(scene: Scene, purse: Money) -> Scene:
@@ -235,6 +247,11 @@ def refuse_unknown_kinds(jobs: Sequence[Job], offers: Sequence[Offer]) -> None:
 def _runs_on(job: Job, gpu: str, gpus_per_node: int) -> bool:
     widths = dict.fromkeys([job.gpus, job.min_gpus, *useful_widths(job, gpus_per_node, math.inf)])
     return any(job.speed.rate(gpu, packed(gpus, gpus_per_node), 0.0) > 0 for gpus in widths)
+
+
+def _booting(offers: Sequence[Offer], physics: Physics) -> tuple[Offer, ...]:
+    """Offers that say how long a node takes to boot here."""
+    return tuple(replace(offer, boot_s=physics.provision_s) for offer in offers)
 
 
 def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
