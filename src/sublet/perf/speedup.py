@@ -115,6 +115,7 @@ class Table(ConstantRate):
 
     rates: Mapping[str, Mapping[int, float]]  # kind -> GPUs -> work per second
     _curves: dict[str, tuple[list[int], list[float]]] = field(init=False, compare=False)
+    _hash: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.rates:
@@ -128,9 +129,11 @@ class Table(ConstantRate):
                 at_least(f"rates[{kind}][{gpus}]", rate, 0.0)
         curves = {kind: (sorted(by), [by[gpus] for gpus in sorted(by)]) for kind, by in self.rates.items()}
         object.__setattr__(self, "_curves", curves)
+        facts = frozenset((kind, *counts, *rates) for kind, (counts, rates) in curves.items())
+        object.__setattr__(self, "_hash", hash(facts))  # once: jobs are looked up by their speed all the time
 
     def __hash__(self) -> int:
-        return hash(frozenset((kind, *counts, *rates) for kind, (counts, rates) in self._curves.items()))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Table(kinds={sorted(self.rates)}, rates={sum(map(len, self.rates.values()))})"

@@ -15,11 +15,13 @@ from functools import lru_cache
 import numpy as np
 
 from sublet.domain.demand import Demand
+from sublet.domain.plan import JobState
 from sublet.planning.menu import Floats, Ints, Menu, Sites, menu_of
+from sublet.planning.value_of_time import TimePrice
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["boa_widths"]
+__all__ = ["boa_widths", "exact_width"]
 
 DRAWS = 30  # of block lengths
 SHRINK = 0.99
@@ -70,6 +72,14 @@ def boa_widths(
         kind: [int(gpus) for gpus in app.menu.gpus_C[column_E]]
         for (kind, app), column_E in zip(apps.items(), best[1], strict=True)
     }
+
+
+def exact_width(state: JobState, menu: Menu, price: TimePrice, rent: float, now_s: float) -> int:
+    """The width of the phase that the job is in, at this price of time and without regard to rescales."""
+    rate_C = menu.rate_EC[menu.phase(state.done_at(now_s))]
+    with np.errstate(divide="ignore"):
+        cost_C = (price.of(state) + rent * menu.gpus_C) / rate_C
+    return int(menu.gpus_C[cost_C.argmin()])
 
 
 def _glued(

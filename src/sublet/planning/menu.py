@@ -58,6 +58,7 @@ class Menu:
     gpus_C: Floats
     spare_C: Floats  # GPUs left over on the last node
     rate_EC: Floats  # work per hour, stops by reclaims included; 0 = it cannot run
+    gpu_rate_E: tuple[float, ...]  # work per GPU-hour where that is most
     ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
     start_C: Floats  # the first start, boot included
     restart_C: Floats
@@ -173,13 +174,16 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
             spare_of.append(float(-gpus % site.gpus_per_node))
             rates.append(rate_E)
             start.append((job.restart_s + site.boot_s) / SECONDS_PER_H)
+    gpus_C = np.array(gpus_of)
+    rate_EC = np.array(rates).reshape(len(shapes), len(starts)).T.copy()
     return Menu(
         shapes=tuple(shapes),
         column={shape: at for at, shape in enumerate(shapes)},
         site_C=np.array(site_of, dtype=np.intp),
-        gpus_C=np.array(gpus_of),
+        gpus_C=gpus_C,
         spare_C=np.array(spare_of),
-        rate_EC=np.array(rates).reshape(len(shapes), len(starts)).T.copy(),
+        rate_EC=rate_EC,
+        gpu_rate_E=tuple((rate_EC / gpus_C).max(axis=1, initial=0.0).tolist()),
         ends=job.speed.ends,
         start_C=np.array(start),
         restart_C=np.full(len(shapes), job.restart_s / SECONDS_PER_H),

@@ -21,6 +21,7 @@ from sublet.planning.value_of_time import TimePrice, spending_rate
 __all__ = ["LeastWork", "priced_plan"]
 
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
+SELDOM = 10  # times as long until jobs without phases are asked again
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
 
 
@@ -37,10 +38,8 @@ class LeastWork:
     def after(self, state: JobState, done: float) -> float:
         """For a job that has come as far as `done`."""
         menu = menu_of(state.job, self.sites)
-        if not len(menu.shapes):
-            return math.inf
-        rate_C = menu.rate_EC[menu.phase(done)]
-        return (state.job.work - done) / float((rate_C / menu.gpus_C).max()) / state.job.weight
+        gpu_rate = menu.gpu_rate_E[menu.phase(done)]
+        return (state.job.work - done) / gpu_rate / state.job.weight if gpu_rate else math.inf
 
 
 def priced_plan(snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], *, review_s: float) -> Plan:
@@ -74,13 +73,20 @@ class _Pricing:
         else:
             for state, options in asked:
                 self._give(state, options, options.best)
-        somebody = self.snapshot.active or len(self.snapshot.waiting)
         return self.draft.plan(
-            ask_again_s=(math.floor(self.now_s / self.review_s) + 1) * self.review_s if somebody else None,
+            ask_again_s=self._next_review_s(),
             value_of_time_usd_per_h=self.price.usd_per_h,
             congestion_usd_per_gpu_h=self.surcharge,
             warnings=self.warnings,
         )
+
+    def _next_review_s(self) -> float | None:
+        """Jobs with phases may want another shape soon; the others only as the price of time creeps."""
+        if not self.snapshot.active and not len(self.snapshot.waiting):
+            return None
+        phased = any(state.job.speed.ends for state in self.snapshot.active.values())
+        every_s = self.review_s if phased else SELDOM * self.review_s
+        return (math.floor(self.now_s / every_s) + 1) * every_s
 
     # ------------------------------------------------------------------ who is asked
 

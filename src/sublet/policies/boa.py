@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from sublet.domain.demand import kind_of
 from sublet.domain.plan import JobState, Plan, Snapshot
-from sublet.planning.boa_widths import boa_widths
+from sublet.planning.boa_widths import boa_widths, exact_width
 from sublet.planning.draft import Draft
 from sublet.planning.menu import menu_of, rents, sites_of
 from sublet.planning.ranking import arrival
+from sublet.planning.value_of_time import constant_price
 
 __all__ = ["Boa"]
 
@@ -21,6 +22,7 @@ class Boa:
 
     round_s: float = 60.0  # how often it looks for jobs that have come to another epoch
     seed: int = 0  # of the random gluing of epochs
+    exact: bool = False  # widths that spend the whole budget, as in theory, instead of rounded ones
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
@@ -32,9 +34,11 @@ class Boa:
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
             table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)
-        pool = site[0].pool
+        pool, price = site[0].pool, constant_price(snapshot, site) if self.exact else None
 
         def wanted(state: JobState) -> int:
+            if price is not None:
+                return exact_width(state, menu_of(state.job, site), price, rent, snapshot.now_s)
             widths = (table or {}).get(kind_of(state.job))
             if widths is None:  # nothing is known of such jobs
                 return state.job.gpus

@@ -1,0 +1,103 @@
+"""What each job gains from each width, as tables for a solver: the objectives of the elastic allocators.
+
+| objective | a job's gain from n GPUs |
+|---|---|
+| remaining  | share of its remaining work done within the horizon, a pause at every start and change deducted |
+| throughput | its speed relative to one GPU |
+| total      | share of all its work done within the horizon; starves jobs that are nearly done, kept for comparison |
+| time-left  | its time to the end, pause included, counted as a loss |
+
+Waiting gains nothing; under `time-left` it loses more than all jobs could at their slowest, so that as many as possible
+run. Speeds may depend on progress (goodput), have holes, and rise and fall: a width at speed 0 is never chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sublet.domain.plan import JobState, Pool
+from sublet.domain.quantity import at_least, positive
+from sublet.domain.shape import Shape, packed
+from sublet.errors import InvalidValue
+from sublet.planning.widths import useful_widths
+
+__all__ = ["Aim", "Objective", "Runnable", "gains", "runnable", "speed_of_one"]
+
+Objective = Literal["remaining", "throughput", "total", "time-left"]
+FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the faster one, and whoever came first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What to maximise: the objective, how far it looks ahead, and what keeping the present width adds to its gain."""
+
+    objective: Objective = "remaining"
+    horizon_s: float = 1800.0
+    stickiness: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.objective not in get_args(Objective):
+            raise InvalidValue("objective", self.objective, "one of " + ", ".join(get_args(Objective)))
+        positive("horizon_s", self.horizon_s)
+        at_least("stickiness", self.stickiness, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A width at which a job makes progress now."""
+
+    pool: str
+    gpus: int
+    rate: float  # work per second
+
+
+def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
+    """The useful widths of a job at which its speed is above 0, the narrowest first; its present one among them."""
+    job = state.job
+    widths = useful_widths(job, pool.gpus_per_node, most)
+    shape = state.shape
+    if shape is not None and shape.pool == pool.name and job.min_gpus <= shape.gpus <= min(job.max_gpus, most):
+        widths = sorted({*widths, shape.gpus})
+    rated = ((gpus, job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done)) for gpus in widths)
+    return [Runnable(pool.name, gpus, rate) for gpus, rate in rated if rate > 0.0]
+
+
+def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:
+    """Work per second on one GPU; of a job that needs more, per GPU at the narrowest width at which it runs."""
+    one = state.job.speed.rate(pool.gpu, (1,), done)
+    return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
+
+
+def gains(state: JobState, pool: Pool, choices: Sequence[Runnable], done: float, aim: Aim) -> list[float]:
+    """What each of these widths of one pool is worth; -inf where the job would never end."""
+    job = state.job
+    if aim.objective == "throughput":
+        one = speed_of_one(state, pool, done, choices)
+        worth = [choice.rate / one for choice in choices]
+    else:
+        worth = [_worth(state, pool, choice, done, aim) for choice in choices]
+    return [
+        job.weight * (gain + aim.stickiness * abs(gain) if _stays(state.shape, choice) else gain)
+        for gain, choice in zip(worth, choices, strict=True)
+    ]
+
+
+def _worth(state: JobState, pool: Pool, choice: Runnable, done: float, aim: Aim) -> float:
+    job, spread = state.job, packed(choice.gpus, pool.gpus_per_node)
+    pause_s = 0.0 if _stays(state.shape, choice) else job.restart_s
+    left = job.work - done
+    if aim.objective == "time-left":
+        seconds = job.speed.seconds(pool.gpu, spread, done, job.work)
+        return -(seconds + pause_s) if math.isfinite(seconds) else -math.inf
+    if left <= 0.0:
+        return 1.0 if aim.objective == "remaining" else 0.0
+    if aim.objective == "total":
+        return min(left, job.speed.work(pool.gpu, spread, done, aim.horizon_s) - done) / job.work
+    return min(1.0, (job.speed.work(pool.gpu, spread, done, max(0.0, aim.horizon_s - pause_s)) - done) / left)
+
+
+def _stays(shape: Shape | None, choice: Runnable) -> bool:
+    return shape is not None and (shape.pool, shape.gpus) == (choice.pool, choice.gpus)
