@@ -32,9 +32,9 @@ class Draft:
         """The first pool with this many GPUs to give."""
         return next((name for name, room in self.room.items() if room >= gpus), None)
 
-    def give(self, state: JobState, pool: str, gpus: int, why: str = "") -> None:
+    def give(self, state: JobState, pool: str, gpus: int, why: str = "", *, batch: int | None = None) -> None:
         """The job shall have this; nothing is noted if it has it already."""
-        shape = Shape(pool, gpus)
+        shape = Shape(pool, gpus, batch)
         current = self._current(state)
         if current != shape:
             self._change(state, current, shape, why)

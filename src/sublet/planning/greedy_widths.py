@@ -17,7 +17,7 @@ from sublet.planning.mip_tables import Runnable, runnable, speed_of_one
 from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 
-__all__ = ["Gain", "First", "greedy_plan", "narrowest", "speed_gained", "time_saved_s", "what_it_asked_for"]
+__all__ = ["First", "Gain", "greedy_plan", "narrowest", "speed_gained", "time_saved_s", "what_it_asked_for"]
 
 Gain = Callable[[JobState, Pool, float, Sequence[Runnable], int], float]
 """(job, pool, work done, its widths, index) -> what the step from that width to the next gains, all of it."""
@@ -52,8 +52,11 @@ def what_it_asked_for(state: JobState, widths: Sequence[Runnable], free: float) 
     return max((at for at, width in enumerate(widths) if width.gpus <= min(want, free)), default=-1)
 
 
-def greedy_plan(snapshot: Snapshot, first: First, gain: Gain, every_s: float) -> Plan:
-    """Start in order of arrival up to the first that does not fit, then step by step. O(GPUs log jobs)."""
+def greedy_plan(snapshot: Snapshot, first: First, gain: Gain, every_s: float, *, held_first: bool = False) -> Plan:
+    """Start in order of arrival up to the first that does not fit, then step by step. O(GPUs log jobs).
+
+    With `held_first`, jobs that hold GPUs come before all that wait, whoever came first.
+    """
     draft, now_s = Draft(snapshot), snapshot.now_s
     if not snapshot.active and not len(snapshot.waiting):
         return draft.plan()
@@ -61,7 +64,7 @@ def greedy_plan(snapshot: Snapshot, first: First, gain: Gain, every_s: float) ->
     active = iter(sorted(snapshot.active.values(), key=lambda state: state.seq))
     for name, group in jobs_by_pool(active, _that_run(draft, warnings), draft.most).items():
         pool = snapshot.pools[name]
-        group.sort(key=lambda state: state.seq)
+        group.sort(key=lambda state: (held_first and state.shape is None, state.seq))
         widths = _widths(group, pool, draft.most[name], now_s, first, gain)
         for gpus, _, state in sorted(zip(widths, range(len(group)), group, strict=True)):
             if gpus:
@@ -83,9 +86,7 @@ def _that_run(draft: Draft, warnings: dict[str, str]) -> Iterator[JobState]:
             warnings[state.job.id] = stranded(state, list(snapshot.pools))
 
 
-def _widths(
-    group: Sequence[JobState], pool: Pool, most: float, now_s: float, first: First, gain: Gain
-) -> list[int]:
+def _widths(group: Sequence[JobState], pool: Pool, most: float, now_s: float, first: First, gain: Gain) -> list[int]:
     """GPUs for each job of one pool, which came in this order."""
     given, free = [0] * len(group), most
     steps: list[tuple[float, int, int, float, list[Runnable]]] = []  # (-gain per GPU, job, at, work done, widths)

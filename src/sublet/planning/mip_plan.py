@@ -135,12 +135,22 @@ def _chosen(draft: Draft, table: _Table, rules: Rules) -> tuple[list[int], str]:
     capacity = [max(0, int(min(draft.most[name], needed))) for name in pools]
     sizes = [gpus for _, gpus in table.columns]
     where = [pools.index(name) for name, _ in table.columns]
-    facts = {"sizes": sizes, "pools": where, "current": table.current_J, "change_cost": rules.change_cost}
-    try:
-        asked = Coupled.from_tables(
-            table.gain_JC, capacity, **facts, most_changes=rules.most_changes, may_pause=rules.may_pause
+
+    def asked(most_changes: int | None, *, may_pause: bool) -> Coupled:
+        return Coupled.from_tables(
+            table.gain_JC,
+            capacity,
+            sizes=sizes,
+            pools=where,
+            current=table.current_J,
+            change_cost=rules.change_cost,
+            most_changes=most_changes,
+            may_pause=may_pause,
         )
-        return best_moves(asked).column_J.tolist(), "of all ways to share the GPUs"
+
+    try:
+        found = best_moves(asked(rules.most_changes, may_pause=rules.may_pause))
+        return found.column_J.tolist(), "of all ways to share the GPUs"
     except Infeasible:
-        asked = Coupled.from_tables(table.gain_JC, capacity, **facts)
-        return best_moves(asked).column_J.tolist(), "supply fell, so the limits on changes and pauses do not hold"
+        found = best_moves(asked(None, may_pause=True))
+        return found.column_J.tolist(), "supply fell, so the limits on changes and pauses do not hold"

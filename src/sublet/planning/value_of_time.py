@@ -64,11 +64,20 @@ def price_of_time(snapshot: Snapshot, sites: Sites) -> TimePrice:
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
-    if left is not None and snapshot.budget.until_s is None:  # it has to do for the jobs that are here
+    if left is not None and snapshot.budget.until_s is None:  # it has to do for all jobs, here and to come
         present = len(snapshot.waiting) + len(snapshot.active)
-        enough = _at(line, max(0.0, left.usd) * jobs / max(1, present))
+        enough = _at(line, max(0.0, left.usd) * jobs / max(1.0, present + _to_come(snapshot)))
         found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
     return _bounded(found, rent_P)
+
+
+def _to_come(snapshot: Snapshot) -> float:
+    """Jobs: the rest of the forecast, or without one as many again as have come."""
+    expected = snapshot.expected
+    if expected is None or not expected.hours:
+        return sum(kind.jobs for kind in snapshot.arrived.kinds.values())
+    elapsed_h = (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
+    return sum(kind.jobs for kind in expected.kinds.values()) * max(0.0, 1.0 - elapsed_h / expected.hours)
 
 
 def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -31,8 +32,6 @@ PUBLISHED = {  # the design's prototype: quota -> mean seconds of (listing order
 
 def quota(quick: bool, tell: Tell) -> Findings:
     """A quota on the GPUs held at any instant, case C at 30 GPUs on average."""
-    from dataclasses import replace
-
     case = replace(CASES["C"], cv=SIZE_CV)
     count, seeds = (600, 2) if quick else (2_500, 5)
     policies: dict[str, Policy] = {"boa": Boa(), "boa, exact widths": Boa(exact=True), "price": Price()}
@@ -71,12 +70,12 @@ def quota(quick: bool, tell: Tell) -> Findings:
         for name in ("boa", "boa, exact widths")
     ]
     columns = ["quota", "policy", "mean, s", "p95, s", "GPUs used", "design: mean, s"]
-    notes = [
+    note = (
         "boa rounds its widths down to what fits, so that it spends less than its budget and meets the quota more "
         "rarely than the design's baseline, which had exact widths: that one is shown too"
-    ]
+    )
     return Findings(
-        checks=checks, tables=[Table(title="A quota on GPUs", columns=columns, rows=rows, texts=2)], notes=notes
+        checks=checks, tables=[Table(title="A quota on GPUs", columns=columns, rows=rows, texts=2)], notes=[note]
     )
 
 

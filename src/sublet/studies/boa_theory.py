@@ -71,8 +71,8 @@ def theory(quick: bool, tell: Tell) -> Findings:
             )
     columns = ["case", "budget", "GPUs used", "design, h", "theory, h", "simulated, h", "one width, h", "gain"]
     table = Table(title="Theory against simulation", columns=columns, rows=rows)
-    notes = [
-        "case A is that of the design to the digit; of case B the design states no curves, so the six types are ours; of "
-        "case C it states four rows of the measured tables, of which the three late ones are used"
-    ]
-    return Findings(checks=checks, tables=[table], notes=notes)
+    note = (
+        "case A is that of the design to the digit; of case B the design states no curves, so the six types are ours; "
+        "of case C it states four rows of the measured tables, of which the three late ones are used"
+    )
+    return Findings(checks=checks, tables=[table], notes=[note])

@@ -12,13 +12,12 @@ import pytest
 from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
-from sublet.domain.shape import packed
 from sublet.errors import Infeasible, InvalidValue, MissingData, UnknownName
-from sublet.perf.measured import goodput_model, measured_step_time
-from sublet.perf.speedup import Amdahl, PowerLaw, Table
+from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.planning.held import held_from
 from sublet.planning.rental import rental_plan
 from sublet.planning.rental_shapes import reclaim_slowdown
+from sublet.studies.boa_kinds import ROWS, measured_mix, offers_of
 
 AMDAHL, ROOT = Amdahl(parallel=0.8), PowerLaw(exponent=0.5)
 
@@ -222,62 +221,17 @@ def test_gpus_held_are_compound_poisson():
 
 # ---------------------------------------------------------------------- two kinds and spot, measured
 
-# The illustration in the notes on budget-optimal rental states prices, reclaims and results, but neither batches (8
-# times the initial ones), sizes (60, 60 and 2 epochs) nor widths: these are the round numbers that give its figures.
-MIX = {"cifar10": (66, 1024, 60 * 50_000), "deepspeech2": (12, 160, 60 * 4_074), "bert": (7, 96, 2 * 97_077)}
-NODES = {"T4": (4, 0.978), "A100": (8, 4.10)}
-ROWS = {  # USD per hour -> minutes; and the smallest budget
-    "T4 only": ({15: 16.7, 20: 15.6}, 11.9),
-    "A100 only": ({15: 8.7, 20: 5.6}, 12.1),
-    "both": ({10: 7.3, 15: 6.2, 20: 5.5}, 8.3),
-    "both + spot": ({6: 6.2, 10: 4.7, 15: 4.5, 20: 4.5}, 3.0),
-}
-
-
-def measured_speed(model, batch):
-    """Samples per second with a fixed global batch and as few accumulation steps as memory allows."""
-    rates = {}
-    for gpu, (gpus_per_node, _) in NODES.items():
-        step = measured_step_time(model, gpu, source="sia")
-        limits = goodput_model(model, source="sia").limits[gpu]
-        rates[gpu] = dict.fromkeys(range(1, 17), 0.0)
-        for gpus in (1, 2, 4, 8, 12, 16):
-            parts = max(1, math.ceil(batch / gpus / limits.max_local))
-            with_sync, without = step.times(packed(gpus, gpus_per_node), np.array([batch / gpus / parts]))
-            rates[gpu][gpus] = batch / float(with_sync[0] + (parts - 1) * without[0])
-    return Table(rates=rates)
-
-
 @pytest.fixture(scope="module")
 def mix():
     try:
-        speeds = {model: measured_speed(model, batch) for model, (_, batch, _) in MIX.items()}
+        return measured_mix()
     except MissingData:
         pytest.skip("the step times of Sia are not ours to ship")
-    # A reclaim costs 180 s and half of 300 s. Starts cost nothing here, so the 180 s are put into the checkpoints.
-    return [
-        Job(
-            id=f"{model}{at}",
-            submit_s=26_752.0 * (at > 0),
-            work=samples,
-            speed=speeds[model],
-            max_gpus=16,
-            model=model,
-            checkpoint_every_s=2 * 180.0 + 300.0,
-        )
-        for model, (count, _, samples) in MIX.items()
-        for at in range(count)
-    ]
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_two_kinds_and_spot_give_the_table_of_the_design(mix, row):
-    offers = [
-        offer(gpu, usd_per_gpu_h=usd * discount, gpus_per_node=size, market=market, hazard_per_h=hazard)
-        for gpu, (size, usd) in NODES.items()
-        for market, discount, hazard in ((Market.ON_DEMAND, 1.0, 0.0), (Market.SPOT, 0.35, 1 / 3))
-        if (gpu in row or "both" in row) and (market is Market.ON_DEMAND or "spot" in row)
-    ]
+    offers = offers_of(row)
     minutes, least = ROWS[row]
     for budget, expected in minutes.items():
         plan = rental_plan(mix, offers, budget)
