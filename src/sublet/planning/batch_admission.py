@@ -24,16 +24,16 @@ from sublet.solve.knapsack import best_split
 __all__ = ["Mode", "batch_plan", "due"]
 
 # J jobs, C widths
-STAY = 1e-9  # of a scaling factor: among equal splits, the one that moves fewest jobs
 MOVING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESIZING, Phase.STOPPING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """How often to decide, and what becomes of jobs that do not fit when they come."""
+    """How often to decide, what becomes of jobs that do not fit when they come, and what staying as it is adds."""
 
     every_s: float
     drop: bool
+    stickiness: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def batch_plan(snapshot: Snapshot, mode: Mode) -> Plan:
     warnings: dict[str, str] = {}
     for name, admitted in _admitted(draft, mode, warnings).items():
         pool = snapshot.pools[name]
-        for each, choice in zip(admitted, _split(admitted, pool, draft.most[name], snapshot.now_s), strict=True):
+        for each, choice in zip(admitted, _split(admitted, draft, pool, mode.stickiness), strict=True):
             draft.give(each.state, name, choice.gpus, batch=_batch(each.state, pool, choice.gpus))
     return draft.plan(ask_again_s=again_s, warnings=warnings)
 
@@ -124,7 +124,7 @@ def _newcomers(snapshot: Snapshot, mode: Mode, warnings: dict[str, str]) -> Iter
             yield state
 
 
-def _split(admitted: Sequence[_Admitted], pool: Pool, most: float, now_s: float) -> list[Runnable]:
+def _split(admitted: Sequence[_Admitted], draft: Draft, pool: Pool, stickiness: float) -> list[Runnable]:
     """A width for each, so that the sum of scaling factors is greatest."""
     if not admitted:
         return []
@@ -132,14 +132,14 @@ def _split(admitted: Sequence[_Admitted], pool: Pool, most: float, now_s: float)
     at = {gpus: number for number, gpus in enumerate(columns)}
     gain_JC = np.full((len(admitted), len(columns)), -np.inf)
     for job, each in enumerate(admitted):
-        done = each.state.done_at(now_s)
+        done = each.state.done_at(draft.snapshot.now_s)
         one = _one(each, pool, done)
         shape = each.state.shape
         for choice in each.widths:
-            stays = STAY if shape is not None and shape.gpus == choice.gpus else 0.0
-            gain_JC[job, at[choice.gpus]] = choice.rate / one + stays
+            stays = shape is not None and shape.gpus == choice.gpus
+            gain_JC[job, at[choice.gpus]] = choice.rate / one * (1.0 + stickiness * stays)
     needed = sum(each.widths[-1].gpus for each in admitted)
-    widths = best_split(gain_JC, int(min(most, needed)), sizes=columns).width_J.tolist()
+    widths = best_split(gain_JC, int(min(draft.most[pool.name], needed)), sizes=columns).width_J.tolist()
     return [next(c for c in each.widths if c.gpus == gpus) for each, gpus in zip(admitted, widths, strict=True)]
 
 

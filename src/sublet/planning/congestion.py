@@ -1,7 +1,8 @@
 """When not everybody can have what suits them best: the congestion price, at which they want what there is.
 
-Each GPU of a short pool costs every job the same surcharge per hour, raised until the wishes fit. All jobs shrink along
-their own curves, those that lose least by it first, and some go to another pool.
+Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
+curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a
+job has left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROUNDS = 4  # pools push jobs to one another
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fit:
-    """A shape (its column) or WAIT per job, and the surcharge of each pool in USD per GPU-hour."""
+    """A shape (its column) or WAIT per job, and the surcharge of each pool in USD per GPU-hour for the median job."""
 
     column_J: Ints
     surcharge_P: Floats
@@ -38,7 +39,7 @@ class Wishes:
 
     row_J: Ints  # where each job stands among those that were asked: some may have nowhere to go
     cost_JC: Floats
-    use_JC: Floats  # GPU-hours
+    use_JC: Floats  # GPU-hours, weighed by the work that is left
     gpus_JC: Floats
     site_JC: Ints
 
@@ -57,8 +58,11 @@ class Wishes:
         return gpus_P
 
 
-def wishes(options: Sequence[Options], most_P: Floats) -> Wishes:
-    """Those that could run on no more than `most_P` GPUs of a pool. Precondition: at least one job."""
+def wishes(options: Sequence[Options], work_J: Floats, most_P: Floats) -> Wishes:
+    """Those that could run on no more than `most_P` GPUs of a pool; `work_J` is what each has left, over its weight.
+
+    Precondition: at least one job, and all work above 0.
+    """
     shape = (len(options), max(len(each.cost_C) for each in options))
     cost_JC, use_JC = np.full(shape, np.inf), np.zeros(shape)
     gpus_JC, site_JC = np.zeros(shape), np.zeros(shape, dtype=np.intp)
@@ -70,6 +74,7 @@ def wishes(options: Sequence[Options], most_P: Floats) -> Wishes:
         gpus_JC[row, :count] = each.menu.gpus_C
         site_JC[row, :count] = each.menu.site_C
     row_J = np.flatnonzero(np.isfinite(cost_JC).any(axis=1))
+    use_JC *= (work_J / np.median(work_J))[:, None]
     return Wishes(
         row_J=row_J, cost_JC=cost_JC[row_J], use_JC=use_JC[row_J], gpus_JC=gpus_JC[row_J], site_JC=site_JC[row_J]
     )

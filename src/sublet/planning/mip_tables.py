@@ -73,30 +73,39 @@ def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Run
 
 def gains(state: JobState, pool: Pool, choices: Sequence[Runnable], done: float, aim: Aim) -> list[float]:
     """What each of these widths of one pool is worth; -inf where the job would never end."""
+    job, left = state.job, state.job.work - done
+    one = speed_of_one(state, pool, done, choices) if aim.objective == "throughput" else 1.0
+    worth = []
+    for choice in choices:
+        stays = _stays(state.shape, choice)
+        pause_s = 0.0 if stays else job.restart_s
+        if aim.objective == "throughput":
+            gain = choice.rate / one
+        elif aim.objective == "time-left":
+            gain = -(_seconds(state, pool, choice, done) + pause_s)
+        elif left <= 0.0:
+            gain = 1.0 if aim.objective == "remaining" else 0.0
+        elif aim.objective == "total":
+            gain = min(left, _progress(state, pool, choice, done, aim.horizon_s)) / job.work
+        else:
+            gain = min(1.0, _progress(state, pool, choice, done, aim.horizon_s - pause_s) / left)
+        worth.append(job.weight * (gain + aim.stickiness * abs(gain) if stays and gain > -math.inf else gain))
+    return worth
+
+
+def _progress(state: JobState, pool: Pool, choice: Runnable, done: float, seconds: float) -> float:
+    """Work done within so much time; of a speed with one phase that is plain, and asked for often."""
+    speed = state.job.speed
+    if not speed.ends:
+        return choice.rate * max(0.0, seconds)
+    return speed.work(pool.gpu, packed(choice.gpus, pool.gpus_per_node), done, max(0.0, seconds)) - done
+
+
+def _seconds(state: JobState, pool: Pool, choice: Runnable, done: float) -> float:
     job = state.job
-    if aim.objective == "throughput":
-        one = speed_of_one(state, pool, done, choices)
-        worth = [choice.rate / one for choice in choices]
-    else:
-        worth = [_worth(state, pool, choice, done, aim) for choice in choices]
-    return [
-        job.weight * (gain + aim.stickiness * abs(gain) if _stays(state.shape, choice) else gain)
-        for gain, choice in zip(worth, choices, strict=True)
-    ]
-
-
-def _worth(state: JobState, pool: Pool, choice: Runnable, done: float, aim: Aim) -> float:
-    job, spread = state.job, packed(choice.gpus, pool.gpus_per_node)
-    pause_s = 0.0 if _stays(state.shape, choice) else job.restart_s
-    left = job.work - done
-    if aim.objective == "time-left":
-        seconds = job.speed.seconds(pool.gpu, spread, done, job.work)
-        return -(seconds + pause_s) if math.isfinite(seconds) else -math.inf
-    if left <= 0.0:
-        return 1.0 if aim.objective == "remaining" else 0.0
-    if aim.objective == "total":
-        return min(left, job.speed.work(pool.gpu, spread, done, aim.horizon_s) - done) / job.work
-    return min(1.0, (job.speed.work(pool.gpu, spread, done, max(0.0, aim.horizon_s - pause_s)) - done) / left)
+    if not job.speed.ends:
+        return max(0.0, job.work - done) / choice.rate
+    return job.speed.seconds(pool.gpu, packed(choice.gpus, pool.gpus_per_node), done, job.work)
 
 
 def _stays(shape: Shape | None, choice: Runnable) -> bool:

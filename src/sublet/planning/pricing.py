@@ -14,6 +14,7 @@ from sublet.planning.congestion import WAIT, fit, wishes
 from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
 from sublet.planning.menu import Floats, Sites, menu_of, rents, sharers, sites_of
+from sublet.planning.ranking import arrival
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice, spending_rate
@@ -22,6 +23,7 @@ __all__ = ["LeastWork", "priced_plan"]
 
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 SELDOM = 10  # times as long until jobs without phases are asked again
+TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
 
 
@@ -42,19 +44,24 @@ class LeastWork:
         return (state.job.work - done) / gpu_rate / state.job.weight if gpu_rate else math.inf
 
 
-def priced_plan(snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], *, review_s: float) -> Plan:
+def priced_plan(
+    snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], *, review_s: float, patience_s: float = math.inf
+) -> Plan:
     """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
 
-    Where a pool is limited everybody is asked, for what one gives up another may use.
+    Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
+    `patience_s` ago come first then, in order of arrival.
     """
-    return _Pricing(snapshot, price_at, review_s).plan()
+    return _Pricing(snapshot, price_at, review_s, patience_s).plan()
 
 
 class _Pricing:
     """One decision in the making."""
 
-    def __init__(self, snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], review_s: float) -> None:
-        self.snapshot, self.now_s, self.review_s = snapshot, snapshot.now_s, review_s
+    def __init__(
+        self, snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], review_s: float, patience_s: float
+    ) -> None:
+        self.snapshot, self.now_s, self.review_s, self.patience_s = snapshot, snapshot.now_s, review_s, patience_s
         self.draft = Draft(snapshot)
         self.sites = sites_of(snapshot)
         self.price = price_at(self.sites)
@@ -97,10 +104,21 @@ class _Pricing:
         snapshot = self.snapshot
         if snapshot.budget.average is not None and spending_rate(snapshot) <= 0.0:
             return  # more was spent than will be made up for soon: nobody new starts
-        waiting = snapshot.waiting.by(self.rank)
+        waiting = self._in_line()
         if snapshot.left is not None:
             waiting = self._affordable(waiting, snapshot.left.usd)
         yield from _next_in_line(waiting, float(self.most_P.sum()))
+
+    def _in_line(self) -> Iterator[JobState]:
+        """Those that wait: first who came too long ago, in order of arrival, then the least work first."""
+        waiting = self.snapshot.waiting
+        due = set()
+        for state in waiting.by(arrival) if self.patience_s < math.inf else ():
+            if self.now_s - state.job.submit_s <= self.patience_s:
+                break
+            due.add(state.job.id)
+            yield state
+        yield from (state for state in waiting.by(self.rank) if state.job.id not in due)
 
     def _affordable(self, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
         """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
@@ -132,7 +150,8 @@ class _Pricing:
 
     def _share(self, asked: list[tuple[JobState, Options]]) -> None:
         """Everybody at once, within what can be held."""
-        every = wishes([options for _, options in asked], self.most_P)
+        work_J = np.array([max(TRIFLE_H, self.rank.after(state, state.done_at(self.now_s))) for state, _ in asked])
+        every = wishes([options for _, options in asked], work_J, self.most_P)
         able = set(every.row_J.tolist())
         for at, (state, _) in enumerate(asked):
             if at not in able:
@@ -141,14 +160,18 @@ class _Pricing:
         if not asked:
             return
         wanted_P = every.gpus(every.columns(np.zeros(len(self.sites))), len(self.sites))
-        rank_J = np.array([self.rank.after(state, state.done_at(self.now_s)) for state, _ in asked])
-        found = fit(every, rank_J, self._obtainable(wanted_P))
+        found = fit(every, self._ranks(asked, work_J[every.row_J]), self._obtainable(wanted_P))
         for (state, options), column in zip(asked, found.column_J.tolist(), strict=True):
             if column == WAIT:
                 self.draft.take(state, "there are not enough GPUs for all, and it has the most work left")
             else:
                 self._give(state, options, column)
         self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
+
+    def _ranks(self, asked: list[tuple[JobState, Options]], work_J: Floats) -> Floats:
+        """Who comes first when not all can run: the least work; but before all, those that have waited for too long."""
+        age_J = self.now_s - np.array([state.job.submit_s for state, _ in asked])
+        return np.where(age_J > self.patience_s, -age_J, work_J)
 
     def _obtainable(self, wanted_P: Floats) -> Floats:
         """GPUs of each pool that can be held together, if this many are wanted: money goes to one or to another."""

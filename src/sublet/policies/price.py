@@ -16,7 +16,13 @@ class Price:
     """Sublet's own: one price of time that meets the budget, one surcharge per pool that is short."""
 
     review_s: float = 60.0  # how often running jobs are looked at when nothing is short
+    patience_s: float = 86_400.0  # when not all can run, who came longer ago than this comes first
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""
-        return priced_plan(snapshot, lambda sites: price_of_time(snapshot, sites), review_s=self.review_s)
+        return priced_plan(
+            snapshot,
+            lambda sites: price_of_time(snapshot, sites),
+            review_s=self.review_s,
+            patience_s=self.patience_s,
+        )
