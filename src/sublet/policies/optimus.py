@@ -57,12 +57,13 @@ class Optimus:
         widths, free = [0] * len(group), gpus
         gains: list[tuple[float, int, float, Iterator[float]]] = []  # (-seconds saved, job, seconds then, and wider)
         for number, state in enumerate(group):
-            need = state.job.min_gpus
+            over = state.shape is not None and state.remaining_at(now_s) <= 0.0  # its end is on its way: let it be
+            need = state.shape.gpus if over and state.shape is not None else state.job.min_gpus
             if need <= free:
                 widths[number], free = need, free - need
                 left_s = self.left_s(state.job, pool, state.done_at(now_s))
                 here_s, then_s = next(left_s), next(left_s, math.inf)
-                if then_s < here_s:
+                if then_s < here_s and not over:
                     gains.append((then_s - here_s, number, then_s, left_s))
         heapq.heapify(gains)
         while gains and free > 0:

@@ -32,7 +32,7 @@ def golden() -> Findings:
 
 def theory(quick: bool, tell: Tell) -> Findings:
     """The cases A, B and C: budget within 1 %, mean time within 99 % confidence, and at the exact bound of the run."""
-    count = 500 if quick else 20_000
+    count = 500 if quick else 5_000
     checks: list[Check] = []
     rows = []
     for key, budgets in BUDGETS.items():

@@ -138,7 +138,7 @@ def compare(key: Key, published_s: Mapping[str, int]) -> Comparison:
 # ---------------------------------------------------------------------- the study
 
 
-def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - the signature of a study
+def _run(quick: bool, tell: Tell) -> Findings:
     published = published_times()
     keys = [key for key in published if key[1] == QUICK_LOAD or not quick]
     started_s = time.process_time()
