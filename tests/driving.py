@@ -13,6 +13,7 @@ from sublet.domain.actions import (
     SetTimer,
     StartJob,
     StopJob,
+    TellUser,
 )
 from sublet.domain.budget import UNLIMITED
 from sublet.domain.events import (
@@ -62,7 +63,9 @@ class Driver:
         for action in actions:
             if isinstance(action, SetTimer):
                 self.timers[action.timer] = action.at_s
-            elif not (isinstance(action, StopJob) and not action.resumable):
+            elif isinstance(action, TellUser) or (isinstance(action, StopJob) and not action.resumable):
+                continue  # these are not answered
+            else:
                 self.open.append(action)
         return actions
 
@@ -95,6 +98,7 @@ class Driver:
                 return self.tell(JobStopped(now_s, order.job_id, order.generation, self.done(order.job_id)))
             case MakePlan():
                 assert policy is not None
+                self.now_s = self.kernel.now_s  # a plan is of the instant of its snapshot
                 return self.plan(policy.decide(self.kernel.snapshot()))
         raise AssertionError(order)
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sublet.domain.job import Job
-from sublet.domain.quantity import at_least
+from sublet.domain.quantity import at_least, positive
 
 __all__ = ["Arrivals", "Demand", "kind_of"]
 
@@ -24,6 +24,10 @@ class Arrivals:
     like: Job
     jobs: float
     work: float  # of one job, the mean
+
+    def __post_init__(self) -> None:
+        at_least("jobs", self.jobs, 0.0)
+        positive("work", self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

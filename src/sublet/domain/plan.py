@@ -132,6 +132,7 @@ class Snapshot:
     spent: Money
     most_nodes: int | None  # over all offers, once the purse runs out; None = no such limit
     reserved: Money  # kept back so that every node can be given up within the purse; zero without one
+    woken: bool  # a plan asked to be asked again, and the time has come
     began_s: float  # when the budget began to count
     allowed: Money | None  # what the aim of the budget has come to since then; None without one
     expected: Demand | None  # a forecast that every policy may use, if there is one

@@ -52,6 +52,7 @@ class Kernel:
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
         self._changed = 0  # value of `seen` at the last event that calls for a plan; 0 = none does
         self._wake_s: float | None = None
+        self._woken = False  # the time that a plan asked for has come, and no plan was made since
         self._planned_s, self._plans_now = -1.0, 0  # when the last plan was made, and how many at that instant
         self._spent_s: float | None = None  # when the purse will be spent at today's burn
         self._expected = expected
@@ -118,6 +119,7 @@ class Kernel:
             spent=self.ledger.spent(self.now_s),
             most_nodes=self.supply.most_nodes,
             reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
+            woken=self._woken,
             began_s=self.began_s,
             allowed=None if self.supply.budget.aim is None else self.ledger.allowed(self.now_s),
             expected=self._expected,
@@ -146,6 +148,7 @@ class Kernel:
         self._end(self._known(event))
 
     def _end(self, state: JobState) -> None:
+        self._warned.discard(state.job.id)
         self.tenancy.end(state)
         self.tenancy.serve_lines()
         self._changed = self.seen
@@ -239,7 +242,7 @@ class Kernel:
         if purpose == "retry":
             self.supply.retry(offer_id)
         elif self._wake_s is not None and event.at_s >= self._wake_s:
-            self._wake_s = None
+            self._wake_s, self._woken = None, True
         else:
             return  # a timer that was set anew since
         self._changed = self.seen
@@ -281,7 +284,7 @@ class Kernel:
             what = "plans at one instant"
             raise PlanRefused(what, needed=self._plans_now, available=MOST_PLANS_AT_ONCE, now_s=self.now_s)
         if event.seen >= self._changed:
-            self._changed = 0
+            self._changed, self._woken = 0, False
         self.cluster.packing = event.plan.packing
         self._apply(event.plan)
         self.supply.wish(event.plan.hold)

@@ -17,7 +17,7 @@ from sublet.domain.shape import packed
 from sublet.planning.batch_scaling import BatchScaling
 from sublet.planning.draft import Draft
 from sublet.planning.mip_plan import next_tick_s, stranded
-from sublet.planning.mip_tables import Runnable, runnable, speed_of_one
+from sublet.planning.mip_tables import Runnable, runnable, runs_at_all, speed_of_one
 from sublet.planning.ranking import arrival
 from sublet.solve.knapsack import best_split
 
@@ -85,7 +85,7 @@ def _admitted(draft: Draft, mode: Mode, warnings: dict[str, str]) -> Mapping[str
         names = sorted(groups, key=lambda name: -draft.most[name] / (len(groups[name]) + 1))
         if _join(state, names, groups, free, draft, state.done):
             continue
-        if not any(runnable(state, pool, draft.most[name], state.done) for name, pool in snapshot.pools.items()):
+        if not any(runs_at_all(state, pool, draft.most[name], state.done) for name, pool in snapshot.pools.items()):
             if max(draft.most.values()) >= state.job.min_gpus:
                 warnings[state.job.id] = _unfit(state, snapshot)
         elif mode.drop:

@@ -10,7 +10,7 @@ takes more GPUs. A batch fixed at submission is a range of one.
 >>> step = RingStep(alpha_s=3e-3, beta_s=2e-4, gradient_bytes=244e6, intra_bytes_per_s=1e10, inter_bytes_per_s=1e10)
 >>> speed = BatchScaling(step={"T4": step}, batches=doubling(32, 2048), max_local={"T4": 256})
 >>> [(k, speed.batch("T4", (k,)), round(speed.factor("T4", (k,)), 2)) for k in (1, 2, 3, 4)]
-[(1, 256, 1.0), (2, 512, 1.38), (3, 512, 1.55), (4, 1024, 2.38)]
+[(1, 256, 1.0), (2, 512, 1.38), (3, 512, 1.55), (4, 1024, 2.39)]
 >>> speed.fixed(2048).least_gpus("T4", 10)
 8
 """

@@ -58,9 +58,12 @@ def boa_widths(
     apps = {}
     for kind, arrivals in expected.kinds.items():
         menu = menu_of(arrivals.like, sites)
-        if len(menu.shapes):
-            apps[kind] = _App(menu=menu, hours_EC=menu.hours(arrivals.work), per_h=arrivals.jobs / expected.hours)
+        hours_EC = menu.hours(arrivals.work)
+        if arrivals.jobs and len(menu.shapes) and np.isfinite(hours_EC).any(axis=1).all():
+            apps[kind] = _App(menu=menu, hours_EC=hours_EC, per_h=arrivals.jobs / expected.hours)
     best: tuple[float, list[Ints]] | None = None
+    if not apps:
+        return None
     for _ in range(DRAWS if any(len(app.hours_EC) > 1 for app in apps.values()) else 1):
         lengths = [int(rng.integers(1, math.ceil(len(app.hours_EC) / LONGEST_BLOCK) + 1)) for app in apps.values()]
         found = _glued(list(apps.values()), lengths, rent, usd_per_h)
@@ -96,6 +99,8 @@ def _glued(
     gpus_XC = np.concatenate(
         [np.tile(_padded(app.menu.gpus_C[None], most, 1.0), (len(b), 1)) for app, b in zip(apps, blocks, strict=True)]
     )
+    if not np.isfinite(hours_XC).any(axis=1).all():
+        return None  # no width gets through all epochs of a block
     rate_X = np.repeat([app.per_h for app in apps], [len(block_BC) for block_BC in blocks])
     line = frontier(Curves.from_tables(hours_XC, rent * gpus_XC * hours_XC), rate_X)
     first_I = np.cumsum([0, *(len(block_BC) for block_BC in blocks)])

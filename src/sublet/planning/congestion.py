@@ -1,8 +1,8 @@
 """When not everybody can have what suits them best: the congestion price, at which they want what there is.
 
 Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
-curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a
-job has left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
+curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
+left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 from sublet.planning.menu import Floats, Ints
 from sublet.planning.to_go import Options
+from sublet.solve.mip import Coupled, best_moves
 
 __all__ = ["WAIT", "Fit", "Wishes", "fit", "wishes"]
 
+Bools = npt.NDArray[np.bool_]
 WAIT = -1
-HALVINGS = 48  # of the range of a surcharge: from the highest that matters down to a part in 1e14
-ROUNDS = 4  # pools push jobs to one another
+TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
+LEAST = 1e-6  # of the same: less moves nobody
+CLOSE = 1e-3  # relative: what is left over is filled afterwards
+TOLERANCE = 0.002  # of the saving, where jobs are assigned to several pools
 
 # J jobs, C shapes (padded: infinite cost), P pools
 
@@ -83,47 +87,72 @@ def wishes(options: Sequence[Options], work_J: Floats, most_P: Floats) -> Wishes
 def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
-    Cost: O(J C) some hundred times.
+    Pools that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    integer program. Cost: O(J C) a few dozen times, and that program.
     """
     pools = len(most_P)
+    column_J = all_wishes.columns(np.zeros(pools))
+    short_P = all_wishes.gpus(column_J, pools) > most_P
+    if not short_P.any():
+        return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
     surcharge_P = np.zeros(pools)
-    column_J = all_wishes.columns(surcharge_P)
-    for _ in range(ROUNDS):
-        short = np.flatnonzero(all_wishes.gpus(column_J, pools) > most_P)
-        if not len(short):
-            break
-        for pool in short.tolist():
-            surcharge_P[pool] = _surcharge(all_wishes, surcharge_P, pool, most_P[pool])
+    for _ in range(pools):  # those that are pushed out of one pool may make another one short
+        surcharge_P = np.where(short_P, _surcharge(all_wishes, short_P, most_P), 0.0)
         column_J = all_wishes.columns(surcharge_P)
+        over_P = all_wishes.gpus(column_J, pools) > most_P
+        if not (over_P & ~short_P).any():
+            break
+        short_P |= over_P
+    if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
+        column_J = _assigned(all_wishes, surcharge_P, rank_J, most_P)
     column_J = _trimmed(all_wishes, column_J, rank_J, most_P)
     return Fit(column_J=_filled(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
 
 
-def _surcharge(all_wishes: Wishes, surcharge_P: Floats, pool: int, most: float) -> float:
-    """The least at which no more is wanted of this pool than there is, or beyond which nothing changes."""
-    trial_P = surcharge_P.copy()
+def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
+    """The least at which no more is wanted of these pools together than there is, or beyond which nothing changes."""
+    most = float(most_P[short_P].sum())
 
     def fits(surcharge: float) -> bool:
-        trial_P[pool] = surcharge
-        return bool(all_wishes.gpus(all_wishes.columns(trial_P), len(trial_P))[pool] <= most)
+        column_J = all_wishes.columns(np.where(short_P, surcharge, 0.0))
+        return bool(all_wishes.gpus(column_J, len(most_P))[short_P].sum() <= most)
 
-    low = surcharge_P[pool]
-    finite = np.isfinite(all_wishes.cost_JC) & (all_wishes.use_JC > 0)
-    high = 2.0 * float((all_wishes.cost_JC[finite] / all_wishes.use_JC[finite]).max(initial=1.0))
-    for _ in range(HALVINGS):
+    counts_JC = np.isfinite(all_wishes.cost_JC) & (all_wishes.use_JC > 0)
+    high = 2.0 * float((all_wishes.cost_JC[counts_JC] / all_wishes.use_JC[counts_JC]).max(initial=1.0))
+    for _ in range(TRIES):
         if fits(high):
             break
         high *= 4.0
     else:
-        return high
-    floor = high * 1e-6
-    low = max(low, floor)
+        return high  # not even at their most efficient do all fit: some will wait
+    low = high * LEAST
     if fits(low):
-        return float(low)
-    while high > low * (1 + 1e-3):
+        return low
+    while high > low * (1 + CLOSE):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return float(high)
+    return high
+
+
+def _assigned(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Floats) -> Ints:
+    """The least cost, surcharge included, that fits every pool; as few as possible wait, and these rank behind."""
+    cost_JC = all_wishes.cost_JC + np.where(
+        np.isinf(all_wishes.cost_JC), 0.0, surcharge_P[all_wishes.site_JC] * all_wishes.use_JC
+    )
+    saved_JC = np.nanmax(np.where(np.isfinite(cost_JC), cost_JC, np.nan), axis=1, keepdims=True) - cost_JC
+    scale = float(np.where(np.isfinite(saved_JC), saved_JC, 0.0).max(initial=1e-9)) * len(rank_J)
+    place_J = np.empty(len(rank_J))
+    place_J[np.argsort(rank_J, kind="stable")] = np.arange(len(rank_J))
+    wait_J1 = -scale * (2.0 - place_J / len(rank_J))[:, None]
+    nothing_J1 = np.zeros((len(rank_J), 1), dtype=np.intp)
+    ample = int(all_wishes.gpus_JC.max(axis=1).sum())
+    asked = Coupled.from_tables(
+        np.concatenate((wait_J1, saved_JC), axis=1),
+        [int(min(most, ample)) for most in most_P],
+        sizes=np.concatenate((nothing_J1, all_wishes.gpus_JC.astype(np.intp)), axis=1),
+        pools=np.concatenate((nothing_J1, all_wishes.site_JC), axis=1),
+    )
+    return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
 
 def _trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
@@ -161,7 +190,7 @@ def _filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) 
 
 
 def _best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
-    fits_C: npt.NDArray[np.bool_] = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
+    fits_C: Bools = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
     cost_C = np.where(fits_C, all_wishes.cost_JC[job], np.inf)
     best = int(cost_C.argmin())
     return best if np.isfinite(cost_C[best]) else WAIT

@@ -8,7 +8,8 @@ from sublet.planning.to_go import Options
 
 __all__ = ["in_time"]
 
-DOUBLINGS = 24  # of the value of a job's time: beyond that money no longer counts
+STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
+FINER = 6  # halvings of the last step
 SAFETY = 0.95  # of the time that is left: speeds are estimates, and GPUs come late
 
 
@@ -21,20 +22,22 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
     if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
         return plain, ""
     hurried = plain
-    for doubling in range(1, DOUBLINGS + 1):
-        hurried = options_at(value_of_time * 2.0**doubling)
+    for step in range(1, STEPS + 1):
+        hurried = options_at(value_of_time * STEP**step)
         if hurried.hours_C[hurried.best] <= SAFETY * left_h:
-            low, high = doubling - 1.0, float(doubling)
-            for _ in range(DOUBLINGS // 4):
+            low, high = step - 1.0, float(step)
+            for _ in range(FINER):
                 middle = (low + high) / 2
-                tried = options_at(value_of_time * 2.0**middle)
+                tried = options_at(value_of_time * STEP**middle)
                 if tried.hours_C[tried.best] <= SAFETY * left_h:
                     hurried, high = tried, middle
                 else:
                     low = middle
             return hurried, ""
     fastest_h = float(hurried.hours_C[hurried.best])
+    if fastest_h <= left_h:
+        return hurried, ""  # with nothing to spare
     return plain, (
         f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {hurried.menu.shapes[hurried.best]}, takes "
-        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h / SAFETY:,.2f} h from now could be"
+        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h:,.2f} h from now could be"
     )

@@ -13,7 +13,7 @@ from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.mip_plan import next_tick_s, stranded
-from sublet.planning.mip_tables import Runnable, runnable, speed_of_one
+from sublet.planning.mip_tables import Runnable, runnable, runs_at_all, speed_of_one
 from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 
@@ -80,7 +80,7 @@ def _that_run(draft: Draft, warnings: dict[str, str]) -> Iterator[JobState]:
     for state in snapshot.waiting.by(arrival):
         if state.job.min_gpus > max(draft.most.values()):
             continue  # supply fell, or was never enough: it does not keep the others from running
-        if any(runnable(state, pool, draft.most[name], state.done) for name, pool in snapshot.pools.items()):
+        if any(runs_at_all(state, pool, draft.most[name], state.done) for name, pool in snapshot.pools.items()):
             yield state
         else:
             warnings[state.job.id] = stranded(state, list(snapshot.pools))
@@ -102,7 +102,7 @@ def _widths(group: Sequence[JobState], pool: Pool, most: float, now_s: float, fi
         widths = runnable(state, pool, most, done)
         if not widths:
             continue
-        at = first(state, widths, free)
+        at = what_it_asked_for(state, widths, free) if done >= state.job.work else first(state, widths, free)
         if at < 0:
             break
         given[number], free = widths[at].gpus, free - widths[at].gpus

@@ -62,12 +62,15 @@ def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
         return draft.plan()
     table, warnings = _table(draft, states, aim)
     chosen, why = _chosen(draft, table, rules)
-    moves = [(state, *table.columns[column]) for state, column in zip(states, chosen, strict=True)]
-    for state, pool, gpus in sorted(moves, key=lambda move: move[2] > move[0].gpus):  # those that give come first
+    runs_J = [bool((gain_C[1:] > -np.inf).any()) for gain_C in table.gain_JC]
+    moves = [(state, *table.columns[column], runs) for state, column, runs in zip(states, chosen, runs_J, strict=True)]
+    for state, pool, gpus, runs in sorted(moves, key=lambda move: move[2] > move[0].gpus):  # those that give come first
         if gpus:
             draft.give(state, pool, gpus, f"{why}, it gains most here")
         else:
-            draft.take(state, f"{why}, others gain more from its GPUs")
+            draft.take(
+                state, f"{why}, others gain more from its GPUs" if runs else "no GPUs that it runs on can be had"
+            )
     return draft.plan(ask_again_s=next_tick_s(snapshot.now_s, rules.every_s), warnings=warnings)
 
 

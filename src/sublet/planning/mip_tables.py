@@ -24,7 +24,7 @@ from sublet.domain.shape import Shape, packed
 from sublet.errors import InvalidValue
 from sublet.planning.widths import useful_widths
 
-__all__ = ["Aim", "Objective", "Runnable", "gains", "runnable", "speed_of_one"]
+__all__ = ["Aim", "Objective", "Runnable", "gains", "runnable", "runs_at_all", "speed_of_one"]
 
 Objective = Literal["remaining", "throughput", "total", "time-left"]
 FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the faster one, and whoever came first
@@ -63,6 +63,12 @@ def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runn
         widths = sorted({*widths, shape.gpus})
     rated = ((gpus, job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done)) for gpus in widths)
     return [Runnable(pool.name, gpus, rate) for gpus, rate in rated if rate > 0.0]
+
+
+def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
+    """Whether there is a width at which its speed is above 0; it stops at the first."""
+    widths = useful_widths(state.job, pool.gpus_per_node, most)
+    return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
 
 
 def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:

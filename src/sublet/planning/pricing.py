@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
 from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.planning.cluster_split import Claim, split
 from sublet.planning.congestion import WAIT, fit, wishes
 from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
@@ -17,7 +17,7 @@ from sublet.planning.menu import Floats, Sites, menu_of, rents, sharers, sites_o
 from sublet.planning.ranking import arrival
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
-from sublet.planning.value_of_time import TimePrice, spending_rate
+from sublet.planning.value_of_time import TimePrice
 
 __all__ = ["LeastWork", "priced_plan"]
 
@@ -76,7 +76,10 @@ class _Pricing:
     def plan(self) -> Plan:
         asked = [(state, options) for state in self._asked() if (options := self._options(state)).any]
         if asked and self.limited:
-            self._share(asked)
+            if any(self.rent[0]):
+                self._share(asked)
+            else:
+                self._split(asked)
         else:
             for state, options in asked:
                 self._give(state, options, options.best)
@@ -99,11 +102,9 @@ class _Pricing:
 
     def _asked(self) -> Iterator[JobState]:
         """Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one."""
-        if self.limited or self.now_s % self.review_s == 0.0:
+        if self.limited or self.snapshot.woken:
             yield from self.snapshot.active.values()
         snapshot = self.snapshot
-        if snapshot.budget.average is not None and spending_rate(snapshot) <= 0.0:
-            return  # more was spent than will be made up for soon: nobody new starts
         waiting = self._in_line()
         if snapshot.left is not None:
             waiting = self._affordable(waiting, snapshot.left.usd)
@@ -118,7 +119,13 @@ class _Pricing:
                 break
             due.add(state.job.id)
             yield state
-        yield from (state for state in waiting.by(self.rank) if state.job.id not in due)
+        yield from (
+            state for state in waiting.by(self.rank) if state.job.id not in due and not self._just_stopped(state)
+        )
+
+    def _just_stopped(self, state: JobState) -> bool:
+        """Whether it gave its GPUs up at this very instant: to start it again at once would go round in circles."""
+        return self.limited and state.generation > 0 and state.held_since_s >= self.now_s
 
     def _affordable(self, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
         """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
@@ -168,6 +175,29 @@ class _Pricing:
                 self._give(state, options, column)
         self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
 
+    def _split(self, asked: list[tuple[JobState, Options]]) -> None:
+        """The same where nothing is saved by leaving a GPU idle."""
+        claims = [self._claim(state, options) for state, options in asked]
+        found = split(claims, self.most_P)
+        for (state, options), column in zip(asked, found.column_J.tolist(), strict=True):
+            if column == WAIT:
+                self.draft.take(state, "others make more of the GPUs, or have less left to do")
+            else:
+                self._give(state, options, column)
+        self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.price_P, strict=True) if nu > 0}
+
+    def _claim(self, state: JobState, options: Options) -> Claim:
+        done = state.done_at(self.now_s)
+        held = WAIT if state.shape is None else options.menu.column.get(state.shape, WAIT)
+        return Claim(
+            options=options,
+            done=done,
+            work=state.job.work,
+            left_h=max(TRIFLE_H, self.rank.after(state, done)),
+            held=held,
+            pinned=state.shape is not None and (state.held_since_s >= self.now_s or state.as_of_s > self.now_s),
+        )
+
     def _ranks(self, asked: list[tuple[JobState, Options]], work_J: Floats) -> Floats:
         """Who comes first when not all can run: the least work; but before all, those that have waited for too long."""
         age_J = self.now_s - np.array([state.job.submit_s for state, _ in asked])
@@ -179,25 +209,36 @@ class _Pricing:
         if snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None:
             return self.most_P
         wanted = {site.pool: math.ceil(gpus) for site, gpus in zip(self.sites, wanted_P, strict=True)}
-        nodes = nodes_to_hold(snapshot, wanted)
-        pools = [snapshot.pools[site.pool] for site in self.sites]
-        have = [sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node for pool in pools]
-        return np.array(have, dtype=np.float64)
+        have = self._gpus_held(wanted)
+        short = sum(max(0, wanted[pool] - have[pool]) for pool in wanted)
+        if short and len(wanted) > 1:  # what one pool has not got another may have
+            more = {pool: have[pool] if have[pool] < gpus else gpus + short for pool, gpus in wanted.items()}
+            have = self._gpus_held(more)
+        return np.array([have[site.pool] for site in self.sites], dtype=np.float64)
+
+    def _gpus_held(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        nodes, pools = nodes_to_hold(self.snapshot, wanted), self.snapshot.pools
+        return {
+            name: sum(nodes[offer_id] for offer_id in pools[name].offer_ids) * pools[name].gpus_per_node
+            for name in wanted
+        }
 
     def _give(self, state: JobState, options: Options, column: int) -> None:
         shape = options.menu.shapes[column]
         if shape == state.shape:
             return
         hours = float(options.hours_C[column])
-        money = float(options.cost_C[column]) - hours * self.price.of(state)
+        money = float(options.cost_C[column]) - hours * options.value_of_time
         why = f"{hours:.2f} h for about USD {max(0.0, money):.2f}: the least at USD {self.price.usd_per_h:.2f} per hour"
         self.draft.give(state, shape.pool, shape.gpus, why)
 
 
 def _next_in_line(waiting: Iterator[JobState], room: float) -> Iterator[JobState]:
+    overtakers = 0
     for state in waiting:
         if room <= 0:
-            break
+            overtakers += 1
+            if overtakers > OVERTAKERS:
+                break
         room -= state.job.min_gpus
         yield state
-    yield from islice(waiting, OVERTAKERS)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import Shape
-from sublet.planning.pollux_fitness import KEEP, intact_shape, most_tried, restart_factor
+from sublet.planning.pollux_fitness import KEEP, Discount, intact_shape, widest_guess
 from sublet.solve.mip import Coupled, best_moves
 
 __all__ = ["Rate", "best_choices", "sia_widths"]
@@ -23,14 +23,16 @@ Rate = Callable[[JobState, Pool, int, float], float]  # (job, pool, GPUs, now) -
 PAUSED_COST = -10.0  # of the choice that a job is just moving to: it is left alone
 
 
-def best_choices(
+def best_choices(  # noqa: PLR0913 - jobs, pools, and how to weigh them
     group: Sequence[JobState],
     pools: Mapping[str, Pool],
     most: Mapping[str, float],
     now_s: float,
     *,
     rate: Rate,
+    discount: Discount,
     power: float,
+    growth: float,
     waiting_cost: float,
 ) -> list[Shape | None]:
     """A shape for each job, None for those that wait: the choices with the least sum of costs.
@@ -39,7 +41,7 @@ def best_choices(
     """
     wanted = sum(state.job.max_gpus for state in group)
     capacity = {name: int(min(most[name], wanted)) for name in pools}
-    rows = [_costs(state, pools, capacity, now_s, rate, power) for state in group]
+    rows = [_costs(state, pools, capacity, now_s, rate, discount, power, growth) for state in group]
     order = {name: at for at, name in enumerate(pools)}
     shapes = sorted({shape for row in rows for shape in row}, key=lambda shape: (order[shape.pool], shape.gpus))
     if not shapes:
@@ -50,10 +52,15 @@ def best_choices(
         sizes=[0, *(shape.gpus for shape in shapes)],
         pools=[0, *(order[shape.pool] for shape in shapes)],
     )
-    column = {shape: at for at, shape in enumerate(shapes, start=1)}
-    held = [intact_shape(state) for state in group]
-    start = [column[shape] if shape is not None and shape in row else 0 for shape, row in zip(held, rows, strict=True)]
-    return [shapes[at - 1] if at else None for at in best_moves(asked, start=start).column_J.tolist()]
+    column_J = asked.gain_JC.argmax(axis=1)
+    if not asked.allows(column_J):  # not everyone can have what is best for it
+        column = {shape: at for at, shape in enumerate(shapes, start=1)}
+        held = [intact_shape(state) for state in group]
+        start = [
+            column[shape] if shape is not None and shape in row else 0 for shape, row in zip(held, rows, strict=True)
+        ]
+        column_J = best_moves(asked, start=start).column_J
+    return [shapes[at - 1] if at else None for at in column_J.tolist()]
 
 
 def sia_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
@@ -65,13 +72,20 @@ def sia_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
 
 
 def _costs(
-    state: JobState, pools: Mapping[str, Pool], capacity: Mapping[str, int], now_s: float, rate: Rate, power: float
+    state: JobState,
+    pools: Mapping[str, Pool],
+    capacity: Mapping[str, int],
+    now_s: float,
+    rate: Rate,
+    discount: Discount,
+    power: float,
+    growth: float,
 ) -> dict[Shape, float]:
-    """By shape; nobody grows to more than twice what it has tried, on whatever kind."""
+    """By shape, those that the job can run in."""
     job, held = state.job, intact_shape(state)
     if held is not None and held.gpus <= capacity[held.pool] and now_s < state.as_of_s:
         return {held: PAUSED_COST}
-    limit = max(2 * most_tried(state, now_s), held.gpus if held is not None else 0, job.min_gpus)
+    limit = widest_guess(state, now_s, growth)
     rates = {
         Shape(name, gpus): rate(state, pool, gpus, now_s)
         for name, pool in pools.items()
@@ -79,7 +93,7 @@ def _costs(
     }
     rates = {shape: speed for shape, speed in rates.items() if speed > 0.0}
     worst = min(rates.values(), default=1.0)
-    factor = restart_factor(state, now_s) if held in rates else 1.0
+    factor = discount(state, now_s) if held in rates else 1.0
     return {
         shape: (speed / worst * (1.0 + KEEP if shape == held else factor)) ** power for shape, speed in rates.items()
     }

@@ -26,6 +26,7 @@ class Options:
     """The shapes that a job could take now; infinite where it cannot run."""
 
     menu: Menu
+    value_of_time: float  # USD per hour of this job
     cost_C: Floats  # USD to the end, with its time as USD
     now_C: Floats  # hours until the end of this phase
     hours_C: Floats  # hours to the end
@@ -62,7 +63,7 @@ def options_of(
     if phase < len(menu.rate_EC) - 1:
         after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P, sharers_P)  # near enough, and seldom new
         cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
-    return Options(menu=menu, cost_C=cost_C, now_C=now_C, hours_C=hours_C)
+    return Options(menu=menu, value_of_time=value_of_time, cost_C=cost_C, now_C=now_C, hours_C=hours_C)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
+from sublet.errors import Infeasible
 from sublet.planning.menu import Floats, Menu, Rents, Sites, menu_of, rents
 from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
@@ -84,7 +85,7 @@ def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
     """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts."""
     demand, aim = snapshot.expected, snapshot.budget.aim
     hours = 0.0 if demand is None else demand.hours
-    if demand is None:
+    if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     rent_P = rents(snapshot, listed=True)
     line, _, _ = _frontier(None, demand, sites, rent_P)
@@ -125,13 +126,15 @@ def _frontier(
     """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
     before_h = SILENT_H
     weight_of_forecast = 0.0
-    if expected is not None and expected.hours > 0 and expected.kinds:
-        jobs = sum(kind.jobs for kind in expected.kinds.values())
+    jobs = 0.0 if expected is None else sum(kind.jobs for kind in expected.kinds.values())
+    if expected is not None and expected.hours > 0 and jobs > 0:
         before_h = max(TRUSTED_H, TRUSTED_JOBS * expected.hours / jobs)
         weight_of_forecast = before_h / expected.hours
     kinds: dict[Hashable, tuple[Job, float, float]] = {}
     for demand, weight in ((expected, weight_of_forecast), (arrived, 1.0)):
         for key, kind in demand.kinds.items() if demand is not None and weight else ():
+            if not kind.jobs:
+                continue
             like, jobs, work = kinds.get(key, (kind.like, 0.0, 0.0))
             kinds[key] = (like, jobs + weight * kind.jobs, work + weight * kind.jobs * kind.work)
     rows = [(like, jobs, _curve(like, work / jobs, sites, rent_P)) for like, jobs, work in kinds.values()]
@@ -166,5 +169,8 @@ def _book(menu: Menu, work: float, rent_P: Rents) -> tuple[Floats, Floats]:
     phases = Phases.from_tables(
         menu.hours(work)[None], rent_C[None], restart=menu.restart_C[None], start=menu.start_C[None]
     )
-    hulls = plan_book(phases).curves.hulls
+    try:
+        hulls = plan_book(phases).curves.hulls
+    except Infeasible:  # there is a phase that nothing on offer gets through
+        return np.zeros(0), np.zeros(0)
     return hulls.time_V, hulls.cost_V

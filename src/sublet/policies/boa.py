@@ -28,8 +28,14 @@ class Boa:
         """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
         draft = Draft(snapshot)
         sites, rent_P = sites_of(snapshot), rents(snapshot)
-        site_at = min(range(len(sites)), key=lambda at: (draft.most[sites[at].pool] <= 0, rent_P[at]))
-        site = sites[site_at : site_at + 1]  # it knows one kind of GPU
+        everyone = sorted([*snapshot.active.values(), *snapshot.waiting.by(arrival)], key=lambda state: state.seq)
+
+        def drawbacks(at: int) -> tuple[bool, int, float]:
+            stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)
+            return draft.most[sites[at].pool] <= 0, stuck, rent_P[at]
+
+        site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
+        site = sites[site_at : site_at + 1]
         rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.aim
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
@@ -37,6 +43,8 @@ class Boa:
         pool, price = site[0].pool, constant_price(snapshot, site) if self.exact else None
 
         def wanted(state: JobState) -> int:
+            if not menu_of(state.job, site).shapes:
+                return 0
             if price is not None:
                 return exact_width(state, menu_of(state.job, site), price, rent, snapshot.now_s)
             widths = (table or {}).get(kind_of(state.job))
@@ -44,7 +52,6 @@ class Boa:
                 return state.job.gpus
             return widths[menu_of(state.job, site).phase(state.done_at(snapshot.now_s))]
 
-        everyone = sorted([*snapshot.active.values(), *snapshot.waiting.by(arrival)], key=lambda state: state.seq)
         free = draft.most[pool]
         others = []
         for state in everyone:

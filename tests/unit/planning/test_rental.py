@@ -221,6 +221,7 @@ def test_gpus_held_are_compound_poisson():
 
 # ---------------------------------------------------------------------- two kinds and spot, measured
 
+
 @pytest.fixture(scope="module")
 def mix():
     try:

@@ -1,0 +1,157 @@
+"""What a job knows of its own speed when nobody measured it before: it learns where it runs, and guesses the rest.
+
+This is how jobs of Sia (SOSP 2023) begin. One that never ran knows nothing, and takes a GPU of any kind for as good as
+another. Then it fits Pollux's model of the step time to what it has seen on each kind. Where it has seen nothing the
+model is hopeful: an exchange costs nothing before two GPUs were tried, and a network is little slower than the inside
+of a node. A kind that it never ran on is reckoned from one that it did, by what a single GPU of each can do.
+
+The measured tables are the truth, of which each job sees only rows that it ran. It is for comparison with published
+runs: every other policy, and Sia unless told otherwise, plans with the job's own speed.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from sublet.domain.plan import JobState, Phase, Pool
+from sublet.domain.shape import Spread, packed
+from sublet.perf.batch import Floats
+from sublet.perf.goodput import Goodput
+from sublet.perf.measured import goodput_model
+from sublet.perf.phased import Phased
+from sublet.perf.steptime import PolluxStep
+
+__all__ = ["Learned", "step_from_rows"]
+
+Rows = frozenset[tuple[Spread, int]]  # where it ran, and with which local batch
+NETWORK_PRIOR = 1.1  # an unseen network is this much slower than the inside of a node
+
+
+class Learned:
+    """The notebook of all jobs of one run: how fast each would expect to be, from what it has seen so far.
+
+    `most_batch` is the largest global batch that is reckoned with, by job: for Sia's planner that is the one its user
+    asked for, though the job itself may go further. `gpus_per_node` is by kind; an unseen kind is reckoned from the
+    first of these that was seen. Calls must come in order of time: each looks where the job is now.
+    """
+
+    def __init__(self, most_batch: Mapping[str, int], gpus_per_node: Mapping[str, int]) -> None:
+        self._most_batch, self._gpus_per_node = most_batch, gpus_per_node
+        self._seen: dict[str, dict[str, Rows]] = {}  # job -> kind -> rows
+        self._looked_s: dict[str, float] = {}
+
+    def __call__(self, state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
+        """Work per second that the job expects of so many GPUs of this pool."""
+        job = state.job
+        if self._looked_s.get(job.id) != now_s:
+            self._looked_s[job.id] = now_s
+            self._look(state, now_s)
+        seen = self._seen.get(job.id)
+        if not seen:
+            return 1.0 if gpus == job.min_gpus else 0.0
+        known = pool.gpu if pool.gpu in seen else next(kind for kind in self._gpus_per_node if kind in seen)
+        speed = _expected(job.model, known, self._most_batch[job.id], seen[known])
+        rate = speed.rate(known, packed(gpus, self._gpus_per_node[known]), state.done_at(now_s))
+        return rate * _single(job.model, pool.gpu) / _single(job.model, known)
+
+    def _look(self, state: JobState, now_s: float) -> None:
+        """Note what it has trained with since it came here."""
+        if state.phase is not Phase.RUNNING or now_s <= state.as_of_s:
+            return
+        model = goodput_model(state.job.model, source="sia")
+        ends = model.efficiency.ends
+        phase = min(bisect_right(ends, state.done_at(now_s)), len(ends) - 1)
+        local = _local_batch(state.job.model, state.gpu, state.spread, phase)
+        if not local:
+            return
+        seen = self._seen.setdefault(state.job.id, {})
+        rows = {(state.spread, local)}
+        if state.gpu not in seen:  # it began with the smallest batch
+            limits = model.limits[state.gpu]
+            rows.add((state.spread, max(limits.min_local, math.ceil(limits.initial / state.gpus))))
+        seen[state.gpu] = seen.get(state.gpu, frozenset()) | rows
+
+
+def step_from_rows(gpus: Floats, nodes: Floats, local: Floats, step_s: Floats, compute_s: Floats) -> PolluxStep:
+    """Pollux's model without overlap, from few rows and hopeful about the rest.
+
+    Precondition: at least one row, finite times. A single local batch leaves half of the compute time to what does not
+    grow with it; a single number of GPUs leaves all of the exchange to what does not grow with them.
+    """
+    if len(np.unique(local)) == 1:
+        alpha_c_s = float(compute_s.mean()) / 2
+        beta_c_s = alpha_c_s / float(local[0])
+    else:
+        alpha_c_s, beta_c_s = _line(local, compute_s, compute_s)
+    inside, between = (nodes == 1) & (gpus > 1), nodes > 1
+    exchange_s = step_s - compute_s
+    alpha_r_s, beta_r_s = _line(gpus[inside] - 2, exchange_s[inside], step_s[inside])
+    alpha_n_s, beta_n_s = _line(gpus[between] - 2, exchange_s[between], step_s[between])
+    if not between.any():
+        alpha_n_s, beta_n_s = NETWORK_PRIOR * alpha_r_s, NETWORK_PRIOR * beta_r_s
+    return PolluxStep(
+        alpha_c_s=alpha_c_s,
+        beta_c_s=beta_c_s,
+        alpha_n_s=alpha_n_s,
+        beta_n_s=beta_n_s,
+        alpha_r_s=alpha_r_s,
+        beta_r_s=beta_r_s,
+        gamma=1.0,
+    )
+
+
+def _line(x: Floats, y: Floats, scale: Floats) -> tuple[float, float]:
+    """Intercept and slope, both 0 or more, with the least squared error relative to `scale`; flat if x never varies."""
+    if not len(x):
+        return 0.0, 0.0
+    one, slope, goal = 1.0 / scale, x / scale, y / scale
+    flat = max(0.0, float(one @ goal / (one @ one)))
+    if np.ptp(x) == 0.0:
+        return flat, 0.0
+    alpha, beta = np.linalg.lstsq(np.column_stack([one, slope]), goal, rcond=None)[0].tolist()
+    if beta <= 0.0:
+        return flat, 0.0
+    return (alpha, beta) if alpha >= 0.0 else (0.0, max(0.0, float(slope @ goal / (slope @ slope))))
+
+
+# What jobs of one model have in common is worked out once.
+
+
+@cache
+def _expected(model: str, gpu: str, most_batch: int, rows: Rows) -> Phased:
+    """The goodput of a job that has seen these rows."""
+    truth = goodput_model(model, source="sia")
+    table = []
+    for spread, local in sorted(rows):
+        full_s, compute_s = truth.step[gpu].times(spread, np.array([float(local)]))
+        table.append((sum(spread), len(spread), local, full_s[0], compute_s[0]))
+    columns = np.array(table, dtype=np.float64).T
+    limits = truth.limits[gpu]
+    return Goodput(
+        step={gpu: step_from_rows(*columns[:, np.isfinite(columns[3])])},
+        limits={gpu: replace(limits, largest=max(most_batch, limits.initial))},
+        efficiency=truth.efficiency,
+        unit=truth.unit,
+    ).speed()
+
+
+@cache
+def _local_batch(model: str, gpu: str, spread: Spread, phase: int) -> int:
+    """What a GPU gets in this phase; 0 if it cannot run there."""
+    choice = goodput_model(model, source="sia").choice(gpu, spread, phase)
+    return choice.local_batch if choice is not None else 0
+
+
+@cache
+def _single(model: str, gpu: str) -> float:
+    """Samples per second of one GPU with the largest local batch that was measured."""
+    step = goodput_model(model, source="sia").step[gpu]
+    limits = goodput_model(model, source="sia").limits[gpu]
+    full_s, _ = step.times((1,), np.array([float(limits.max_local)]))
+    return float(limits.max_local / full_s[0])

@@ -1,0 +1,98 @@
+"""The census of jobs: exact while they are few, and never far behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sublet.domain.demand import Demand, kind_of
+from sublet.domain.events import JobCancelled, JobFinished
+from sublet.kernel.census import Census
+from sublet.perf.speedup import Amdahl, Linear
+from tests.driving import Driver
+from tests.strategies import a_job, an_offer
+
+LAG = 1 / 64
+kinds = st.sampled_from([{"model": "a"}, {"model": "b"}, {"speed": Amdahl(parallel=0.5)}, {"weight": 2.0}])
+jobs = st.lists(
+    st.tuples(kinds, st.sampled_from([1.0, 7.0, 100.0]), st.sampled_from([0.0, 1.0, 3600.0])), min_size=1, max_size=300
+)
+
+
+def arrive(census, drawn):
+    """Note them one by one; yields the time, and the jobs so far, after each."""
+    now_s, so_far = 500.0, []
+    for number, (facts, work, wait_s) in enumerate(drawn):
+        now_s += wait_s
+        so_far.append(a_job(f"j{number}", submit_s=now_s, work=work, **facts))
+        census.note(so_far[-1], now_s)
+        yield now_s, so_far
+
+
+@given(jobs)
+def test_the_census_is_a_true_count_of_nearly_all_jobs_at_every_moment(drawn):
+    census = Census()
+    for now_s, so_far in arrive(census, drawn):
+        counted = round(sum(kind.jobs for kind in census.demand.kinds.values()))
+        assert len(so_far) * (1 - LAG) - 1 < counted <= len(so_far)
+        true = Demand.from_jobs(so_far[:counted], (so_far[counted - 1].submit_s - 500.0) / 3600)
+        assert {key: kind.jobs for key, kind in census.demand.kinds.items()} == {
+            key: kind.jobs for key, kind in true.kinds.items()
+        }
+        assert now_s >= 500.0
+    for key, kind in census.demand.kinds.items():
+        assert kind_of(kind.like) == key
+        assert kind.work == pytest.approx(true.kinds[key].work)
+
+
+@given(jobs.filter(lambda drawn: len(drawn) <= 64))
+def test_the_first_jobs_are_counted_at_once_and_their_hours_begin_with_the_first(drawn):
+    census = Census()
+    for _, so_far in arrive(census, drawn):
+        counted = Counter(map(kind_of, so_far))
+        assert {key: kind.jobs for key, kind in census.demand.kinds.items()} == counted
+    assert census.demand.hours == pytest.approx((so_far[-1].submit_s - so_far[0].submit_s) / 3600)
+
+
+def test_what_follows_from_the_count_is_worked_out_seldom():
+    """A new Demand, by which plans are kept, is made once for every sixty-fourth part that is added."""
+    census = Census()
+    made = []
+    for number in range(20_000):
+        census.note(a_job(f"j{number}", work=1.0), float(number))
+        if not made or census.demand is not made[-1]:
+            made.append(census.demand)
+    assert len(made) < 64 + 64 * 6  # 64 to 20,000 is a factor of 313, and 313 = (1 + 1/64) ** 370
+
+
+def test_jobs_that_have_ended_still_count_for_what_is_to_be_expected():
+    driver = Driver([an_offer("o")])
+    driver.submit(a_job("a", work=3.0), a_job("b", work=5.0))
+    driver.tell(JobFinished(10.0, "a"))
+    driver.tell(JobCancelled(20.0, "b"))
+    (kind,) = driver.kernel.snapshot().arrived.kinds.values()
+    assert (kind.jobs, kind.work) == (2, 4.0)
+
+
+def test_before_the_first_job_nothing_is_known():
+    seen = Driver([an_offer("o")]).kernel.snapshot()
+    assert seen.arrived.kinds == {}
+    assert seen.arrived.hours == 0.0
+    assert seen.expected is None
+
+
+@pytest.mark.parametrize("fields", [{"work": 9.0}, {"submit_s": 9.0}, {"gpus": 2}, {"deadline_s": 9.0}, {"group": "g"}])
+def test_size_time_and_request_make_no_other_kind(fields):
+    plain = {"speed": Linear(), "max_gpus": 4}
+    assert kind_of(a_job(**{**plain, **fields})) == kind_of(a_job("z", **plain))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"weight": 2.0}, {"model": "m"}, {"max_gpus": 5}, {"restart_s": 1.0}, {"speed": Amdahl(parallel=0.1)}]
+)
+def test_whatever_changes_the_choice_of_a_shape_makes_another_kind(fields):
+    plain = {"speed": Linear(), "max_gpus": 4}
+    assert kind_of(a_job(**{**plain, **fields})) != kind_of(a_job("z", **plain))

@@ -1,0 +1,205 @@
+"""What is on the menu: every shape with its true speed, its rent, and its part of a node that is not full."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sublet.domain.budget import Limit
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape, packed
+from sublet.kernel.kernel import Kernel
+from sublet.perf.phased import Phased
+from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
+from sublet.planning.menu import MANY, menu_of, rents, sharers, sites_of
+from tests import strategies
+from tests.driving import Driver
+from tests.strategies import a_job, an_offer
+
+
+def on_demand(offer_id="o", gpus=4, usd_per_h="4", **fields):
+    return an_offer(offer_id, gpus=gpus, usd_per_h=usd_per_h, market=Market.ON_DEMAND, **fields)
+
+
+def menu(job, *offers, **facts):
+    return menu_of(job, sites_of(Kernel(offers or [on_demand()], **facts).snapshot()))
+
+
+def phased(ends, exponents):
+    """Phase i scales as the number of GPUs to the power exponents[i]; each hashes as itself."""
+    return Phased(ends=tuple(ends), rates=lambda gpu, spread: [(1 + i) * sum(spread) ** x for i, x in exponents])
+
+
+@st.composite
+def phased_jobs(draw):
+    """Up to four phases; the work may end inside any of them, or beyond the last."""
+    steps = draw(st.lists(st.sampled_from([10.0, 60.0, 500.0]), min_size=1, max_size=4))
+    exponents = list(enumerate(draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in steps))
+    low = draw(st.integers(1, 5))
+    work = draw(st.sampled_from([1.0, 10.0, 69.0, 70.0, 333.0, 2500.0]))
+    speed = phased(np.cumsum(steps), exponents)
+    return a_job(work=work, speed=speed, gpus=low, min_gpus=low, max_gpus=draw(st.integers(low, 14)))
+
+
+# ---------------------------------------------------------------------- speed
+
+
+@given(phased_jobs(), st.sampled_from([1, 2, 4]))
+def test_the_phases_of_a_job_take_together_what_its_speed_says(job, size):
+    found = menu(job, on_demand(gpus=size))
+    hours_C = found.hours(job.work).sum(axis=0)
+    for shape, hours in zip(found.shapes, hours_C, strict=True):
+        true_s = job.speed.seconds("T4", packed(shape.gpus, size), 0.0, job.work)
+        assert hours * 3600 == pytest.approx(true_s, rel=1e-9)
+
+
+@given(phased_jobs(), st.floats(0.0, 1.0))
+def test_from_anywhere_the_rest_of_this_phase_and_the_next_ones_are_what_is_left(job, part):
+    found = menu(job)
+    done = part * job.work
+    phase = found.phase(done)
+    assert phase == job.speed.phase(done)
+    left = found.work_left(phase, done, job.work)
+    later_EC = found.hours(job.work)[phase + 1 :]
+    for column, shape in enumerate(found.shapes):
+        hours = left / found.rate_EC[phase, column] + later_EC[:, column].sum()
+        true_s = job.speed.seconds("T4", packed(shape.gpus, 4), done, job.work)
+        assert hours * 3600 == pytest.approx(true_s, rel=1e-9, abs=1e-9)
+
+
+@given(strategies.jobs(most=1), strategies.offers(), st.data())
+def test_every_shape_is_one_that_the_job_may_have_within_the_quota(jobs, offers, data):
+    (job,) = jobs
+    quotas = {offer.pool: data.draw(st.integers(0, 12)) for offer in offers if data.draw(st.booleans())}
+    found = menu(job, *offers, quotas=quotas)
+    assert len(set(found.shapes)) == len(found.shapes)
+    assert [found.column[shape] for shape in found.shapes] == list(range(len(found.shapes)))
+    size = {offer.pool: offer.gpus_per_node for offer in offers}
+    for shape, gpus, spare in zip(found.shapes, found.gpus_C, found.spare_C, strict=True):
+        assert job.min_gpus <= shape.gpus <= min(job.max_gpus, quotas.get(shape.pool, math.inf))
+        assert gpus == shape.gpus
+        assert 0 <= spare < size[shape.pool]
+        assert (gpus + spare) % size[shape.pool] == 0
+    for pool in size:  # the least that it can run on is always there
+        if job.min_gpus <= quotas.get(pool, math.inf):
+            assert Shape(pool, job.min_gpus) in found.column
+
+
+def test_a_kind_of_gpu_on_which_a_job_cannot_run_is_not_on_its_menu():
+    job = a_job(speed=Linear(kinds={"A100": 3.0}), gpus=2)
+    both = menu(job, on_demand("t", gpu="T4"), on_demand("a", gpu="A100"))
+    assert {shape.pool for shape in both.shapes} == {"A100x4:on-demand"}
+    none = menu(job, on_demand("t", gpu="T4"))
+    assert none.shapes == ()
+    assert none.rate_EC.shape == none.hours(5.0).shape == (1, 0)
+
+
+def test_widths_that_were_not_measured_are_left_out():
+    job = a_job(speed=Table(rates={"T4": {2: 3.0, 4: 5.0}}), max_gpus=12)
+    assert [shape.gpus for shape in menu(job).shapes] == [2, 3, 4]
+
+
+def test_reclaims_slow_spot_nodes_down_the_more_the_more_nodes_there_are():
+    facts = {"restart_s": 180.0, "checkpoint_every_s": 300.0}
+    job = a_job(speed=Linear(), gpus=1, max_gpus=16, **facts)
+    spot = menu(job, an_offer(gpus=4, hazard_per_h=1 / 3))
+    steady = menu(job, on_demand(hazard_per_h=1 / 3))
+    lost_per_h = (300 / 2 + 180) / 3600 / 3  # of one node
+    for shape, rate in zip(spot.shapes, spot.rate_EC[0], strict=True):
+        nodes = math.ceil(shape.gpus / 4)
+        there = steady.rate_EC[0, steady.column[Shape("T4x4:on-demand", shape.gpus)]]
+        assert there == pytest.approx(shape.gpus * 3600)
+        assert rate == pytest.approx(there * (1 - nodes * lost_per_h))
+
+
+def test_nodes_that_are_taken_faster_than_a_job_restarts_are_no_choice():
+    job = a_job(max_gpus=8, gpus=1, restart_s=1800.0, checkpoint_every_s=60.0)
+    found = menu(job, an_offer(gpus=4, hazard_per_h=1.5))  # 0.76 of the time on one node, more than all on two
+    assert {shape.gpus for shape in found.shapes} == {1, 2, 3, 4}
+
+
+def test_boot_and_restart_are_waited_for_at_the_start_and_only_the_restart_later():
+    found = menu(a_job(restart_s=60.0), on_demand(boot_s=120.0))
+    assert found.start_C.tolist() == [180 / 3600]
+    assert found.restart_C.tolist() == [60 / 3600]
+
+
+# ---------------------------------------------------------------------- kinds
+
+
+def test_jobs_of_one_kind_have_one_menu_however_large_and_whenever_they_come():
+    sites = sites_of(Kernel([on_demand()]).snapshot())
+    first = a_job("a", work=5.0, speed=Amdahl(parallel=0.9), gpus=1, max_gpus=8)
+    again = a_job("b", submit_s=70.0, work=9.0, speed=Amdahl(parallel=0.9), gpus=3, max_gpus=8, weight=2.0)
+    assert menu_of(first, sites) is menu_of(again, sites)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"speed": PowerLaw(exponent=0.9)},
+        {"speed": Amdahl(parallel=0.9, kinds={"T4": 2.0})},
+        {"max_gpus": 9},
+        {"min_gpus": 2, "gpus": 2},
+        {"restart_s": 1.0},
+        {"checkpoint_every_s": 1.0},
+        {"checkpoint_write_s": 1.0},
+    ],
+)
+def test_jobs_that_differ_in_anything_that_matters_do_not_share_a_menu(fields):
+    sites = sites_of(Kernel([on_demand()]).snapshot())
+    plain = {"speed": Amdahl(parallel=0.9), "max_gpus": 8}
+    assert menu_of(a_job(**plain), sites) is not menu_of(a_job(**{**plain, **fields}), sites)
+
+
+# ---------------------------------------------------------------------- money
+
+
+def test_rent_is_that_of_the_cheapest_offer_that_can_be_had():
+    cheap, dear = on_demand("cheap", usd_per_h="4", pool="p"), on_demand("dear", usd_per_h="6", pool="p")
+    kernel = Kernel([cheap, dear])
+    assert rents(kernel.snapshot()) == (1.0,)
+    kernel.handle(PriceChanged(0.0, "cheap", Price.from_usd_per_h("8")))
+    assert rents(kernel.snapshot()) == (1.5,)
+    assert rents(kernel.snapshot(), listed=True) == (1.0,)
+    kernel.handle(AvailabilityChanged(1.0, "dear", 0))
+    assert rents(kernel.snapshot()) == (2.0,)
+    kernel.handle(AvailabilityChanged(2.0, "cheap", 0))
+    assert rents(kernel.snapshot()) == (1.5,)  # what there would be
+
+
+def test_what_is_owned_costs_nothing_more():
+    owned = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=2)})
+    assert rents(owned.snapshot()) == (0.0,)
+    more = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=3)})
+    assert rents(more.snapshot()) == (1.0,)
+
+
+def test_a_job_alone_pays_for_whole_nodes_and_one_among_many_for_its_gpus():
+    found = menu(a_job(max_gpus=8), on_demand(gpus=4))
+    by_width = {shape.gpus: column for column, shape in enumerate(found.shapes)}
+    alone, few, many = (found.pay(10.0, (1.0,), (n,)) for n in (1.0, 2.0, math.inf))
+    assert [alone[by_width[k]] for k in (1, 2, 3, 4, 8)] == [14.0, 14.0, 14.0, 14.0, 18.0]
+    assert [few[by_width[k]] for k in (1, 2, 3, 4, 8)] == [12.5, 13.0, 13.5, 14.0, 18.0]
+    assert [many[by_width[k]] for k in (1, 2, 3, 4, 8)] == [11.0, 12.0, 13.0, 14.0, 18.0]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 3 * MANY))
+def test_sharers_are_the_jobs_in_a_pool_down_to_a_power_of_two(count):
+    driver = Driver([on_demand()])
+    jobs = [a_job(f"j{n}") for n in range(count)]
+    driver.submit(*jobs)
+    if jobs:
+        driver.plan(Plan(shapes={job.id: Shape("T4x4:on-demand", 1) for job in jobs}, hold={"o": count}))
+    (found,) = sharers(driver.kernel.snapshot())
+    assert math.log2(found) == int(math.log2(found))
+    assert found <= max(1, count)
+    assert found > min(count, MANY) / 2
