@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -19,12 +20,21 @@ from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice
 
-__all__ = ["LeastWork", "priced_plan"]
+__all__ = ["Knows", "LeastWork", "priced_plan"]
 
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 SELDOM = 10  # times as long until jobs without phases are asked again
+NEWCOMER_H = 0.1  # GPU-hours, beside what it has had
 TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
+
+
+class Knows(StrEnum):
+    """What is believed of the work that a job has left, where GPUs of a cluster are shared out by it."""
+
+    WORK = "work"  # what it declared
+    PROGRESS = "progress"  # only what it has had so far: as much again, by a rule of thumb
+    NOTHING = "nothing"  # all jobs alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +55,34 @@ class LeastWork:
 
 
 def priced_plan(
-    snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], *, review_s: float, patience_s: float = math.inf
+    snapshot: Snapshot,
+    price_at: Callable[[Sites], TimePrice],
+    *,
+    review_s: float,
+    patience_s: float = math.inf,
+    knows: Knows = Knows.WORK,
 ) -> Plan:
     """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
 
     Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
     `patience_s` ago come first then, in order of arrival.
     """
-    return _Pricing(snapshot, price_at, review_s, patience_s).plan()
+    return _Pricing(snapshot, price_at, review_s, patience_s, knows).plan()
 
 
 class _Pricing:
     """One decision in the making."""
 
     def __init__(
-        self, snapshot: Snapshot, price_at: Callable[[Sites], TimePrice], review_s: float, patience_s: float
+        self,
+        snapshot: Snapshot,
+        price_at: Callable[[Sites], TimePrice],
+        review_s: float,
+        patience_s: float,
+        knows: Knows,
     ) -> None:
         self.snapshot, self.now_s, self.review_s, self.patience_s = snapshot, snapshot.now_s, review_s, patience_s
+        self.knows = knows
         self.draft = Draft(snapshot)
         self.sites = sites_of(snapshot)
         self.price = price_at(self.sites)
@@ -193,10 +214,19 @@ class _Pricing:
             options=options,
             done=done,
             work=state.job.work,
-            left_h=max(TRIFLE_H, self.rank.after(state, done)),
+            left_h=max(TRIFLE_H, self._left_h(state, done)),
+            sure=self.knows is Knows.WORK,
             held=held,
             pinned=state.shape is not None and (state.held_since_s >= self.now_s or state.as_of_s > self.now_s),
         )
+
+    def _left_h(self, state: JobState, done: float) -> float:
+        """GPU-hours that a job still needs, over its weight: as declared, or else as much again as it has had."""
+        if self.knows is Knows.WORK:
+            return self.rank.after(state, done)
+        if self.knows is Knows.PROGRESS:
+            return (state.attained_gpu_s(self.now_s) / 3600 + NEWCOMER_H) / state.job.weight
+        return 1.0 / state.job.weight
 
     def _ranks(self, asked: list[tuple[JobState, Options]], work_J: Floats) -> Floats:
         """Who comes first when not all can run: the least work; but before all, those that have waited for too long."""

@@ -86,6 +86,7 @@ class Outcome:
     restarts: float  # per job, first starts not counted
     decision_ms: float  # CPU time, mean
     worst_decision_ms: float
+    paused: float = math.nan  # share of the GPU time held that is lost to starts and changes; NaN = not published
 
 
 # siasosp23/artifacts aaf7a0de, run anew on workload 1 of two sets.
@@ -239,6 +240,7 @@ def measured(setting: Setting, name: str, policy: Policy) -> Outcome:
         makespan_h=run.metrics.makespan_s / 3600,
         gpu_hours=_gpu_hours(run, setting.cloud.physics.round_s),
         restarts=run.metrics.rescales / len(rows),
+        paused=run.metrics.paused_gpu_hours / run.metrics.used_gpu_hours,
         decision_ms=1000 * fmean(timed.took_s),
         worst_decision_ms=1000 * max(timed.took_s),
     )
