@@ -24,15 +24,13 @@ from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["TimePrice", "constant_price", "price_of_time", "spending_rate"]
+__all__ = ["TRUSTED_H", "TimePrice", "constant_price", "price_of_time", "spending_rate"]
 
 SECONDS_PER_H = 3600.0
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
-TRUSTED_H = 24.0  # and as much as a day, for what was counted in part of one tells little of the rest
+TRUSTED_H = 72.0  # and as much as three days, for days differ, and part of one tells little of the rest
 SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any job had gone before
-SOONEST_H, LATEST_H = 48.0, 168.0  # a surplus or debt is made up for over as long as the budget has counted, in these
-# bounds: sooner, and every busy day would move the price; later, and a wrong forecast would cost for weeks
-
+MAKE_UP_H = 168.0  # a surplus or debt is made up for within a week: sooner, and every busy day would move the price
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 TRIFLE = 1e-9  # relative
 SHARED = math.inf  # in the long run nodes are full: what is not shows in what is spent
@@ -55,13 +53,15 @@ class TimePrice:
         return state.job.weight * self.usd_per_h * (1.0 + side)
 
 
-def price_of_time(snapshot: Snapshot, sites: Sites) -> TimePrice:
+def price_of_time(snapshot: Snapshot, sites: Sites, trusted_h: float = TRUSTED_H) -> TimePrice:
     """At which the rest of the budget pays for what is to come, by the forecast and by what was seen.
+
+    A forecast weighs as much as having counted for `trusted_h`.
 
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
     """
     rent_P = rents(snapshot, listed=True)
-    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, sites, rent_P)
+    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, sites, rent_P, trusted_h)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
@@ -88,7 +88,7 @@ def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     rent_P = rents(snapshot, listed=True)
-    line, _, _ = _frontier(None, demand, sites, rent_P)
+    line, _, _ = _frontier(None, demand, sites, rent_P, 0.0)
     return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), rent_P)
 
 
@@ -96,9 +96,7 @@ def spending_rate(snapshot: Snapshot) -> float:
     """USD per hour to spend from now on, so that the long run comes out right; infinite without a limit."""
     budget, rate = snapshot.budget, math.inf
     if budget.aim is not None and snapshot.allowed is not None:
-        elapsed_h = (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-        make_up_h = min(max(SOONEST_H, elapsed_h), LATEST_H)
-        rate = max(0.0, budget.aim.usd_per_h + (snapshot.allowed - snapshot.spent).usd / make_up_h)
+        rate = max(0.0, budget.aim.usd_per_h + (snapshot.allowed - snapshot.spent).usd / MAKE_UP_H)
     if budget.until_s is not None and snapshot.left is not None:
         lasts_h = (budget.until_s - snapshot.now_s) / SECONDS_PER_H
         rate = min(rate, max(0.0, snapshot.left.usd) / lasts_h if lasts_h > 0 else 0.0)
@@ -121,14 +119,14 @@ def _bounded(price: TimePrice, rent_P: Rents) -> TimePrice:
 
 @lru_cache(maxsize=32)
 def _frontier(
-    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: Rents
+    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: Rents, trusted_h: float
 ) -> tuple[Frontier | None, float, float]:
     """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
     before_h = SILENT_H
     weight_of_forecast = 0.0
     jobs = 0.0 if expected is None else sum(kind.jobs for kind in expected.kinds.values())
     if expected is not None and expected.hours > 0 and jobs > 0:
-        before_h = max(TRUSTED_H, TRUSTED_JOBS * expected.hours / jobs)
+        before_h = max(trusted_h, TRUSTED_JOBS * expected.hours / jobs)
         weight_of_forecast = before_h / expected.hours
     kinds: dict[Hashable, tuple[Job, float, float]] = {}
     for demand, weight in ((expected, weight_of_forecast), (arrived, 1.0)):

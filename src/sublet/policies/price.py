@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.pricing import Knows, priced_plan
-from sublet.planning.value_of_time import price_of_time
+from sublet.planning.value_of_time import TRUSTED_H, price_of_time
 
 __all__ = ["Price"]
 
@@ -18,13 +18,14 @@ class Price:
     review_s: float = 60.0  # how often running jobs are looked at when nothing is short
     patience_s: float = 86_400.0  # when not all can run, who came longer ago than this comes first
 
+    trusted_h: float = TRUSTED_H  # a forecast weighs as much as having counted for so long
     knows: Knows = Knows.WORK  # of the work that jobs have left, on a cluster that is shared out by it
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""
         return priced_plan(
             snapshot,
-            lambda sites: price_of_time(snapshot, sites),
+            lambda sites: price_of_time(snapshot, sites, self.trusted_h),
             review_s=self.review_s,
             patience_s=self.patience_s,
             knows=self.knows,
