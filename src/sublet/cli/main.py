@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from sublet import __version__
+from sublet.cli.advise import advise
 from sublet.cli.compare import compare
 from sublet.cli.offers import offers
 from sublet.cli.plan import plan
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (simulate, compare, plan, study, workloads, profiles, offers, traces, policies):
+for verb in (simulate, compare, plan, advise, study, workloads, profiles, offers, traces, policies):
     app.command()(verb)
 
 

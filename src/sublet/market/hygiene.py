@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sublet.domain.offer import Market
 
-__all__ = ["Listing", "Quarantined", "sorted_out"]
+__all__ = ["Listing", "Quarantined", "outlived", "sorted_out"]
 
 FAR_OUT = 5.0  # times above or below the usual price
 AGREEMENT = 2.0  # two clouds within this factor confirm one another
@@ -32,6 +34,11 @@ HOST_USD_PER_VCPU_H = 0.05  # a vCPU with its memory on demand: m5, n2 and Dv5 m
 DEEPEST_DISCOUNT = 0.08  # AWS, Azure and GCP advertise spot at up to 90 or 91 % off
 ROUNDING_USD_PER_H = 0.0001  # AWS states spot prices with four decimals, on-demand with five
 PLAUSIBLE_USD_PER_GPU_H = (0.02, 100.0)  # a GeForce 3060 costs 0.05, a B300 26
+STALE_DAYS = {  # against the newest price of the list: list prices change once in years, spot prices every week
+    Market.ON_DEMAND: 400,
+    Market.SPOT: 120,
+}
+NO_HISTORY: Mapping[str, float] = MappingProxyType({})
 FRACTIONS_LISTED_AS_WHOLE = {  # Azure documents what part of an A10 these get; price lists say 1
     "Standard_NV6ads_A10_v5": "1/6",
     "Standard_NV12ads_A10_v5": "1/3",
@@ -85,6 +92,29 @@ def sorted_out(listings: Iterable[Listing]) -> tuple[list[Listing], list[Quarant
     believed = _far_out(sound, out)
     out.sort(key=lambda entry: (entry.listing.line, entry.listing.market))
     return believed, out
+
+
+def outlived(
+    listings: Sequence[Listing], before_usd_per_h: Mapping[str, float] = NO_HISTORY
+) -> tuple[list[Listing], list[Quarantined]]:
+    """Of prices that are believed, those that still hold: not older than the newest by much, and not a sudden jump.
+
+    `before_usd_per_h` is what offers cost before, by id; five times away from that is a slip, in either direction.
+    """
+    newest = max((date.fromisoformat(day) for day in {listing.as_of for listing in listings}), default=date.min)
+    age_days = {day: (newest - date.fromisoformat(day)).days for day in {listing.as_of for listing in listings}}
+    holds: list[Listing] = []
+    out: list[Quarantined] = []
+    for listing in listings:
+        days, before = age_days[listing.as_of], before_usd_per_h.get(listing.id, listing.usd_per_h)
+        if days > STALE_DAYS[listing.market]:
+            out.append(Quarantined(listing, f"stale: {days} days older than the newest price of the list"))
+        elif not before / FAR_OUT < listing.usd_per_h < before * FAR_OUT:
+            jump = f"from USD {before:.4g} to {listing.usd_per_h:.4g} per hour"
+            out.append(Quarantined(listing, f"jumped {jump} since the price before"))
+        else:
+            holds.append(listing)
+    return holds, out
 
 
 def _fault(listing: Listing, on_demand: Listing | None) -> str:

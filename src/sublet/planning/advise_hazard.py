@@ -1,0 +1,66 @@
+"""How often spot nodes are taken back, from traces in which they were: per cloud and kind where known, else the middle.
+
+A cloud does not publish this, and few have measured it; so the answer comes with its source and its range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from sublet.errors import MissingData
+from sublet.market.hazard import trace_hazard
+from sublet.market.traces import TRACES, load_trace
+
+__all__ = ["Reclaims", "reclaims_of"]
+
+LONGEST = ("bamboo-p3", "bamboo-gcp", "skynomad-h100", "spothedge-gcp1")  # one trace for each cloud and kind
+BUNDLED = ("bamboo-p3", "bamboo-gcp")  # held for hours and lost: what stands for clouds and kinds without a trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaims:
+    """Nodes lost per node-hour, with a range in which it may lie, and how many go at once."""
+
+    per_h: float
+    low_per_h: float
+    high_per_h: float
+    at_once: float
+    source: str
+
+
+@cache
+def reclaims_of(cloud: str, gpu: str) -> Reclaims:
+    """What was measured for this kind on this cloud, else the geometric mean of what was measured at all."""
+    for name in LONGEST:
+        if TRACES[name].cloud == cloud and TRACES[name].gpu == gpu and (found := _measured(name)) is not None:
+            return found
+    seen = [found for name in BUNDLED if (found := _measured(name)) is not None]
+    return Reclaims(
+        per_h=math.exp(sum(math.log(found.per_h) for found in seen) / len(seen)),
+        low_per_h=min(found.low_per_h for found in seen),
+        high_per_h=max(found.high_per_h for found in seen),
+        at_once=min(found.at_once for found in seen),
+        source=f"not measured there: the mean of {' and '.join(BUNDLED)}",
+    )
+
+
+@cache
+def _measured(name: str) -> Reclaims | None:
+    """The pooled hazard of a trace; None where the trace is not here."""
+    try:
+        traced = trace_hazard(load_trace(name))
+    except MissingData:
+        return None
+    pooled = traced.pooled
+    if not pooled.per_h:
+        return None
+    low, high = pooled.bulk_interval_per_h
+    return Reclaims(
+        per_h=pooled.per_h,
+        low_per_h=low,
+        high_per_h=high,
+        at_once=pooled.losses / pooled.falls,
+        source=f"measured in the trace {name}" + ("" if traced.observed else ", in which nothing was held"),
+    )

@@ -1,0 +1,90 @@
+"""`sublet advise` from the command line to the answer."""
+
+from __future__ import annotations
+
+import pytest
+
+BERT = ("advise", "--model", "bert", "--samples", "5M")
+
+
+@pytest.fixture
+def own_csv(tmp_path):
+    """What a user measured on one and four T4s and on one L4."""
+    path = tmp_path / "mine.csv"
+    path.write_text("gpu,gpus,samples_per_s\nT4,1,100\nT4,4,360\nL4,1,220\n", encoding="utf-8")
+    return path
+
+
+def test_the_answer_is_a_frontier_with_what_would_change_it(sublet):
+    answer = sublet(*BERT, "--budget", 40)
+    assert answer.code == 0, answer.err
+    for text in ("the fastest for USD 40.00", "> ", "1 in 20", "in the way: budget", "more budget", "becomes fastest"):
+        assert text in answer.out
+    assert len([line for line in answer.out.splitlines() if " x " in line and ":" in line]) >= 5
+
+
+def test_json_holds_all_of_it(sublet):
+    answer = sublet(*BERT, "--max-rate", "3/h", "--clouds", "aws,gcp", "--json")
+    assert answer.code == 0, answer.err
+    told = answer.json
+    assert told["schema_version"] == 1
+    assert told["goal"] == "fastest"
+    assert told["limits"] == {"usd_per_h": 3.0}
+    assert told["best"]["usd_per_h"] <= 3.0
+    assert {each["offer"].partition(":")[0] for each in told["frontier"]} <= {"aws", "gcp"}
+    usd = [each["usd"] for each in told["frontier"]]
+    assert usd == sorted(usd)
+    assert told["frontier"][0]["usd"] == told["cheapest"]["usd"]
+    assert told["quarantined"] > 300
+    assert told["offers"] > 3_000
+    for each in told["frontier"]:
+        assert each["late_h"] >= each["hours"] > 0
+        assert each["samples_per_s"] > 0
+        assert (each["market"] == "on-demand") == (each["reclaims"] == 0)
+
+
+def test_a_deadline_asks_for_the_cheapest_and_explain_says_whence(sublet):
+    answer = sublet("advise", "--model", "imagenet", "--samples", "50M", "--deadline", "12h", "--explain", "--top", 3)
+    assert answer.code == 0, answer.err
+    for text in ("the cheapest in 12.0 h", "why", "samples per second", "assumed", "quarantined", "Young and Daly"):
+        assert text in answer.out
+
+
+def test_own_figures_are_enough(sublet, own_csv):
+    answer = sublet("advise", "--profile", own_csv, "--samples", "10M", "--clouds", "aws", "--json")
+    assert answer.code == 0, answer.err
+    told = answer.json
+    assert told["goal"] == "cheapest"
+    assert {each["gpu"] for each in told["frontier"]} <= {"T4", "T4g", "L4"}
+    assert all(each["speed"] == "measured" for each in told["frontier"])
+    one = next(each for each in told["frontier"] if each["gpus"] == 1 and each["gpu"] != "L4")
+    assert one["samples_per_s"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "texts"),
+    [
+        (("advise", "--samples", "5M"), 2, ["--model", "bert", "--profile"]),
+        (("advise", "--model", "brt", "--samples", "5M"), 2, ["did you mean bert"]),
+        (("advise", "--model", "bert", "--samples", "many"), 2, ["--samples", "50M"]),
+        (("advise", "--model", "bert"), 2, ["--samples"]),
+        ((*BERT, "--budget", "-4"), 2, ["--budget"]),
+        ((*BERT, "--deadline", "soon"), 2, ["--deadline", "12h"]),
+        ((*BERT, "--clouds", "asw"), 2, ["no cloud is called 'asw'", "aws"]),
+        ((*BERT, "--kinds", "T44"), 2, ["no GPU kind is called 'T44'", "T4"]),
+        ((*BERT, "--budget", "0.05"), 112, ["the budget", "is the least that suffices"]),
+        ((*BERT, "--top", "0"), 2, ["--top"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_next_step(sublet, arguments, code, texts):
+    answer = sublet(*arguments)
+    assert answer.code == code
+    for text in texts:
+        assert text in answer.err
+
+
+def test_help_names_the_options(sublet):
+    answer = sublet("advise", "--help")
+    assert answer.code == 0
+    for text in ("--model", "--samples", "--budget", "--max-rate", "--deadline", "--clouds", "--profile", "--explain"):
+        assert text in answer.out

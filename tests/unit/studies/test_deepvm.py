@@ -1,0 +1,56 @@
+"""The study of DeepVM holds, and misses what it should miss."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.errors import MissingData
+from sublet.planning.advise_frontier import Limits
+from sublet.planning.advise_profiles import gavel_shelf, sia_shelf
+from sublet.planning.deepvm import ANCHORS, VIRTUAL, clusters
+from sublet.studies import deepvm_advice, deepvm_sweep
+
+
+def test_the_published_clusters_are_found():
+    assert [check.ok for check in deepvm_sweep.at_three_dollars().checks] == [True] * 5
+
+
+@pytest.mark.parametrize("budget", [0.3, 1.0, 4.4, 9.9])
+def test_the_adviser_takes_the_best_of_what_deepvm_may_choose(budget):
+    found = clusters(budget, VIRTUAL, ANCHORS)
+    ours = deepvm_sweep.advised(found, budget)
+    assert ours.performance == max(cluster.performance for cluster in found)
+    assert ours.usd_per_h <= budget + 1e-9
+
+
+def test_a_quick_sweep_holds_and_is_drawn():
+    told = []
+    findings = deepvm_sweep.sweep(True, told.append)
+    assert [check.name for check in findings.checks if not check.ok] == []
+    assert all(png.startswith(b"\x89PNG") for png in findings.plots.values())
+    assert len(findings.plots) == 1
+    assert told
+
+
+def test_the_frontier_of_the_scaling_table_has_the_published_points():
+    findings = deepvm_advice.on_the_scaling_table()
+    assert [check.name for check in findings.checks if not check.ok] == []
+    quick = deepvm_advice.scaling_advice(Limits(deadline_h=17 / 3600)).best
+    assert (quick.offer.instance_type, quick.nodes) == ("g4dn.xlarge", 16)
+
+
+def test_predictions_from_others_are_no_worse_than_stated():
+    missed = deepvm_advice.left_out("gavel", gavel_shelf())
+    assert len(missed) == 21
+    assert sorted(each.error for each in missed)[10] < 0.25
+
+
+def test_choices_by_predictions_cost_little_more():
+    try:
+        shelf = sia_shelf()
+    except MissingData as missing:
+        pytest.skip(str(missing).splitlines()[0])
+    lost = sorted(deepvm_advice.regrets(shelf))
+    assert min(lost) >= 0
+    assert lost[len(lost) // 2] <= 0.15
+    assert len(deepvm_advice.left_out("sia", shelf)) == 24
