@@ -26,6 +26,7 @@ __all__ = ["Claim", "Split", "split"]
 
 SHORT_FIRST = 0.4  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
 HORIZON_H = 0.25  # a shape is thought to last this long, or to the end of the job if that is sooner
+DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
 STICKY = 1.1  # what a job has is worth this much more to it than the same elsewhere
 TOLERANCE = 0.002  # of the value of the best split over several pools
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
@@ -43,6 +44,7 @@ class Claim:
     left_h: float
     sure: bool  # whether that is known, or guessed
     held: int  # column of its shape; WAIT if it has none, or one that is not on the menu
+    due_s: float  # how much longer ago it came than anybody should have to wait; 0 = it did not
     pinned: bool  # it has only just got its GPUs: it may be resized, not stopped
 
 
@@ -86,6 +88,8 @@ def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints
             lasts_C = np.minimum(options.hours_C, HORIZON_H) if claim.sure else HORIZON_H
             useful_C = np.clip(1.0 - (options.now_C - trains_C) / lasts_C, 0.0, 1.0)
         value_C = worth_C * useful_C * (typical_h / claim.left_h) ** SHORT_FIRST * (1.0 - IN_ORDER * row)
+        if claim.due_s > 0:
+            value_C *= DUE + claim.due_s
         value_C[~(options.cost_C < np.inf) | (menu.gpus_C > most_P[menu.site_C])] = -np.inf
         if claim.held != WAIT:
             value_C[claim.held] *= STICKY

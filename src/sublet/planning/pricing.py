@@ -216,6 +216,7 @@ class _Pricing:
             work=state.job.work,
             left_h=max(TRIFLE_H, self._left_h(state, done)),
             sure=self.knows is Knows.WORK,
+            due_s=max(0.0, self.now_s - state.job.submit_s - self.patience_s),
             held=held,
             pinned=state.shape is not None and (state.held_since_s >= self.now_s or state.as_of_s > self.now_s),
         )

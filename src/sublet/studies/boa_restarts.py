@@ -149,7 +149,8 @@ def restarts(quick: bool, tell: Tell) -> Findings:
     note = (
         "restarts: boa and price take the forecast, which is true, for certain; 'price, learning' trusts it like any "
         "other and pays for that where the budget is tight; speeds by epoch are those of the Pollux profiles: the "
-        "design's tables for this comparison are not public, so its seconds (4,204 / 3,544 / 3,283 at its tightest budget) are not comparable; all times are in seconds"
+        "design's tables for this comparison are not public, so its seconds (4,204 / 3,544 / 3,283 at its tightest "
+        "budget) are not comparable; all times are in seconds"
     )
     table = Table(title="Restarts: planned on paper, and simulated", columns=columns, rows=rows)
     return Findings(checks=checks, tables=[table], notes=[note])
