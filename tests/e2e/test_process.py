@@ -114,7 +114,7 @@ def test_an_interrupt_ends_a_run_with_130_and_leaves_nothing_half_written(tmp_pa
 
 
 def test_a_shell_completes_names():
-    environment = {"_SUBLET_COMPLETE": "complete_bash", "COMP_WORDS": "sublet compare x --policies fifo,e"}
+    environment = {"_SUBLET_COMPLETE": "complete_bash", "COMP_WORDS": "sublet compare x --policies fifo,eq"}
     assert sublet(COMP_CWORD="4", **environment).stdout.split() == ["fifo,equal"]
 
 
