@@ -33,11 +33,6 @@ class Budget:
                 raise InvalidValue("until_s", self.until_s, "only beside a purse")
             at_least("until_s", self.until_s, 0.0)
 
-    @property
-    def aim(self) -> Price | None:
-        """What to spend per hour in the long run: the average, or all that the cap allows."""
-        return self.burn if self.average is None else self.average
-
 
 UNLIMITED = Budget()
 

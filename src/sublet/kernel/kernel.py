@@ -89,7 +89,7 @@ class Kernel:
         self.now_s = self.tenancy.now_s = event.at_s
         if not self.seen:  # the budget begins to count
             self.began_s = event.at_s
-            self.ledger.aim(self.supply.budget.aim, event.at_s)
+            self.ledger.aim(self.supply.budget.average, event.at_s)
         self.seen += 1
         self._actions = self.tenancy.orders = []
         self._handlers[type(event)](event)
@@ -121,7 +121,7 @@ class Kernel:
             reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
             woken=self._woken,
             began_s=self.began_s,
-            allowed=None if self.supply.budget.aim is None else self.ledger.allowed(self.now_s),
+            allowed=None if self.supply.budget.average is None else self.ledger.allowed(self.now_s),
             expected=self._expected,
             arrived=self.tenancy.census.demand,
         )
@@ -217,7 +217,7 @@ class Kernel:
 
     def _budget_changed(self, event: news.BudgetChanged) -> None:
         self.supply.refill(event.budget)
-        self.ledger.aim(event.budget.aim, event.at_s)
+        self.ledger.aim(event.budget.average, event.at_s)
         self._changed = self.seen
 
     def _node(

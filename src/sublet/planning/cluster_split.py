@@ -27,6 +27,7 @@ __all__ = ["Claim", "Split", "split"]
 SHORT_FIRST = 0.4  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
 HORIZON_H = 0.25  # a shape is thought to last this long, or to the end of the job if that is sooner
 DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
+TRIFLE_H = 1e-9  # what is all but done lasts this long
 STICKY = 1.1  # what a job has is worth this much more to it than the same elsewhere
 TOLERANCE = 0.002  # of the value of the best split over several pools
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
@@ -85,12 +86,12 @@ def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints
         worth_C = menu.rate_EC[phase] / menu.gpu_rate_E[phase]  # in GPUs at their best
         with np.errstate(divide="ignore", invalid="ignore"):
             trains_C = menu.work_left(phase, claim.done, claim.work) / menu.rate_EC[phase]
-            lasts_C = np.minimum(options.hours_C, HORIZON_H) if claim.sure else HORIZON_H
+            lasts_C = np.clip(options.hours_C, TRIFLE_H, HORIZON_H) if claim.sure else HORIZON_H
             useful_C = np.clip(1.0 - (options.now_C - trains_C) / lasts_C, 0.0, 1.0)
         value_C = worth_C * useful_C * (typical_h / claim.left_h) ** SHORT_FIRST * (1.0 - IN_ORDER * row)
         if claim.due_s > 0:
             value_C *= DUE + claim.due_s
-        value_C[~(options.cost_C < np.inf) | (menu.gpus_C > most_P[menu.site_C])] = -np.inf
+        value_C[~(options.cost_C < np.inf) | np.isnan(value_C) | (menu.gpus_C > most_P[menu.site_C])] = -np.inf
         if claim.held != WAIT:
             value_C[claim.held] *= STICKY
         count = len(value_C)

@@ -97,10 +97,10 @@ class _Pricing:
     def plan(self) -> Plan:
         asked = [(state, options) for state in self._asked() if (options := self._options(state)).any]
         if asked and self.limited:
-            if any(self.rent[0]):
-                self._share(asked)
-            else:
+            if not any(self.rent[0]) or (self.price.priceless and len(self.sites) == 1):
                 self._split(asked)
+            else:
+                self._share(asked)
         else:
             for state, options in asked:
                 self._give(state, options, options.best)
@@ -197,7 +197,7 @@ class _Pricing:
         self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
 
     def _split(self, asked: list[tuple[JobState, Options]]) -> None:
-        """The same where nothing is saved by leaving a GPU idle."""
+        """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
         claims = [self._claim(state, options) for state, options in asked]
         found = split(claims, self.most_P)
         for (state, options), column in zip(asked, found.column_J.tolist(), strict=True):

@@ -46,6 +46,7 @@ class TimePrice:
 
     usd_per_h: float
     share: float
+    priceless: bool = False  # no money would be saved by taking longer
 
     def of(self, state: JobState) -> float:
         """The value of this job's time: its weight is in it. Each job stays on its side, whenever it is asked."""
@@ -83,7 +84,7 @@ def _to_come(snapshot: Snapshot) -> float:
 
 def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
     """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts."""
-    demand, aim = snapshot.expected, snapshot.budget.aim
+    demand, aim = snapshot.expected, snapshot.budget.average
     hours = 0.0 if demand is None else demand.hours
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
@@ -95,8 +96,8 @@ def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
 def spending_rate(snapshot: Snapshot) -> float:
     """USD per hour to spend from now on, so that the long run comes out right; infinite without a limit."""
     budget, rate = snapshot.budget, math.inf
-    if budget.aim is not None and snapshot.allowed is not None:
-        rate = max(0.0, budget.aim.usd_per_h + (snapshot.allowed - snapshot.spent).usd / MAKE_UP_H)
+    if budget.average is not None and snapshot.allowed is not None:
+        rate = max(0.0, budget.average.usd_per_h + (snapshot.allowed - snapshot.spent).usd / MAKE_UP_H)
     if budget.until_s is not None and snapshot.left is not None:
         lasts_h = (budget.until_s - snapshot.now_s) / SECONDS_PER_H
         rate = min(rate, max(0.0, snapshot.left.usd) / lasts_h if lasts_h > 0 else 0.0)
@@ -114,7 +115,8 @@ def _at(line: Frontier | None, budget: float) -> TimePrice:
 
 def _bounded(price: TimePrice, rent_P: Rents) -> TimePrice:
     dearest = max(rent_P, default=0.0) or 1.0
-    return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), dearest * BEYOND), price.share)
+    most = dearest * BEYOND
+    return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), most), price.share, price.usd_per_h >= most)
 
 
 @lru_cache(maxsize=32)

@@ -36,7 +36,7 @@ class Boa:
 
         site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
         site = sites[site_at : site_at + 1]
-        rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.aim
+        rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.average
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
             table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.budget import UNLIMITED, Budget
+from sublet.domain.budget import Budget
 from sublet.domain.events import BudgetChanged, TimerFired
 from sublet.domain.money import GRAINS_PER_USD, Money, Price
 from sublet.kernel.invariants import check
@@ -65,7 +65,7 @@ def test_the_kernel_allows_what_its_budgets_came_to_since_its_first_event(first,
     for number, (wait_us, budget) in enumerate(script):
         now_us += wait_us if number else 0
         driver.tell(BudgetChanged(now_us / US, budget))
-        history.append((now_us, budget.burn if budget.average is None else budget.average))
+        history.append((now_us, budget.average))
     now_us += later_us
     driver.tell(TimerFired(now_us / US, "nothing"))
     seen = driver.kernel.snapshot()
@@ -76,10 +76,10 @@ def test_the_kernel_allows_what_its_budgets_came_to_since_its_first_event(first,
         assert seen.allowed == owed(history, now_us)
 
 
-def test_the_average_is_the_aim_and_the_cap_where_there_is_none():
-    assert Budget(burn=per_h("9"), average=per_h("4")).aim == per_h("4")
-    assert Budget(burn=per_h("9")).aim == per_h("9")
-    assert UNLIMITED.aim is None
+def test_a_cap_alone_is_no_aim():
+    driver = Driver([OFFER], budget=Budget(burn=per_h("9")))
+    driver.tell(TimerFired(0.0, "nothing"))
+    assert driver.kernel.snapshot().allowed is None
 
 
 def test_a_budget_counts_from_the_first_event_and_not_from_the_beginning_of_time():
