@@ -17,8 +17,8 @@ test bench: export OPENBLAS_NUM_THREADS := 1
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
 
-demo: $(READY) ## compare three policies on a bundled workload; the report goes to out/demo
-	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup --budget 63 --offer aws:g4dn.12xlarge --report out/demo
+demo: $(READY) ## compare four policies on a bundled workload; the report goes to out/demo
+	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup,price --budget 63 --offer aws:g4dn.12xlarge --report out/demo
 
 test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some)
 	$(BIN)/python -m pytest $(TEST_ARGS)

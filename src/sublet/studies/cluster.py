@@ -15,13 +15,17 @@ from sublet.domain.plan import Policy
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
 from sublet.planning.pricing import Knows
+from sublet.policies.elastic_batch import ElasticBatch
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
+from sublet.policies.greedy_speed import GreedySpeed
 from sublet.policies.las import Las
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.mip import Mip
+from sublet.policies.optimus import Optimus
 from sublet.policies.price import Price
 from sublet.policies.srtf import Srtf
+from sublet.policies.tiresias import Tiresias
 from sublet.studies import pollux_oracle
 from sublet.studies.peers import (
     Outcome,
@@ -112,7 +116,8 @@ def _policies(setting: Setting, *, quick: bool) -> tuple[Mapping[str, Policy], M
     events: dict[str, Policy] = {name: Price(knows=knows) for knows, name in PRICES.items()}
     events["max-speedup"] = MaxSpeedup()
     if not quick:
-        events |= {"mip": Mip(), "equal": Equal(), "srtf": Srtf(), "las": Las(), "fifo": Fifo()}
+        events |= {"mip": Mip(), "greedy-speed": GreedySpeed(), "elastic-batch": ElasticBatch(), "optimus": Optimus()}
+        events |= {"equal": Equal(), "srtf": Srtf(), "las": Las(), "tiresias": Tiresias(), "fifo": Fifo()}
     return rounds, events
 
 
@@ -148,9 +153,9 @@ def _cells(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _knows(policy: str) -> str:
-    if policy in {"price", "srtf", "mip"}:
+    if policy in {"price", "srtf", "mip", "optimus"}:
         return "declared work"
-    return "progress" if policy in {"price, told no sizes", "las"} else "nothing"
+    return "progress" if policy in {"price, told no sizes", "las", "tiresias"} else "nothing"
 
 
 STUDY = Study(name="cluster", title="Every policy on 64 GPUs of one kind and of three, beside Pollux and Sia", run=_run)
