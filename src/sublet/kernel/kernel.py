@@ -301,7 +301,7 @@ class Kernel:
         for job_id, warning in plan.warnings.items():
             if job_id not in self._warned and job_id in self.jobs:
                 self._warned.add(job_id)
-                self._actions.append(TellUser(f"{job_id}: {warning}"))
+                self._actions.append(TellUser(f"{job_id}: {warning}", job_id))
 
     def _apply(self, plan: Plan) -> None:
         tenancy = self.tenancy

@@ -21,7 +21,7 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
     plain = options_at(value_of_time)
     if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
         return plain, ""
-    hurried = plain
+    hurried = fastest = plain
     for step in range(1, STEPS + 1):
         hurried = options_at(value_of_time * STEP**step)
         if hurried.hours_C[hurried.best] <= SAFETY * left_h:
@@ -34,10 +34,13 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
                 else:
                     low = middle
             return hurried, ""
-    fastest_h = float(hurried.hours_C[hurried.best])
+        if hurried.hours_C[hurried.best] < fastest.hours_C[fastest.best]:
+            fastest = hurried
+    fastest_h = float(fastest.hours_C[fastest.best])
     if fastest_h <= left_h:
-        return hurried, ""  # with nothing to spare
+        return fastest, ""  # with nothing to spare
+    usd = float(fastest.cost_C[fastest.best]) - fastest_h * fastest.value_of_time
     return plain, (
-        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {hurried.menu.shapes[hurried.best]}, takes "
-        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h:,.2f} h from now could be"
+        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {fastest.menu.shapes[fastest.best]}, takes "
+        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h:,.2f} h from now could be, for about USD {usd:,.2f}"
     )

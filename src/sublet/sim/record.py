@@ -59,6 +59,7 @@ class Recorder:
     spend: list[tuple[float, Money]] = field(default_factory=list)
     held_gpu_s: float = 0.0
     job_seconds: float = 0.0  # integral of the number of jobs present, for Little's law
+    told: list[str] = field(default_factory=list)  # what the user was told, in order
     refusals: int = 0
     losses: int = 0
     plans: int = 0
@@ -92,6 +93,8 @@ class Recorder:
                     row.resizes += 1
             elif isinstance(action, order.MakePlan):
                 self.plans += 1
+            elif isinstance(action, order.TellUser):
+                self.told.append(action.text)
 
     def _note_event(self, event: Event, kernel: Kernel) -> None:
         now_s = event.at_s

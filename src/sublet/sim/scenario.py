@@ -39,6 +39,8 @@ __all__ = [
     "with_purse",
 ]
 
+MOST_TOLD = 3  # of what the user was told, in the notes of a run
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -60,6 +62,10 @@ class Scene:
                 f"{len(run.unfinished)} of {run.metrics.jobs} jobs never ended ({shown}): "
                 "completion times are over those that did"
             )
+        told = run.record.told
+        notes += [f"told: {text}" for text in told[:MOST_TOLD]]
+        if len(told) > MOST_TOLD:
+            notes.append(f"told: {len(told) - MOST_TOLD} more of this kind")
         return tuple(notes)
 
 
