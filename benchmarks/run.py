@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import allocate, solve
+from benchmarks import allocate, decide, liveput, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -43,6 +43,8 @@ def main() -> None:
         "queues": queues,
         "solve": solve.main,
         "allocate": allocate.main,
+        "decide": decide.main,
+        "liveput": liveput.main,
     }
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()

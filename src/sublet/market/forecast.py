@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +15,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 
-__all__ = ["ForecastError", "Forecaster", "Persistence", "forecast_error"]
+__all__ = ["Drift", "ForecastError", "Forecaster", "Foreknown", "ParcaeForecast", "Persistence", "forecast_error"]
 
 
 class Forecaster(Protocol):
@@ -30,6 +33,145 @@ class Persistence:
     def forecast(self, history: FloatArray, steps: int) -> FloatArray:
         """The last value, repeated."""
         return np.full(steps, history[-1], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """On a straight line through now and `window` ticks ago, damped; never below 0."""
+
+    window: int = 12
+    damping: float = 0.5
+
+    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+        """The last value and a share of the mean change, times the steps ahead."""
+        past = history[-self.window - 1 :]
+        slope = 0.0 if len(past) < 2 else float(past[-1] - past[0]) / (len(past) - 1)  # noqa: PLR2004 - a line
+        return np.asarray(np.maximum(history[-1] + self.damping * slope * np.arange(1, steps + 1), 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Foreknown:
+    """The truth, for oracles. It ends where the record ends, so the last forecasts have fewer steps."""
+
+    truth: FloatArray
+
+    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+        """What comes after so many ticks."""
+        return self.truth[len(history) : len(history) + steps]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParcaeForecast:
+    """The forecaster that Parcae ships: ARIMA(1, 1, 0) with a constant on the last minutes, and its rules around it.
+
+    It is here to be compared with: on the public traces it errs more than persistence. Its rules, in order: blips of up
+    to three ticks are removed; all before an interior extremum is made flat; a flat past stays as it is; forecasts are
+    rounded, kept within 3 of the first and within the bounds; where the forecast is flat and the past was not, losses
+    are drawn at random; and after a steady rise or fall of 5 or more, rises or falls are scaled down, for good.
+    """
+
+    least: int = 8
+    most: int = 32
+    since: int = 0  # ticks before this one were recorded, but nothing was forecast then
+    seed: int = 0
+
+    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+        """Whole numbers of instances. The first window of ticks is forecast by persistence, as in the original."""
+        window = PARCAE_WINDOW.get(steps, steps)
+        if len(history) <= window:
+            return np.full(steps, history[-1], dtype=np.float64)
+        seen = tuple(history[-window:].tolist())
+        flat, ahead = _arima_ahead(seen, steps, self.least, self.most)
+        lost = np.zeros(steps)
+        if not flat and np.ptp(ahead) == 0:
+            lost = self._chance_losses(history, window, steps)
+        rise, fall = self._damping(history, window)
+        past = _parcae_cleaned(seen)
+        change = np.diff(np.concatenate([past[-1:], ahead]))
+        ups, downs = np.maximum(change, 0.0), np.maximum(-change, 0.0) + lost
+        forecast, now = np.empty(steps), float(past[-1])
+        for step in range(steps):
+            now = forecast[step] = float(round(now + ups[step] * rise - downs[step] * fall))
+        return np.maximum(forecast, 0.0)
+
+    def _chance_losses(self, history: FloatArray, window: int, steps: int) -> FloatArray:
+        falls = np.maximum(-np.diff(history[-window - 1 :]), 0.0)
+        rng = np.random.default_rng([self.seed, len(history)])
+        return rng.poisson(min(falls.std(), falls.var(), falls.mean()), steps).astype(np.float64)
+
+    def _damping(self, history: FloatArray, window: int) -> tuple[float, float]:
+        """Of rises and of falls: what the last steady rise or fall so far has set; nothing ever resets it."""
+        rise = fall = 1.0
+        first = max(window + 1, self.since)
+        seen = history.tolist()
+        for end in range(first, len(seen) + 1):
+            up, down = _parcae_damping(tuple(seen[end - window : end]))
+            rise, fall = up or rise, down or fall
+        return rise, fall
+
+
+PARCAE_WINDOW: Mapping[int, int] = MappingProxyType({14: 17, 12: 12, 10: 10, 9: 9, 8: 8, 7: 8, 5: 10})  # steps -> past
+GROWTH = 3  # instances by which a forecast may leave its first step
+BLIP = 3  # ticks
+
+
+@lru_cache(maxsize=4096)
+def _arima_ahead(seen: tuple[float, ...], steps: int, least: int, most: int) -> tuple[bool, FloatArray]:
+    """Whether the past was flat, and the forecast before chance and damping."""
+    past = _parcae_cleaned(seen)
+    if np.ptp(past) == 0:
+        return True, np.clip(np.full(steps, past[-1]), least, most)
+    ahead = np.rint(past[-1] + np.cumsum(_ar1_forecast(np.diff(past), steps)))
+    return False, np.clip(np.clip(ahead, ahead[0] - GROWTH, ahead[0] + GROWTH), least, most)
+
+
+@lru_cache(maxsize=4096)
+def _parcae_cleaned(seen: tuple[float, ...]) -> FloatArray:
+    past = np.array(seen)
+    for size in range(BLIP, 0, -1):
+        for at in range(len(past) - 1 - size):
+            inside = past[at + 1 : at + 1 + size]
+            if past[at] == past[at + 1 + size] and (inside != past[at]).all():
+                past[at + 1 : at + 1 + size] = past[at]
+    for extreme in (past.min(), past.max()):
+        beyond = extreme < min(past[0], past[-1]) or extreme > max(past[0], past[-1])
+        if beyond:
+            past[: np.flatnonzero(past == extreme)[-1]] = extreme
+            break
+    past.flags.writeable = False
+    return past
+
+
+@lru_cache(maxsize=4096)
+def _parcae_damping(seen: tuple[float, ...]) -> tuple[float, float]:
+    """What this window sets for rises and for falls; 0 where it sets nothing."""
+    past = _parcae_cleaned(seen)
+    steps, swing = np.diff(past), float(np.ptp(past))
+    scale = 0.5 if swing >= 10 else 0.75 if swing >= 5 else 0.0  # noqa: PLR2004 - of the original
+    return scale * bool((steps >= 0).all()), scale * bool((steps <= 0).all())
+
+
+def _ar1_forecast(changes: FloatArray, steps: int) -> FloatArray:
+    """The next changes, by the exact likelihood of an autoregression of order 1 with a mean, on ever finer grids."""
+    phi, step = 0.0, 0.995
+    mu = float(changes.mean())
+    for points in (399, 41, 41):
+        grid = np.clip(np.linspace(phi - step, phi + step, points), -0.995, 0.995)
+        likely, mean = _ar1_likelihood(changes, grid)
+        best = int(np.argmax(likely))
+        phi, mu, step = float(grid[best]), float(mean[best]), 2.0 * step / (points - 1)
+    return np.asarray(mu + phi ** np.arange(1, steps + 1) * (changes[-1] - mu))
+
+
+def _ar1_likelihood(changes: FloatArray, phi_F: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Log-likelihood with the best mean and variance, and that mean, for each F = candidate coefficient."""
+    count = len(changes)
+    first_F = 1.0 - phi_F**2
+    rest_FT = changes[1:] - phi_F[:, None] * changes[:-1]
+    mean_F = (first_F * changes[0] + (1.0 - phi_F) * rest_FT.sum(axis=1)) / (first_F + (count - 1) * (1.0 - phi_F) ** 2)
+    error_FT = rest_FT - ((1.0 - phi_F) * mean_F)[:, None]
+    square_F = first_F * (changes[0] - mean_F) ** 2 + (error_FT**2).sum(axis=1)
+    return 0.5 * np.log(first_F) - 0.5 * count * np.log(np.maximum(square_F, 1e-12)), mean_F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,0 +1,41 @@
+"""One hour of every model against the published figures, and that the study says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet import plugins
+from sublet.errors import MissingData
+from sublet.studies import liveput
+from sublet.studies.liveput import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, job_of, part_of, rides
+
+
+@pytest.fixture(scope="module")
+def part():
+    try:
+        return part_of("hh")
+    except MissingData as missing:
+        pytest.skip(str(missing).splitlines()[0])
+
+
+@pytest.mark.parametrize("model", GOAL)
+def test_an_hour_is_as_published_and_ours_is_near_the_oracle(part, model):
+    by_name = rides(job_of(model), part)
+    assert round(by_name["ideal"].samples) == IDEAL[model]["hh"]
+    assert round(by_name["checkpoint-restart"].samples) == CHECKPOINT[model]["hh"]
+    assert by_name["parcae, truth"].samples == pytest.approx(TRUTH[model]["hh"], rel=1e-3)
+    assert by_name["parcae"].samples == pytest.approx(PREDICT[model]["hh"], rel=0.02)
+    ours, best = by_name["liveput"].samples, by_name["oracle"].samples
+    assert ours >= GOAL[model] / 100 * best
+    assert ours >= max(by_name["greedy-live"].samples, by_name["parcae"].samples)
+
+
+def test_the_largest_model_rides_through_too_few_instances():
+    job, low = job_of("gpt-6.7b"), part_of("lh")
+    done = rides(job, low)["liveput"]
+    assert done.suspended_s > 0
+    assert done.samples > 0
+
+
+def test_the_study_is_registered():
+    assert plugins.load("sublet.studies", "liveput") is liveput.STUDY
