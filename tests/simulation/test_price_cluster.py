@@ -46,11 +46,10 @@ def test_with_endless_patience_it_would_be():
     assert run.record.jobs["long"].start_s > 11 * HOUR_S
 
 
-def test_jobs_that_are_alike_and_scale_perfectly_run_one_after_the_other():
-    """Side by side all four would end after 4 h; in turn they end after 1, 2, 3 and 4."""
-    jobs = [a_job(f"j{at}", work=4 * HOUR_S, gpus=1, max_gpus=4) for at in range(4)]
+def test_nobody_waits_so_that_others_can_be_wider():
+    jobs = [a_job(f"j{at}", work=(1 + 9 * at) * HOUR_S, speed=Amdahl(parallel=0.9), max_gpus=4) for at in range(4)]
     run = simulate(jobs, Price(), owned(4), checked=True)
-    assert run.metrics.mean_s == pytest.approx(2.5 * HOUR_S, rel=0.01)
+    assert run.metrics.mean_wait_s == 0.0
 
 
 @pytest.mark.parametrize("knows", list(Knows))

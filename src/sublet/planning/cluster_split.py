@@ -5,8 +5,8 @@ of a shape is
 
     how many GPUs' worth of work it does  x  the part of the time that is not lost to the pause  /  work left ** power
 
-and the split with the largest sum is found exactly. Of jobs that are alike the first comes first: one after the other,
-two jobs that scale well are done sooner than side by side.
+and the split with the largest sum is found exactly, among those in which nobody waits for want of the least that it
+needs, as far as that goes round.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ DUE = 1e6  # times the value of any other: who has waited too long comes first, 
 TRIFLE_H = 1e-9  # what is all but done lasts this long
 STICKY = 1.1  # what a job has is worth this much more to it than the same elsewhere
 TOLERANCE = 0.002  # of the value of the best split over several pools
+PERFECT = 0.999  # of the speed of as many single GPUs
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
 # J jobs, C shapes (padded: value -inf), P pools
@@ -60,9 +61,9 @@ class Split:
 def split(claims: Sequence[Claim], most_P: Floats) -> Split:
     """The most valuable split, to a five-hundredth for several pools. Cost: `best_split`, or `best_moves` for those."""
     value_JC, gpus_JC, site_JC = _tables(claims, most_P)
-    # Waiting is a column before the others; a job that is pinned loses more by it than all others could gain.
+    # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(np.where(np.isfinite(value_JC), value_JC, 0.0).max(axis=1, initial=0.0).sum())
-    wait_J1 = np.where([claim.pinned for claim in claims], -1.0 - everything, 0.0)[:, None]
+    wait_J1 = np.where(_must_run(claims, float(most_P.sum())), -1.0 - everything, 0.0)[:, None]
     nothing_J1 = np.zeros((len(claims), 1), dtype=np.intp)
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
     sizes_JC = np.concatenate((nothing_J1, gpus_JC), axis=1)
@@ -73,6 +74,29 @@ def split(claims: Sequence[Claim], most_P: Floats) -> Split:
     asked = Coupled.from_tables(gain_JC, [int(most) for most in most_P], sizes=sizes_JC, pools=pools_JC)
     found = best_moves(asked, start=[claim.held - WAIT for claim in claims], tolerance=TOLERANCE)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_P=found.price_R[: len(most_P)])
+
+
+def _must_run(claims: Sequence[Claim], room: float) -> list[bool]:
+    """Nobody waits so that others can be wider: the least that each needs is given first, the least work first.
+
+    Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
+    wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
+    """
+    must = [claim.pinned for claim in claims]
+    if all(map(_scales_perfectly, claims)):
+        return must
+    for at in sorted(range(len(claims)), key=lambda at: (-claims[at].due_s, claims[at].left_h)):
+        need = float(claims[at].options.menu.gpus_C.min())
+        if need <= room:
+            room -= need
+            must[at] = True
+    return must
+
+
+def _scales_perfectly(claim: Claim) -> bool:
+    menu, phase = claim.options.menu, claim.options.menu.phase(claim.done)
+    worth_C = menu.rate_EC[phase] / menu.gpu_rate_E[phase]
+    return bool((worth_C >= PERFECT * menu.gpus_C).all())
 
 
 def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints]:
