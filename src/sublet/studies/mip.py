@@ -165,7 +165,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
                 tell(f"{per_h:g} jobs per hour: {name}")
                 found[per_h][name] = average(per_h, policy, seeds)
     return Findings(
-        checks=[*_headline(found[OVERLOAD]), *_order(found), *_magnitudes(found), *_decisions(found)],
+        checks=[*_headline(found[OVERLOAD]), *_price(found), *_order(found), *_magnitudes(found), *_decisions(found)],
         tables=[_table(found), _against_greedy(found[OVERLOAD])],
         notes=_notes(found[OVERLOAD], len(seeds)),
     )
@@ -181,6 +181,14 @@ def _headline(found: Mapping[str, Figures]) -> list[Check]:
     rival = "greedy-time (G2)"  # each job's own time to the end, which the group's patent sets itself apart from
     more = -_less(ours.efficiency, found[rival].efficiency)
     return [*checks, at_least(f"training efficiency above {rival}", more, 24, published=24, unit="%")]
+
+
+def _price(found: Found) -> list[Check]:
+    """Sublet's own is at least as good as the MIP at every load."""
+    return [
+        at_most(f"{per_h:g}/h: mean time of price over {OURS}", at["price"].time_h / at[OURS].time_h, 1.0)
+        for per_h, at in found.items()
+    ]
 
 
 def _order(found: Found) -> list[Check]:
