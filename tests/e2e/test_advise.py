@@ -43,6 +43,40 @@ def test_json_holds_all_of_it(sublet):
         assert (each["market"] == "on-demand") == (each["reclaims"] == 0)
 
 
+def test_the_few_that_are_shown_are_replayed_on_spot_traces(sublet):
+    asked = (*BERT, "--clouds", "aws,gcp", "--kinds", "T4,V100,A100", "--budget", 30, "--top", 4)
+    answer, again, other = sublet(*asked, "--json"), sublet(*asked, "--json"), sublet(*asked, "--json", "--seed", 5)
+    assert answer.code == 0, answer.err
+    assert answer.json == again.json
+    told = [each for each in answer.json["frontier"] if each["outlook"]]
+    assert 3 <= len(told) <= 4
+    assert answer.json["best"]["outlook"]
+    assert answer.json["best"]["outlook"] != other.json["best"]["outlook"]
+    for each in told:
+        outlook = each["outlook"]
+        assert outlook["windows"] == 40
+        assert bool(outlook["traces"]) == (each["market"] != "on-demand")
+        for name in ("hours", "usd"):
+            assert 0 < outlook[name]["p10"] < outlook[name]["p50"] < outlook[name]["p90"]
+            assert outlook[name]["p50"] == pytest.approx(each[name], rel=0.35)
+        assert 0.0 <= outlook["share_within_limits"] <= 1.0
+    shown = sublet(*asked)
+    for text in ("h p10", "p50", "p90", "USD p10", "in limits", "replayed", "bamboo-p3", "of 40 runs"):
+        assert text in shown.out
+    assert "predicted speeds" not in shown.out  # all of them were measured
+
+
+def test_the_error_of_a_predicted_speed_is_told(sublet):
+    answer = sublet(*BERT, "--kinds", "H100", "--json")
+    assert answer.code == 0, answer.err
+    assert any(note.startswith("predicted speeds: ") for note in answer.json["notes"])
+    if errors := answer.json["speed_errors"]:  # else the step times of Sia are not here
+        assert set(errors) == {"A100", "RTX-2080Ti", "T4", "V100-32GB"}
+        assert any("where bert was measured" in note for note in answer.json["notes"])
+    own = sublet("advise", "--model", "vit-b16", "--samples", "1M", "--kinds", "H100")
+    assert "step times of vit-b16 are here for one kind only" in " ".join(own.out.split())
+
+
 def test_a_deadline_asks_for_the_cheapest_and_explain_says_whence(sublet):
     answer = sublet("advise", "--model", "imagenet", "--samples", "50M", "--deadline", "12h", "--explain", "--top", 3)
     assert answer.code == 0, answer.err

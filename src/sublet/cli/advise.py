@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.advised import caveats, json_from_advice, notes_on_advice, predicted, print_advice, replayed
+from sublet.cli.show import print_json, print_notes
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from sublet.domain.offer import Offer
     from sublet.market.hygiene import Quarantined
-    from sublet.planning.advise import Advice, Ask, Choice
-    from sublet.planning.advise_hazard import Reclaims
     from sublet.planning.advise_profiles import Profile
 
 __all__ = ["advise"]
@@ -54,7 +53,8 @@ def advise(  # noqa: PLR0913 - one argument per option
         typer.Option(metavar="GIB", help="Size of a checkpoint. [default: by the model; 1 with --profile]"),
     ] = None,
     most_nodes: Annotated[int, typer.Option(metavar="N", help="Rent at most so many nodes.")] = 64,
-    top: Annotated[int, typer.Option(metavar="N", help="Show so many points of the frontier.")] = 5,
+    top: Annotated[int, typer.Option(metavar="N", help="Show, and replay, so many points of the frontier.")] = 5,
+    seed: opt.Seed = 0,
     explain: Annotated[bool, typer.Option("--explain", help="Say where each figure comes from.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -66,9 +66,11 @@ def advise(  # noqa: PLR0913 - one argument per option
     from sublet.market.gpus import load_gpus
     from sublet.planning.advise import Ask
     from sublet.planning.advise import advise as weigh
+    from sublet.planning.advise_error import left_out
     from sublet.planning.advise_frontier import Limits
 
     whole("--top", top, 1)
+    whole("--seed", seed)
     limits = Limits(
         budget_usd=_positive("--budget", budget, ""),
         usd_per_h=_positive("--max-rate", max_rate, "/h"),
@@ -86,11 +88,15 @@ def advise(  # noqa: PLR0913 - one argument per option
     )
     offers, quarantined, newest = _offers(clouds, kinds)
     advice = weigh(ask, offers, load_gpus())
-    notes = _notes(ask, advice, quarantined, newest)
+    shown = replayed(ask, advice, top, seed)
+    errors = left_out(known, load_gpus()) if predicted(shown) else []
+    notes = notes_on_advice(ask, advice, quarantined, newest)
     if opt.wants_json(output, json):
-        print_json(_json(context, ask, advice, quarantined, notes))
+        told = json_from_advice(context, ask, advice, shown, errors)
+        all_notes = [*caveats(ask, shown, errors), *notes]
+        print_json(told | {"quarantined": len(quarantined), "notes": all_notes})
         return
-    _print(ask, advice, top=top, explain=explain)
+    print_advice(ask, advice, shown, errors, explain=explain)
     if explain:
         typer.echo("\nassumed")
         print_notes(notes)
@@ -171,178 +177,3 @@ def _above_0(option: str, value: float) -> float:
 
     positive(option, value)
     return value
-
-
-# ---------------------------------------------------------------------- how to answer
-
-
-def _print(ask: Ask, advice: Advice, *, top: int, explain: bool) -> None:
-    from sublet.planning.advise_keep import KEEPERS
-
-    best = advice.best
-    what = f"{ask.profile.name}, {ask.samples:,.0f} samples at a batch of {ask.profile.batch}"
-    typer.echo(f"{what}: {_wanted(ask)}\n")
-    shown = _shown(advice, top)
-    rows = [
-        [
-            f"{'> ' if each == best else ''}{each}",
-            _where(each),
-            f"{each.hours:,.2f}",
-            f"{each.usd:,.2f}",
-            f"{each.usd_per_h:,.2f}",
-            f"+{100 * each.risk:.0f}%",
-            f"{each.reclaims:.1f}",
-            each.how.partition(" by")[0].partition(" as")[0],
-        ]
-        for each in shown
-    ]
-    titles = ["cluster", "offer", "hours", "USD", "USD/h", "1 in 20", "reclaims", "speed"]
-    print_table(titles, rows, words=(0, 1, 7))
-    legend = (
-        f"> is {ask.goal} within the limits; {len(shown)} of {len(advice.frontier)} points of the frontier of time, "
-        "dollars and risk are shown (--top); 1 in 20: that much longer in one run of twenty"
-    )
-    notes = [
-        legend,
-        f"{KEEPERS[best.keeper]}" + (f", every {best.checkpoint_every_s:,.0f} s" if best.reclaims > 0 else ""),
-        f"in the way: {_binding(advice)}",
-        *advice.changes,
-    ]
-    typer.echo()
-    print_notes(notes)
-    if explain:
-        typer.echo("\nwhy")
-        print_notes([*_reasons(best), *_elsewhere(advice)])
-
-
-def _shown(advice: Advice, top: int) -> list[Choice]:
-    """The choice itself and points spread over the frontier, cheapest first."""
-    points = list(advice.frontier)
-    if advice.best not in points:
-        points = sorted([*points, advice.best], key=lambda each: each.usd)
-    if len(points) <= top:
-        return points
-    step = (len(points) - 1) / max(top - 1, 1)
-    chosen = {round(step * place) for place in range(top)}
-    best = points.index(advice.best)
-    if best not in chosen:
-        chosen.remove(min(chosen, key=lambda at: (abs(at - best), at)))
-        chosen.add(best)
-    return [points[at] for at in sorted(chosen)]
-
-
-def _wanted(ask: Ask) -> str:
-    limits = ask.limits
-    said = []
-    if "budget_usd" in limits.stated():
-        said.append(f"for USD {limits.budget_usd:,.2f}")
-    if "usd_per_h" in limits.stated():
-        said.append(f"for USD {limits.usd_per_h:,.2f} per hour")
-    if "deadline_h" in limits.stated():
-        said.append(f"in {limits.deadline_h:,.1f} h")
-    return " ".join([f"the {ask.goal}", *said])
-
-
-def _binding(advice: Advice) -> str:
-    from sublet.planning.advise import WORDS
-
-    return " and ".join(WORDS[name] for name in advice.binding) or "nothing but the offers themselves"
-
-
-def _reasons(best: Choice) -> list[str]:
-    """How the figures of the choice come about."""
-    nodes = f"{best.nodes} nodes" if best.nodes > 1 else "one node"
-    speed = f"{best.rate:,.1f} samples per second on {best.gpus} x {best.offer.gpu}, {best.how}"
-    rent = f"USD {best.usd_per_h:,.3f} per hour in all, for {best.hours:,.2f} h"
-    reasons = [
-        f"{speed}; within {100 * best.spread:.0f} % in two of three cases",
-        f"{nodes} of {best.offer.gpus_per_node} GPUs at {rent}",
-    ]
-    if best.reclaims > 0:
-        reasons.append(
-            f"{best.reclaims:.1f} reclaims are to be expected; they and checkpoints every "
-            f"{best.checkpoint_every_s:,.0f} s take {100 * best.lost_share:.1f} % of the time"
-        )
-    return reasons
-
-
-def _elsewhere(advice: Advice) -> list[str]:
-    """What the same nodes would do with checkpoints elsewhere."""
-    from sublet.planning.advise_keep import KEEPERS
-
-    return [f"instead {KEEPERS[each.keeper]}: {each.hours:,.2f} h, USD {each.usd:,.2f}" for each in advice.beside]
-
-
-def _notes(ask: Ask, advice: Advice, quarantined: list[Quarantined], newest: str) -> list[str]:
-    from sublet.planning.advise_hazard import reclaims_of
-
-    notes = [
-        f"speed: {ask.profile.source}; the batch stays the same on any number of GPUs",
-        f"{advice.offers:,} offers and {advice.clusters:,} clusters were weighed; prices of {newest} and before",
-        f"{len(quarantined):,} prices are quarantined and never recommended: zero, negative, far out, stale and so on",
-        f"every start takes {ask.provision_s:g} s for nodes and {ask.profile.restart_s:g} s for the job, both paid for",
-        f"a checkpoint has {ask.profile.state_bytes / 1024**3:,.2f} GiB; intervals are those of Young and Daly",
-        "networks are as the clouds document them, else guessed from the number of GPUs of a node",
-    ]
-    spot = {(each.offer.cloud, each.offer.gpu) for each in advice.frontier if each.keeper != "nothing"}
-    kinds: dict[Reclaims, list[str]] = {}
-    for cloud, gpu in sorted(spot):
-        kinds.setdefault(reclaims_of(cloud, gpu), []).append(f"{gpu} on {cloud}")
-    for taken, names in kinds.items():
-        span = f"{taken.low_per_h:.2f} to {taken.high_per_h:.2f}"
-        notes.append(f"{taken.per_h:.2f} reclaims per node-hour ({span}), {taken.source}: {', '.join(names)}")
-    return notes
-
-
-def _where(choice: Choice) -> str:
-    """The name to copy, without its market."""
-    return choice.offer.id.rpartition(":")[0]
-
-
-def _json(
-    context: typer.Context, ask: Ask, advice: Advice, quarantined: list[Quarantined], notes: list[str]
-) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "command": command_line(context),
-        "model": ask.profile.name,
-        "samples": ask.samples,
-        "batch": ask.profile.batch,
-        "goal": ask.goal,
-        "limits": {name: getattr(ask.limits, name) for name in ask.limits.stated()},
-        "best": _json_from_choice(advice.best),
-        "cheapest": _json_from_choice(advice.cheapest),
-        "fastest": _json_from_choice(advice.fastest),
-        "frontier": [_json_from_choice(each) for each in advice.frontier],
-        "beside": [_json_from_choice(each) for each in advice.beside],
-        "binding": list(advice.binding),
-        "changes": list(advice.changes),
-        "offers": advice.offers,
-        "clusters": advice.clusters,
-        "quarantined": len(quarantined),
-        "notes": notes,
-    }
-
-
-def _json_from_choice(choice: Choice) -> dict[str, Any]:
-    every_s = choice.checkpoint_every_s
-    return {
-        "offer": choice.offer.id,
-        "spot_offer": choice.spot.id if choice.spot else None,
-        "gpu": choice.offer.gpu,
-        "nodes": choice.nodes,
-        "gpus": choice.gpus,
-        "market": "on-demand" if choice.keeper == "nothing" else "mixed" if choice.spot else "spot",
-        "checkpoints": choice.keeper,
-        "checkpoint_every_s": every_s if every_s < float("inf") else None,
-        "hours": choice.hours,
-        "late_h": choice.late_h,
-        "risk": choice.risk,
-        "usd": choice.usd,
-        "usd_per_h": choice.usd_per_h,
-        "samples_per_s": choice.rate,
-        "reclaims": choice.reclaims,
-        "lost_share": choice.lost_share,
-        "speed": choice.how,
-        "spread": choice.spread,
-    }

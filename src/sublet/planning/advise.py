@@ -79,6 +79,7 @@ class Choice:
     reclaims: float
     lost_share: float  # of the time, by reclaims and checkpoints
     checkpoint_every_s: float
+    checkpoint_write_s: float
     how: str
     spread: float
 
@@ -208,6 +209,7 @@ class _Weighed:
             reclaims=float(self.outages.per_h_RN[row_at, node_at]) * hours,
             lost_share=1.0 - 1.0 / slowdown,
             checkpoint_every_s=float(self.outages.every_s_RN[row_at, node_at]),
+            checkpoint_write_s=float(self.outages.write_s_RN[row_at, node_at]),
             how=self.found.how[machine],
             spread=float(self.found.spread_MN[machine, node_at]),
         )

@@ -28,6 +28,7 @@ class Reclaims:
     high_per_h: float
     at_once: float
     source: str
+    traces: tuple[str, ...]  # by which it was measured
 
 
 @cache
@@ -43,6 +44,7 @@ def reclaims_of(cloud: str, gpu: str) -> Reclaims:
         high_per_h=max(found.high_per_h for found in seen),
         at_once=min(found.at_once for found in seen),
         source=f"not measured there: the mean of {' and '.join(BUNDLED)}",
+        traces=BUNDLED,
     )
 
 
@@ -63,4 +65,5 @@ def _measured(name: str) -> Reclaims | None:
         high_per_h=high,
         at_once=pooled.losses / pooled.falls,
         source=f"measured in the trace {name}" + ("" if traced.observed else ", in which nothing was held"),
+        traces=(name,),
     )

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from sublet.domain.quantity import at_least, positive
 from sublet.planning.deepvm_facts import ANCHORS, Anchor
 
-__all__ = ["KEEPERS", "Checkpoints", "Keeper", "anchors_for", "nodes_on_demand", "outages"]
+__all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Keeper", "anchors_for", "nodes_on_demand", "outages"]
 
 # R rows (an offer and a way to keep), N numbers of nodes
 Floats = npt.NDArray[np.float64]
@@ -66,6 +66,7 @@ class Outages:
     per_h_RN: Floats  # reclaims of any node
     lost_s_RN: Floats  # by one of them: redone work, restart and new node
     every_s_RN: Floats  # between two checkpoints; infinite where none is needed
+    write_s_RN: Floats  # of one checkpoint, and to read it again
 
 
 def outages(
@@ -105,6 +106,7 @@ def outages(
         per_h_RN=per_s_RN * SECONDS_PER_H,
         lost_s_RN=np.where(calm_RN, 0.0, lost_s_RN),
         every_s_RN=np.where(calm_RN, np.inf, every_s_RN),
+        write_s_RN=np.where(calm_RN, 0.0, write_s_RN),
     )
 
 

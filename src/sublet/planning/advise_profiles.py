@@ -28,6 +28,7 @@ from sublet.planning.advise_transfer import Measured, Transfer
 __all__ = [
     "ALIKE",
     "FITTED",
+    "MEASURED_ON_GBIT",
     "Curve",
     "Profile",
     "curve_step_s",

@@ -19,7 +19,7 @@ from sublet.domain.offer import Gpu
 from sublet.planning.advise_profiles import ALIKE, LATENCY_S, Curve, Profile, learned_ratio, overlapped_s
 from sublet.planning.advise_transfer import FACTS_SPREAD, TRANSFER_SPREAD, ratio_from_facts
 
-__all__ = ["Machine", "Speeds", "speeds"]
+__all__ = ["Machine", "Speeds", "curve_for", "speeds", "step_s_on"]
 
 # M machines, N numbers of nodes
 Floats = npt.NDArray[np.float64]
@@ -61,7 +61,7 @@ def speeds(profile: Profile, machines: Sequence[Machine], most_nodes: int, gpus:
             spreads.append(np.full(len(nodes_N), profile.spread))
             how.append("measured" if rate_N.any() else "not measured")
             continue
-        curve, spread, whence = _curve_for(profile, machine, gpus)
+        curve, spread, whence = curve_for(profile, machine, gpus)
         if curve is None:
             rates.append(np.zeros(len(nodes_N)))
             spreads.append(np.zeros(len(nodes_N)))
@@ -92,7 +92,7 @@ def _own_rates(profile: Profile, machine: Machine, nodes_N: Floats) -> Floats:
     return np.asarray(rate_N)
 
 
-def _curve_for(profile: Profile, machine: Machine, gpus: Mapping[str, Gpu]) -> tuple[Curve | None, float, str]:
+def curve_for(profile: Profile, machine: Machine, gpus: Mapping[str, Gpu]) -> tuple[Curve | None, float, str]:
     """The curve of this kind, or that of another kind carried over; how sure; and which."""
     target = gpus.get(machine.gpu)
     for kind in (machine.gpu, ALIKE.get(machine.gpu, "")):
@@ -149,6 +149,13 @@ def _rate(curve: Curve, batch: int, nodes: Floats, gpus: Floats, machine: Machin
     compute_s = curve.alpha_s + curve.beta_s * np.ceil(each / steps)
     full_s = overlapped_s(compute_s, _exchange_s(curve, nodes, gpus, machine, gpu), curve.gamma)
     return np.asarray(batch / (full_s + (steps - 1.0) * compute_s))
+
+
+def step_s_on(curve: Curve, confs: Floats, machine: Machine, gpu: Gpu | None) -> Floats:
+    """Seconds of a step at rows of (nodes, GPUs, local batch), over the network of a machine."""
+    nodes, gpus, local = confs.T
+    compute_s = curve.alpha_s + curve.beta_s * local
+    return overlapped_s(compute_s, _exchange_s(curve, nodes, gpus, machine, gpu), curve.gamma)
 
 
 def _exchange_s(curve: Curve, nodes: Floats, gpus: Floats, machine: Machine, gpu: Gpu | None) -> Floats:

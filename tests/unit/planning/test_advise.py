@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from sublet.market.catalogue import load_catalogue, read_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.market.hygiene import outlived
 from sublet.market.prices import load_prices, utc_s
+from sublet.perf.measured import MODELS
 from sublet.perf.speedup import Linear
 from sublet.planning.advise import Ask, advise
+from sublet.planning.advise_error import MEDIAN_ERROR, error_note, left_out
 from sublet.planning.advise_frontier import Clusters, Limits, binding, frontier, pick, steps_up
 from sublet.planning.advise_hazard import reclaims_of
 from sublet.planning.advise_keep import Checkpoints, anchors_for, outages
@@ -173,6 +176,7 @@ def test_reclaims_are_measured_where_a_trace_is_and_say_so_where_not():
     assert p3.low_per_h < p3.per_h < p3.high_per_h
     assert "bamboo-p3" in p3.source
     assert "not measured there" in reclaims_of("aws", "L4").source
+    assert (p3.traces, reclaims_of("aws", "L4").traces) == (("bamboo-p3",), ("bamboo-p3", "bamboo-gcp"))
 
 
 # ---------------------------------------------------------------------- speed
@@ -218,6 +222,24 @@ def test_every_known_model_runs_somewhere():
         profile = known_profile(model)
         kind = next(iter(profile.curves))
         assert speeds(profile, [Machine(kind, 8, 100.0)], 2, GPUS).rate_MN[0, 0] > 0
+
+
+def test_the_error_of_predictions_is_measured_where_a_model_ran_on_several_kinds():
+    errors = {model: left_out(known_profile(model), GPUS) for model in MODELS}
+    if not all(errors.values()):
+        pytest.skip("the step times of Sia are not here")
+    assert {each.kind for each in errors["bert"]} == {"A100", "RTX-2080Ti", "T4", "V100-32GB"}
+    every = [each.error for found in errors.values() for each in found]
+    assert len(every) == 24
+    assert median(every) == pytest.approx(MEDIAN_ERROR, abs=0.005)
+    told = error_note(known_profile("imagenet"), errors["imagenet"])
+    for text in ("imagenet", "A100 34 % too slow", "six models: 32 %"):
+        assert text in told
+
+
+def test_the_error_of_a_model_that_ran_on_one_kind_is_said_not_to_be_known():
+    assert left_out(known_profile("llama-1b"), GPUS) == left_out(LINEAR, GPUS) == []
+    assert "step times of llama-1b are here for one kind only" in error_note(known_profile("llama-1b"), [])
 
 
 def test_networks_are_as_documented_else_guessed():

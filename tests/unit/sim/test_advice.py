@@ -1,0 +1,230 @@
+"""The replay of an advised cluster: a twin that goes second by second, laws, and agreement with the adviser's sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.errors import InvalidValue
+from sublet.market.gpus import load_gpus
+from sublet.market.spot import SpotTrace
+from sublet.market.steps import Steps
+from sublet.planning.advise import Ask, advise
+from sublet.planning.advise_frontier import Limits
+from sublet.planning.advise_profiles import Profile
+from sublet.sim.advice import WINDOWS, outlook, replayed
+
+TOY = Profile(
+    name="toy",
+    batch=4096,
+    state_bytes=1e9,
+    restart_s=20.0,
+    source="a test",
+    spread=0.0,
+)
+SPOT, ON_DEMAND = (
+    Offer(
+        id=f"aws:t4x1:{market}",
+        gpu="T4",
+        gpus_per_node=1,
+        market=market,
+        price=Price.from_usd_per_h(usd),
+        cloud="aws",
+        instance_type="t4x1",
+    )
+    for market, usd in ((Market.SPOT, "0.25"), (Market.ON_DEMAND, "1.0"))
+)
+
+
+def chosen(samples, offers=(SPOT,), *, keeper="storage", nodes=4, spread=0.0):
+    """A cluster of so many nodes, as the adviser sees it."""
+    profile = replace(TOY, rates={"T4": {nodes: float(nodes)}}, spread=spread)
+    ask = Ask(profile=profile, samples=samples, most_nodes=8, provision_s=10.0)
+    advice = advise(ask, offers, load_gpus())
+    return next(each for each in (advice.best, *advice.beside) if each.keeper == keeper), ask
+
+
+def trace(rows, span_s, *, most=None):
+    t_s, value = (np.array(column) for column in zip(*rows, strict=True))
+    return SpotTrace(
+        name="test",
+        series={"z": Steps(t_s=t_s, value=value)},
+        end_s={"z": span_s},
+        span_s=span_s,
+        max_available=int(value.max()) if most is None else most,
+    )
+
+
+def calm_trace(hazard_per_h=0.5, nodes=100, hours=200.0):
+    """One of many nodes is lost now and then and is soon replaced."""
+    rng = np.random.default_rng(3)
+    at_s = np.cumsum(rng.exponential(3600.0 / hazard_per_h / nodes, 40_000))
+    at_s = at_s[at_s < hours * 3600.0 - 60.0]
+    at_s = at_s[np.concatenate(([True], np.diff(at_s) > 2.0))]
+    rows = [(0.0, nodes), *(row for t in at_s.tolist() for row in ((t, nodes - 1), (t + 1.0, nodes)))]
+    return trace(rows, hours * 3600.0)
+
+
+class Sure:
+    """Chance that never strikes: the first window begins at once, and of the nodes just the share is lost."""
+
+    def permutation(self, values):
+        return np.asarray(values)
+
+    def random(self, size=None):
+        return 0.999 if size is None else np.zeros(size)
+
+    def binomial(self, n, p):
+        return np.rint(n * p).astype(int)
+
+
+# ---------------------------------------------------------------------- one window
+
+
+def by_the_second(value, span, train, every, write, first, again):
+    """The same rules, told as a state machine with a tick of one second."""
+    begin = next(t for t in range(span) if value[t])
+    left = saved = train
+    waiting, pause, writing, since = False, first, 0, 0
+    for tick in count():
+        t = (begin + tick) % span
+        if tick and t and value[t] < value[t - 1]:
+            left, waiting, writing, since = saved, True, 0, 0
+        if waiting and value[t]:
+            waiting, pause = False, again
+        if waiting:
+            continue
+        if pause:
+            pause -= 1
+        elif writing:
+            writing -= 1
+            saved = left if not writing else saved
+        else:
+            left, since = left - 1, since + 1
+            if not left:
+                return tick + 1
+            if since == every:
+                writing, since = write, 0
+    raise AssertionError
+
+
+@settings(max_examples=60)
+@given(
+    holds=st.lists(st.integers(5, 400), min_size=2, max_size=9),
+    train=st.integers(1, 900),
+    every=st.integers(10, 90),
+    write=st.integers(1, 9),
+)
+def test_a_window_goes_as_a_clock_that_ticks_each_second(holds, train, every, write):
+    holds = [*holds, 60 + every + write]  # long enough for a checkpoint, so that it ends
+    states = [(len(holds) - place) % 2 for place in range(len(holds))]
+    starts = np.cumsum([0, *holds])
+    rows = [(float(t), 4 * state) for t, state in zip(starts, states, strict=False)]
+    value = np.repeat([4 * state for state in states], holds)
+    choice, ask = chosen(4.0 * train)
+    choice = replace(choice, checkpoint_every_s=float(every), checkpoint_write_s=float(write))
+    found = replayed(choice, ask, [trace(rows, float(starts[-1]))], rng=Sure(), windows=1)
+    ticks = by_the_second(value, int(starts[-1]), train, every, write, 30, 30 + write)
+    assert found.hours_W[0] * 3600.0 == pytest.approx(ticks, abs=1e-6)
+
+
+def test_nodes_that_are_gone_are_not_paid_for():
+    # Trained from 30 to 1000 with 9 checkpoints; 500 s without nodes; 30 + 5 s to begin again, and 110 of 1010 s left.
+    rows = [(0.0, 4), (1000.0, 0), (1500.0, 4)]
+    choice, ask = chosen(4 * 1010.0)
+    choice = replace(choice, checkpoint_every_s=100.0, checkpoint_write_s=5.0)
+    found = replayed(choice, ask, [trace(rows, 9000.0)], rng=Sure(), windows=1)
+    end_s = 1500.0 + 35.0 + 110.0 + 5.0
+    assert found.hours_W[0] == pytest.approx(end_s / 3600.0)
+    assert found.usd_W[0] == pytest.approx(4 * 0.25 * (end_s - 500.0) / 3600.0)
+    assert found.reclaims_W.tolist() == [1.0]
+
+
+def test_what_never_gets_to_a_checkpoint_never_ends():
+    rows = [(float(t), 4 * (t % 80 == 0)) for t in range(0, 4000, 40)]
+    choice, ask = chosen(4 * 500.0)
+    choice = replace(choice, checkpoint_every_s=100.0, checkpoint_write_s=5.0)
+    found = replayed(choice, ask, [trace(rows, 4000.0)], rng=np.random.default_rng(0), windows=4)
+    assert found.hours == found.usd == (math.inf,) * 3
+    assert found.share_within(Limits()) == 0.0
+
+
+# ---------------------------------------------------------------------- many windows
+
+
+def test_on_demand_only_the_speed_varies():
+    choice, ask = chosen(4 * 36_000.0, [ON_DEMAND], keeper="nothing", spread=0.3)
+    found = outlook(choice, ask, rng=np.random.default_rng(1))
+    assert (found.windows, found.traces, found.reclaims) == (WINDOWS, (), (0.0, 0.0, 0.0))
+    for told, z in zip(found.hours, (-1.2816, 0.0, 1.2816), strict=True):
+        assert told == pytest.approx(30.0 / 3600.0 + 10.0 * math.exp(0.3 * z), rel=0.005)
+    assert [usd / 4.0 for usd in found.usd] == pytest.approx(list(found.hours))
+    sure = replace(choice, spread=0.0)
+    assert list(outlook(sure, ask, rng=np.random.default_rng(1)).hours) == pytest.approx([choice.hours] * 3)
+
+
+@pytest.mark.parametrize(("keeper", "nodes"), [("storage", 1), ("storage", 8), ("anchors", 4), ("one node", 4)])
+def test_where_nodes_are_lost_one_by_one_the_mean_is_the_advisers(keeper, nodes):
+    steady = replace(SPOT, hazard_per_h=0.5)
+    choice, ask = chosen(nodes * 100_000.0, [steady, ON_DEMAND], keeper=keeper, nodes=nodes)
+    found = replayed(choice, ask, [calm_trace()], rng=np.random.default_rng(2), windows=100)
+    assert float(found.hours_W.mean()) == pytest.approx(choice.hours, rel=0.02)
+    assert float(found.usd_W.mean()) == pytest.approx(choice.usd, rel=0.02)
+    assert float(found.reclaims_W.mean()) == pytest.approx(choice.reclaims, rel=0.1)
+
+
+def test_equal_seeds_give_equal_answers_and_others_differ():
+    choice, ask = chosen(4 * 50_000.0, spread=0.1)
+    first, again, other = (outlook(choice, ask, rng=np.random.default_rng(seed)) for seed in (7, 7, 8))
+    assert (first.hours, first.usd, first.reclaims) == (again.hours, again.usd, again.reclaims)
+    assert first.hours != other.hours
+    assert first.traces == ("bamboo-p3", "bamboo-gcp")
+    assert first.hours.p10 < first.hours.p50 < first.hours.p90
+
+
+def test_more_reclaims_take_longer():
+    choice, ask = chosen(4 * 50_000.0)
+    calm, usual, rough = (
+        float(outlook(choice, replace(ask, reclaims=times), rng=np.random.default_rng(0)).hours_W.mean())
+        for times in (0.0, 1.0, 3.0)
+    )
+    assert calm < usual < rough
+
+
+def test_a_long_job_is_extrapolated_from_its_first_reclaims():
+    (short, ask), (long, longer) = chosen(8 * 1e6, nodes=8), chosen(8 * 1e8, nodes=8)
+    assert long.reclaims > 50_000
+    some, many = (
+        outlook(each, of, rng=np.random.default_rng(0)).hours.p50 for each, of in ((short, ask), (long, longer))
+    )
+    assert many == pytest.approx(100.0 * some, rel=0.05)
+
+
+def test_peers_that_are_lost_together_cost_more():
+    rows = [(0.0, 40)]
+    for t in range(5000, 95_000, 5000):
+        rows += [(float(t), 20), (float(t + 60), 40)]
+    choice, ask = chosen(4 * 50_000.0)
+    alone, both = (
+        replayed(replace(choice, keeper=way), ask, [trace(rows, 100_000.0)], rng=np.random.default_rng(0))
+        for way in ("storage", "peers")
+    )
+    assert both.hours_W.mean() > 1.05 * alone.hours_W.mean()
+
+
+def test_spot_needs_a_trace_in_which_nodes_can_be_had():
+    choice, ask = chosen(4000.0)
+    with pytest.raises(InvalidValue, match="traces"):
+        replayed(choice, ask, [], rng=np.random.default_rng(0))
+    with pytest.raises(InvalidValue, match="trace"):
+        replayed(choice, ask, [trace([(0.0, 0), (10.0, 0)], 20.0, most=1)], rng=np.random.default_rng(0))
+    with pytest.raises(InvalidValue, match="windows"):
+        outlook(choice, ask, rng=np.random.default_rng(0), windows=0)
