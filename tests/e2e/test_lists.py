@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 LISTS = ("workloads", "profiles", "offers", "traces", "policies")
-VERBS = ("simulate", "compare", *LISTS)
+VERBS = ("simulate", "compare", "plan", "advise", "spot", "forecast", "study", *LISTS)
 
 
 @pytest.mark.parametrize("verb", LISTS)

@@ -16,11 +16,13 @@ from typer.main import get_command
 from sublet import __version__
 from sublet.cli.advise import advise
 from sublet.cli.compare import compare
+from sublet.cli.forecast import forecast
 from sublet.cli.offers import offers
 from sublet.cli.plan import plan
 from sublet.cli.policies import policies
 from sublet.cli.profiles import profiles
 from sublet.cli.simulate import simulate
+from sublet.cli.spot import spot
 from sublet.cli.study import study
 from sublet.cli.traces import traces
 from sublet.cli.workloads import workloads
@@ -38,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (simulate, compare, plan, advise, study, workloads, profiles, offers, traces, policies):
+for verb in (simulate, compare, plan, advise, forecast, spot, study, workloads, profiles, offers, traces, policies):
     app.command()(verb)
 
 

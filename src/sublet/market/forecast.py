@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from sublet.data.csvfile import FloatArray
-from sublet.domain.quantity import whole
+from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 
-__all__ = ["Drift", "ForecastError", "Forecaster", "Foreknown", "ParcaeForecast", "Persistence", "forecast_error"]
+__all__ = [
+    "Autoregression",
+    "Drift",
+    "ForecastError",
+    "Forecaster",
+    "Foreknown",
+    "Kernel",
+    "ParcaeForecast",
+    "Persistence",
+    "Skill",
+    "forecast_error",
+    "forecast_skill",
+    "forecasters_for",
+]
 
 
 class Forecaster(Protocol):
@@ -61,6 +75,76 @@ class Foreknown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Autoregression:
+    """An autoregression of order 1 with a constant on the last `window` ticks: of the changes, or of the levels.
+
+    Of the changes it is the ARIMA(1, 1, 0) inside Parcae's forecaster, without the rules around it.
+    """
+
+    window: int = 60
+    changes: bool = True
+
+    def __post_init__(self) -> None:
+        whole("window", self.window, 3)
+
+    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+        """Never below 0; a past that is flat or hardly there stays as it is."""
+        past = history[-self.window :]
+        if len(past) < 3 or np.ptp(past) == 0:  # noqa: PLR2004 - two changes
+            return np.full(steps, history[-1], dtype=np.float64)
+        if not self.changes:
+            return np.maximum(_ar1_forecast(past, steps), 0.0)
+        return np.asarray(np.maximum(past[-1] + np.cumsum(_ar1_forecast(np.diff(past), steps)), 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What came after moments like this one: a Markov model of (instances, losses of late), smoothed by a kernel.
+
+    Every past moment has a say, the more the nearer it was in both; no change has a say of `calm` moments exactly like
+    this one. The answer is the weighted median of what changed within each number of steps: few moments move nothing.
+    """
+
+    memory: int = 1440  # ticks
+    late: int = 10  # ticks in which losses are counted
+    spread: float = 0.1  # of instances, as a share of the most ever seen, 1 at least
+    spread_lost: float = 2.0  # instances
+    calm: float = 5.0
+
+    def __post_init__(self) -> None:
+        whole("memory", self.memory, 1)
+        whole("late", self.late, 1)
+        positive("spread", self.spread)
+        positive("spread_lost", self.spread_lost)
+        at_least("calm", self.calm, 0.0)
+
+    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+        """Never below 0."""
+        known_T = history[-self.memory - self.late :]
+        moments = len(known_T) - steps  # M of them have all their steps behind them
+        if moments < 1:
+            return np.full(steps, history[-1], dtype=np.float64)
+        fallen_T = np.cumsum(np.maximum(-np.diff(known_T, prepend=known_T[0]), 0.0))
+        lost_T = fallen_T - np.concatenate([np.zeros(min(self.late, len(known_T))), fallen_T])[: len(known_T)]
+        wide = max(1.0, self.spread * float(known_T.max()))
+        far_M = ((known_T[:moments] - known_T[-1]) / wide) ** 2
+        far_M = far_M + ((lost_T[:moments] - lost_T[-1]) / self.spread_lost) ** 2
+        weight_M = np.concatenate([[self.calm], np.exp(-0.5 * far_M)])
+        then_MH = sliding_window_view(known_T[1:], steps)[:moments]  # H steps ahead
+        change_MH = np.vstack([np.zeros(steps), then_MH - known_T[:moments, None]])
+        return np.asarray(np.maximum(known_T[-1] + _medians(change_MH, weight_M), 0.0))
+
+
+def _medians(value_MH: FloatArray, weight_M: FloatArray) -> FloatArray:
+    """The weighted median of each column."""
+    order_MH = np.argsort(value_MH, axis=0, kind="stable")
+    heap_MH = np.cumsum(weight_M[order_MH], axis=0)
+    middle_H = (heap_MH < 0.5 * heap_MH[-1]).sum(axis=0)
+    columns = np.arange(value_MH.shape[1])
+    return np.asarray(value_MH[order_MH[middle_H, columns], columns])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParcaeForecast:
     """The forecaster that Parcae ships: ARIMA(1, 1, 0) with a constant on the last minutes, and its rules around it.
 
@@ -101,18 +185,26 @@ class ParcaeForecast:
 
     def _damping(self, history: FloatArray, window: int) -> tuple[float, float]:
         """Of rises and of falls: what the last steady rise or fall so far has set; nothing ever resets it."""
-        rise = fall = 1.0
-        first = max(window + 1, self.since)
-        seen = history.tolist()
-        for end in range(first, len(seen) + 1):
-            up, down = _parcae_damping(tuple(seen[end - window : end]))
-            rise, fall = up or rise, down or fall
-        return rise, fall
+        rise = fall = 0.0
+        first, last = max(window + 1, self.since), len(history)
+        while last >= first and not (rise and fall):  # backwards, block by block: the last word counts
+            start = max(first, last - BLOCK + 1)
+            seen_WT = sliding_window_view(history[start - window : last], window)  # W windows
+            swings = np.ptp(seen_WT, axis=1) >= SWING  # cleaning never widens a swing
+            for seen in seen_WT[np.flatnonzero(swings)[::-1]].tolist():
+                up, down = _parcae_damping(tuple(seen))
+                rise, fall = rise or up, fall or down
+                if rise and fall:
+                    break
+            last = start - 1
+        return rise or 1.0, fall or 1.0
 
 
 PARCAE_WINDOW: Mapping[int, int] = MappingProxyType({14: 17, 12: 12, 10: 10, 9: 9, 8: 8, 7: 8, 5: 10})  # steps -> past
 GROWTH = 3  # instances by which a forecast may leave its first step
 BLIP = 3  # ticks
+SWING = 5  # instances within a window, from which on it damps
+BLOCK = 1024  # windows
 
 
 @lru_cache(maxsize=4096)
@@ -147,7 +239,7 @@ def _parcae_damping(seen: tuple[float, ...]) -> tuple[float, float]:
     """What this window sets for rises and for falls; 0 where it sets nothing."""
     past = _parcae_cleaned(seen)
     steps, swing = np.diff(past), float(np.ptp(past))
-    scale = 0.5 if swing >= 10 else 0.75 if swing >= 5 else 0.0  # noqa: PLR2004 - of the original
+    scale = 0.5 if swing >= 10 else 0.75 if swing >= SWING else 0.0  # noqa: PLR2004 - of the original
     return scale * bool((steps >= 0).all()), scale * bool((steps <= 0).all())
 
 
@@ -190,15 +282,85 @@ def forecast_error(
     whole("horizon", horizon, 1)
     whole("warm_up", warm_up, 1)
     instances_T = trace.per_tick(tick_s).astype(np.float64)  # T ticks
-    forecasts = len(instances_T) - horizon - warm_up + 1
-    if forecasts < 1:
+    if len(instances_T) < horizon + warm_up:
         allowed = f"at most {max(0, len(instances_T) - 1)} together for {trace.name} at {tick_s:g} s a tick"
         raise InvalidValue("horizon + warm_up", horizon + warm_up, allowed)
+    return _error(instances_T, forecaster, range(warm_up, len(instances_T) - horizon + 1), horizon)
+
+
+def _error(instances_T: FloatArray, forecaster: Forecaster, ticks: Sequence[int], horizon: int) -> ForecastError:
+    """Over the forecasts made when so many ticks were known."""
     absolute_H = np.zeros(horizon)  # H steps ahead
-    for now in range(warm_up, warm_up + forecasts):
+    for now in ticks:
         expected_H = np.asarray(forecaster.forecast(instances_T[:now], horizon), dtype=np.float64)
         if expected_H.shape != (horizon,) or not np.isfinite(expected_H).all():
             raise InvalidValue("forecast", expected_H, f"{horizon} finite numbers")
         absolute_H += np.abs(expected_H - instances_T[now : now + horizon])
-    per_step = absolute_H / forecasts
-    return ForecastError(per_step=per_step, mean=float(per_step.mean()), forecasts=forecasts)
+    per_step = absolute_H / len(ticks)
+    return ForecastError(per_step=per_step, mean=float(per_step.mean()), forecasts=len(ticks))
+
+
+# ---------------------------------------------------------------------- which one to trust
+
+MOST_FORECASTS = 1000  # of each half; more take long and tell little more
+CLEARLY = 0.98  # of the error of persistence: chance differences do not make a choice
+FIRST_TICKS = 12  # known before the first forecast
+PERSISTENCE = "persistence"
+
+
+def forecasters_for(trace: SpotTrace) -> dict[str, Forecaster]:
+    """Everyone who forecasts, by name. Parcae is bounded by a quarter and all of what was asked for, as it was."""
+    most = trace.max_available * len(trace.zones)
+    return {
+        PERSISTENCE: Persistence(),
+        "drift": Drift(),
+        "parcae": ParcaeForecast(least=most // 4, most=most),
+        "arima": Autoregression(),
+        "ar1": Autoregression(changes=False),
+        "markov": Kernel(),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Skill:
+    """Errors in both halves of a trace, by forecaster: the first half chooses, the second tells whether it holds."""
+
+    first: Mapping[str, ForecastError]
+    second: Mapping[str, ForecastError]
+    chosen: str
+
+    @property
+    def default(self) -> str:
+        """Whom to trust: the one that the first half chose, unless persistence erred less in the second."""
+        held = self.second[self.chosen].mean <= self.second[PERSISTENCE].mean
+        return self.chosen if held else PERSISTENCE
+
+
+def forecast_skill(
+    trace: SpotTrace, forecasters: Mapping[str, Forecaster], *, tick_s: float = 60.0, horizon: int = 12
+) -> Skill:
+    """Try everyone, persistence among them, on both halves. The best of the first is chosen if it is clearly better.
+
+    No forecast of the first half is judged by a tick of the second; those of the second may know all of the first.
+    """
+    whole("horizon", horizon, 1)
+    if PERSISTENCE not in forecasters:
+        raise InvalidValue("forecasters", sorted(forecasters), f"{PERSISTENCE} among them")
+    instances_T = trace.per_tick(tick_s).astype(np.float64)
+    half, end = len(instances_T) // 2, len(instances_T)
+    if half < FIRST_TICKS + horizon:
+        allowed = f"at most {max(0, half - FIRST_TICKS)} for {trace.name}: half of it has {half} ticks of {tick_s:g} s"
+        raise InvalidValue("horizon", horizon, f"{allowed}, and the first {FIRST_TICKS} are not forecast")
+    first, second = (
+        {name: _error(instances_T, forecaster, ticks, horizon) for name, forecaster in forecasters.items()}
+        for ticks in (_spread(FIRST_TICKS, half - horizon), _spread(half, end - horizon))
+    )
+    best = min(first, key=lambda name: first[name].mean)
+    clearly = first[best].mean < CLEARLY * first[PERSISTENCE].mean
+    return Skill(first=first, second=second, chosen=best if clearly else PERSISTENCE)
+
+
+def _spread(start: int, last: int) -> list[int]:
+    """Ticks from start to last: all, or as many as are enough."""
+    count = last - start + 1
+    return [start + each * count // min(count, MOST_FORECASTS) for each in range(min(count, MOST_FORECASTS))]

@@ -61,9 +61,8 @@ def _gap(history: Floats) -> float:
 
 def worth_a_look(history: Floats) -> bool:
     """Whether capacity has just changed, or has been calm for 10, 20, 40 ... ticks, which tells something too."""
-    still = 1
-    while still < len(history) and history[-still - 1] == history[-1]:
-        still += 1
+    differs = np.flatnonzero(history != history[-1])
+    still = len(history) - (int(differs[-1]) + 1 if len(differs) else 0)
     ticks, rest = divmod(still - 1, CALM_TICKS)
     return still == 1 or (rest == 0 and ticks & (ticks - 1) == 0)
 

@@ -1,0 +1,227 @@
+"""What a user gets from the two verbs about spot markets: forecasts, and one job that rides them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet import data
+from sublet.cli.spot import POLICIES
+from sublet.errors import MissingData
+from sublet.market.traces import TRACES
+
+HEADER = "t_s,zone,available\n"
+FORECASTERS = {"persistence", "drift", "parcae", "arima", "ar1", "markov"}
+REAL = ("bamboo-gcp", "skynomad-h100", "skypilot-v100-2023-08")
+MODELS = ("bert", "resnet152", "gpt-1.5b", "gpt-6.7b")
+
+
+def here(name):
+    try:
+        return data.locate(TRACES[name].file).exists()
+    except MissingData:
+        return False
+
+
+def by_name(answer):
+    assert answer.code == 0, answer.err
+    return {each["name"]: each for each in answer.json["policies"]}
+
+
+# ---------------------------------------------------------------------- forecast
+
+
+def test_forecast_is_a_table_or_the_same_as_json(sublet):
+    table, answer = sublet("forecast", "parcae-ladp"), sublet("forecast", "parcae-ladp", "--json")
+    assert table.code == answer.code == 0
+    assert table.err == answer.err == ""
+    found = {each["name"]: each for each in answer.json["forecasters"]}
+    assert set(found) == FORECASTERS
+    for name, each in found.items():
+        assert len(each["second_half"]["per_minute"]) == 12
+        assert f"{each['second_half']['mean']:.2f}" in next(
+            line for line in table.out.splitlines() if f"{name} " in line
+        )
+    assert f"> {answer.json['default']} " in table.out
+
+
+def test_the_forecaster_to_trust_errs_no_more_than_persistence(sublet):
+    for minutes in (1, 2, 5, 18):
+        answer = sublet("forecast", "parcae-ladp", "--minutes", minutes, "--json").json
+        mean = {each["name"]: each["second_half"]["mean"] for each in answer["forecasters"]}
+        assert mean[answer["default"]] <= mean["persistence"]
+
+
+def test_the_published_forecaster_errs_more_than_persistence_where_it_was_published(sublet):
+    answer = sublet("forecast", "bamboo-p3", "--json").json
+    mean = {each["name"]: each["second_half"]["mean"] for each in answer["forecasters"]}
+    assert mean["parcae"] > mean["persistence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("bambo-p3",), ["no trace is called", "did you mean bamboo-p3"]),
+        (("parcae-ladp", "--minutes", 0), ["--minutes = 0", "1 to 120"]),
+        (("parcae-ladp", "--minutes", 30), ["horizon = 30", "at most 18 for parcae-ladp"]),
+    ],
+)
+def test_a_forecast_that_cannot_be_judged_says_why(sublet, arguments, texts):
+    answer = sublet("forecast", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert all(text in answer.err for text in texts)
+
+
+# ---------------------------------------------------------------------- spot
+
+
+def test_spot_is_a_table_or_the_same_as_json(sublet):
+    arguments = ("spot", "parcae-ladp", "--policy", "all")
+    table, found = sublet(*arguments), by_name(sublet(*arguments, "--json"))
+    assert table.code == 0
+    assert tuple(found) == POLICIES
+    for name, each in found.items():
+        line = next(line for line in table.out.splitlines() if line.startswith(f"{name} "))
+        assert f"{each['samples']:,.0f}" in line
+        assert f"{each['usd']:,.2f}" in line
+        assert each["samples_per_usd"] == pytest.approx(each["samples"] / each["usd"])
+
+
+def test_nobody_beats_the_bounds_and_liveput_is_ahead_of_parcae(sublet):
+    samples = {name: each["samples"] for name, each in by_name(sublet("spot", "parcae-ladp", "-o", "json")).items()}
+    assert max(samples.values()) == samples["oracle"]
+    assert samples["liveput"] > samples["parcae"] > samples["checkpoint-restart"]
+    (ideal,) = by_name(sublet("spot", "parcae-ladp", "--policy", "ideal", "--json")).values()
+    assert ideal["samples"] >= samples["oracle"]
+    assert ideal["migrations"] == 0
+
+
+def test_a_sample_that_is_worth_little_buys_fewer_instances(sublet):
+    def liveput(*more):
+        return by_name(sublet("spot", "parcae-hadp", "--policy", "liveput", *more, "--json"))["liveput"]
+
+    plain, thrifty, idle = liveput(), liveput("--value", "1.2e-5"), liveput("--value", "1e-9")
+    assert plain["net_usd"] is None
+    assert thrifty["samples_per_usd"] > 1.2 * plain["samples_per_usd"]
+    assert thrifty["net_usd"] > 1.2e-5 * plain["samples"] - plain["usd"]
+    assert (idle["samples"], idle["usd"], idle["samples_per_usd"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("trace", REAL)
+def test_every_policy_rides_every_kind_of_real_trace(sublet, trace, model):
+    if not here(trace):
+        pytest.skip(f"{trace} is not here")
+    answer = sublet("spot", trace, "--model", model, "--policy", "all", "--hours", 2, "--json")
+    assert len(by_name(answer)) == len(POLICIES)
+    assert answer.json["minutes"] == 120
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_policy_survives_a_market_that_dries_up(sublet, tmp_path, model):
+    path = tmp_path / "wild.csv"
+    path.write_text(HEADER + "0,z,0\n300,z,32\n900,z,0\n1200,z,1\n1500,z,17\n1560,z,3\n2400,z,30\n", encoding="utf-8")
+    for each in by_name(sublet("spot", path, "--model", model, "--policy", "all", "--json")).values():
+        assert each["suspended_s"] >= 600.0
+        assert each["samples"] >= 0.0
+
+
+def test_too_few_instances_for_the_model_is_said(sublet, short_trace):
+    answer = sublet("spot", short_trace, "--model", "gpt-6.7b")
+    assert answer.code == 0
+    assert "gpt-6.7b needs 12 instances, and there were never more than 4" in answer.out
+
+
+def test_one_zone_can_be_taken_alone(sublet, tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_text(HEADER + "0,a,8\n0,b,4\n3600,a,8\n3600,b,4\n", encoding="utf-8")
+    arguments = ("spot", path, "--policy", "greedy-live", "--json")
+    means = [sublet(*arguments, *more).json["mean_instances"] for more in ((), ("--zone", "b"), ("--most", 5))]
+    assert means == [12.0, 4.0, 5.0]
+
+
+def test_a_report_is_one_page_with_its_picture(sublet, tmp_path):
+    arguments = ("spot", "parcae-lasp", "--policy", "liveput,parcae", "--report", tmp_path / "report")
+    answer = sublet(*arguments)
+    assert answer.code == 0
+    assert answer.out.endswith(f"report: {tmp_path / 'report' / 'report.html'}\n")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "timeline.png", "spot.json"}
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "bert on parcae-lasp" in page
+    assert "data:image/png;base64," in page
+    picture = (tmp_path / "report" / "timeline.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert sublet(*arguments).code == 0
+    assert (tmp_path / "report" / "timeline.png").read_bytes() == picture
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("verb", ["spot", "forecast"])
+@pytest.mark.parametrize(
+    ("content", "more", "texts"),
+    [
+        ("", (), ["empty"]),
+        (HEADER + "0,z,4\n", (), ["one row is no trace", "line 2", "next:"]),
+        (HEADER + "0,z,4\n60,z,-2\n120,z,3\n", (), ["line 3", "available", "-2"]),
+        (HEADER + "0,z,4\n60,z,\n120,z,3\n", (), ["line 3", "available"]),
+        (HEADER + "0,z,4\n60,z\n120,z,3\n", (), ["line 3"]),
+        (HEADER + "0,z,4\n120,z,3\n60,z,2\n", (), ["line 4", "t_s does not rise in zone z"]),
+        (HEADER + "0,z,4\n60,z,2\n120,z,3\n", ("--polarity", "preempted"), ["polarity", "counts up to 4"]),
+        (HEADER + "0,z,4\n60,z,nan\n120,z,3\n", (), ["line 3", "available"]),
+    ],
+    ids=["empty", "one row", "negative", "hole", "short row", "backwards", "polarity of counts", "nan"],
+)
+def test_a_broken_trace_is_refused_with_file_and_line(sublet, tmp_path, verb, content, more, texts):
+    path = tmp_path / "broken.csv"
+    path.write_text(content, encoding="utf-8")
+    answer = sublet(verb, path, *more)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert all(text in answer.err for text in ("broken", *texts)), answer.err
+
+
+@pytest.mark.parametrize("verb", ["spot", "forecast"])
+def test_the_polarity_of_a_known_trace_is_known(sublet, verb):
+    answer = sublet(verb, "bamboo-p3", "--polarity", "preempted")
+    assert answer.code == 2
+    assert "bamboo-p3 is known to state" in answer.err
+
+
+def test_a_file_that_marks_preemptions_is_turned_round(sublet, tmp_path):
+    path = tmp_path / "marks.csv"
+    path.write_text(HEADER + "".join(f"0,z{each},0\n3600,z{each},1\n" for each in range(4)), encoding="utf-8")
+    arguments = ("spot", path, "--policy", "greedy-live", "--hours", 1, "--json")
+    found = [sublet(*arguments, *more).json for more in ((), ("--polarity", "preempted"))]
+    assert [each["mean_instances"] for each in found] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("more", "texts"),
+    [
+        (("--model", "brt"), ["no spot model is called 'brt'", "did you mean bert"]),
+        (("--policy", "livput"), ["no spot policy is called 'livput'", "did you mean liveput"]),
+        (("--policy", "parcae,parcae"), ["--policy", "twice"]),
+        (("--value", 0), ["--value = 0"]),
+        (("--value", "nan"), ["--value = nan"]),
+        (("--value", "much"), ["--value = 'much'"]),
+        (("--price", -1), ["--price = -1"]),
+        (("--zone", "nowhere"), ["no zone is called 'nowhere'"]),
+        (("--most", 0), ["--most = 0"]),
+        (("--hours", 0), ["--hours = 0"]),
+        (("--hours", "nan"), ["--hours = nan"]),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_command_line_is_told_what_is_wrong(sublet, more, texts):
+    answer = sublet("spot", "parcae-lasp", *more)
+    assert (answer.code, answer.out) == (2, "")
+    assert all(text in answer.err for text in texts), answer.err
+
+
+@pytest.mark.parametrize("verb", ["spot", "forecast"])
+def test_the_verbs_explain_themselves(sublet, verb):
+    answer = sublet(verb, "--help")
+    assert answer.code == 0
+    assert answer.out.startswith(f"Usage: sublet {verb}")
+    assert "--output" in answer.out
