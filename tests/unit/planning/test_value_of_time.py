@@ -124,13 +124,13 @@ def test_a_surplus_raises_the_price_and_a_debt_lowers_it(mix, usd_per_h, over):
     assert now >= even if over >= 0 else now <= even
 
 
-def test_a_surplus_is_spent_within_a_week():
+def test_a_surplus_is_spent_within_five_days():
     def rate(now_h, spent):
         return spending_rate(snapshot("10", now_h=now_h, spent=spent, allowed="1000"))
 
-    assert rate(1.0, "520") == pytest.approx(10 + 480 / 168)
-    assert rate(1e4, "160") == pytest.approx(10 + 840 / 168)
-    assert rate(1.0, "1240") == pytest.approx(10 - 240 / 168)
+    assert rate(1.0, "520") == pytest.approx(10 + 480 / 120)
+    assert rate(1e4, "160") == pytest.approx(10 + 840 / 120)
+    assert rate(1.0, "1240") == pytest.approx(10 - 240 / 120)
     assert rate(1.0, "9999") == 0.0
 
 
