@@ -7,9 +7,8 @@ jobs of Pollux's first. `python -m benchmarks.decide`
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
 
 from sublet.domain.budget import Limit
@@ -19,7 +18,7 @@ from sublet.policies.pollux import Pollux
 from sublet.policies.price import Price
 from sublet.policies.sia import Sia
 from sublet.sim.simulator import simulate
-from sublet.studies.peers import Setting, homogeneous_cluster, mixed_cluster
+from sublet.studies.peers import Setting, Timed, homogeneous_cluster, mixed_cluster
 
 DECISIONS = 12
 GOAL = 0.1  # of sia's
@@ -29,18 +28,14 @@ class EnoughError(Exception):
     """The decisions that were asked for have been made."""
 
 
-@dataclass(slots=True)
-class Timed:
-    """Another policy; the CPU time of each decision, until there are enough."""
+class Stopping(Timed):
+    """Enough is enough."""
 
-    policy: Policy
-    took_s: list[float] = field(default_factory=list)
+    __slots__ = ()
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Ask it, and look at the clock."""
-        started_s = time.process_time()
-        plan = self.policy.decide(snapshot)
-        self.took_s.append(time.process_time() - started_s)
+        """As timed, until there are enough."""
+        plan = Timed.decide(self, snapshot)
         if len(self.took_s) > DECISIONS:
             raise EnoughError
         return plan
@@ -79,7 +74,7 @@ def _crowded(setting: Setting, times: int, jobs: int) -> Setting:
 
 
 def _ms(setting: Setting, policy: Policy) -> float:
-    timed = Timed(policy)
+    timed = Stopping(policy)
     with suppress(EnoughError):
         simulate(setting.jobs, timed, setting.cloud, keep_segments=False)
     return 1000 * median(timed.took_s[1:])  # the first one reads tables

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sublet.cli.asked import Asked, forecast_from, scene_from, workload_from
-from sublet.cli.progress import watched
+from sublet.cli.progress import Tell, watched
 from sublet.cli.show import print_notes, print_table, screen_width, table_width
 
 if TYPE_CHECKING:
@@ -61,10 +62,15 @@ def compared(asked: Asked, policies: Mapping[str, Policy], *, command: str, log:
                 expected=expected,
                 keep_segments=asked.report is not None,
                 watch=watch,
-                progress=lambda done, _at_s, name=name: tell_progress(name, done),  # type: ignore[misc]
+                progress=partial(_tell_jobs, tell_progress, name),
             )
     notes = {name: scene.notes_on(run) for name, run in runs.items()}
     return Comparison(command=command, workload=workload, cloud=cloud, seed=asked.seed, runs=runs, notes=notes)
+
+
+def _tell_jobs(tell_progress: Tell, policy: str, done: int, at_s: float) -> None:
+    del at_s  # the bar counts jobs
+    tell_progress(policy, done)
 
 
 def tell(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:

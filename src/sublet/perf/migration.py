@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -266,7 +267,7 @@ def _donors(costs: MigrationCosts, old: int, new: int) -> list[tuple[float, int]
     def shared(stage: int, donor: int) -> float:
         return sum(params[max(now[stage], was[donor]) : min(now[stage + 1], was[donor + 1])])
 
-    taken = [max(range(old), key=lambda donor, stage=stage: shared(stage, donor)) for stage in range(new - 1)]  # type: ignore[misc]
+    taken = [max(range(old), key=partial(shared, stage)) for stage in range(new - 1)]
     whole_stage = sum(params[now[new - 1] :])
     able = sorted((-shared(new - 1, donor), donor) for donor in range(old) if shared(new - 1, donor) > 0)
     rows = [(costs.transfer_s(whole_stage + lacks), taken.count(donor)) for lacks, donor in able]

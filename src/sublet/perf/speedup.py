@@ -7,6 +7,7 @@ one GPU of each kind does per second. Put samples per second there, and the unit
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from sublet.errors import InvalidValue
 __all__ = ["Amdahl", "ConstantRate", "Linear", "PowerLaw", "Table"]
 
 
-class ConstantRate:
+class ConstantRate(ABC):
     """Time and progress of any speed whose rate does not depend on progress."""
 
     __slots__ = ()
@@ -28,9 +29,9 @@ class ConstantRate:
         """One phase without end."""
         return ()
 
+    @abstractmethod
     def rate(self, gpu: str, spread: Spread, done: float) -> float:
         """Work per second."""
-        raise NotImplementedError
 
     def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
         """Time to get from `done` to `goal`; infinite where the rate is 0."""
@@ -62,9 +63,9 @@ class _Analytic(ConstantRate):
         one = self.kinds.get(gpu, 0.0) if self.kinds else 1.0
         return one * self.speedup(gpus) if gpus > 0 and one > 0 else 0.0
 
+    @abstractmethod
     def speedup(self, gpus: int) -> float:
         """How many times as fast as one GPU of the same kind."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

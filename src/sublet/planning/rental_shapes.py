@@ -15,6 +15,7 @@ from sublet.domain.job import Job
 from sublet.domain.offer import Market, Offer
 from sublet.domain.shape import packed
 from sublet.errors import Infeasible, InvalidValue
+from sublet.perf.migration import checkpoint_every_s
 from sublet.planning.widths import useful_widths
 
 __all__ = ["JobClass", "RentalShape", "classes_from_jobs", "reclaim_slowdown", "shapes_of"]
@@ -139,7 +140,7 @@ def reclaim_slowdown(job: Job, market: Market, hazard_per_h: float, nodes: int, 
         return 1.0
     every_s, writing = job.checkpoint_every_s, 0.0
     if job.checkpoint_write_s > 0:
-        every_s = math.sqrt(2.0 * job.checkpoint_write_s / per_s)
+        every_s = checkpoint_every_s(job.checkpoint_write_s, per_s * SECONDS_PER_H)
         writing = job.checkpoint_write_s / every_s
     useful = 1.0 - writing - per_s * (every_s / 2.0 + job.restart_s + provision_s)
     return 1.0 / useful if useful > 0 else math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 from sublet.domain.demand import kind_of
 from sublet.domain.plan import JobState, Plan, Snapshot
@@ -28,7 +29,9 @@ class Boa:
         """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
         draft = Draft(snapshot)
         sites, rent_P = sites_of(snapshot), rents(snapshot)
-        everyone = sorted([*snapshot.active.values(), *snapshot.waiting.by(arrival)], key=lambda state: state.seq)
+        most = max(draft.most.values())  # no more jobs than that can have a GPU
+        waiting = islice(snapshot.waiting.by(arrival), int(most) if math.isfinite(most) else None)
+        everyone = sorted([*snapshot.active.values(), *waiting], key=lambda state: state.seq)
 
         def drawbacks(at: int) -> tuple[bool, int, float]:
             stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)

@@ -99,8 +99,8 @@ def rented(offers: Sequence[Offer], burn: Price | None = None, *, physics: Physi
         _refuse_an_empty_purse(offers, burn)
     notes = ["rented:" if burn is None else f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
     for offer in offers:
-        free = burn is None or not offer.price.micro_usd_per_h
-        most = "any number" if free else f"at most {burn.micro_usd_per_h // offer.price.micro_usd_per_h}"  # type: ignore[union-attr]
+        price = offer.price.micro_usd_per_h
+        most = "any number" if burn is None or not price else f"at most {burn.micro_usd_per_h // price}"
         notes.append(f"{most} x {_described(offer)}")
     notes = [" ".join(notes)] if len(notes) == 2 else notes  # noqa: PLR2004 - one offer needs no list
     if any(offer.market is Market.SPOT for offer in offers):

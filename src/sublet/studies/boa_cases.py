@@ -21,7 +21,7 @@ from sublet.sim.simulator import Cloud
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["CASES", "Case", "JobType", "demand_of", "gpu_cloud", "realised"]
+__all__ = ["CASES", "Case", "JobType", "gpu_cloud", "realised"]
 
 Floats = npt.NDArray[np.float64]
 SECONDS_PER_H = 3600.0
@@ -155,11 +155,6 @@ def realised(jobs: Sequence[Job], widths: Sequence[int]) -> Frontier:
         rows.append([job.work / SECONDS_PER_H / rate for rate in rates])
     hours_JC = np.array(rows)
     return frontier(Curves.from_tables(hours_JC, hours_JC * np.array(widths)), np.ones(len(jobs)))
-
-
-def demand_of(jobs: Sequence[Job], hours: float) -> Demand:
-    """What is true of these jobs, which come within `hours`."""
-    return Demand.from_jobs(jobs, hours)
 
 
 def _arrivals(number: int, hours: float, swing: float, rng: np.random.Generator) -> Floats:

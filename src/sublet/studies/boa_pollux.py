@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sublet.domain.demand import Demand
 from sublet.domain.money import Price as UsdPerHour
@@ -43,13 +44,11 @@ def pollux(quick: bool, tell: Tell) -> Findings:
         ours = _aimed(workload, offer, Price(), average)
         rows.append(_row(average, "price", ours, ours))
         others: dict[str, Callable[[float], Run]] = {
-            name: lambda knob, policy=policy: _aimed(workload, offer, policy, knob)  # type: ignore[misc]
-            for name, policy in (("boa", Boa()), ("boa-ideal", BoaIdeal()))
-        }
-        capped = (("fifo", Fifo()), ("equal", Equal()), ("max-speedup", MaxSpeedup()))
-        others |= {
-            name: lambda knob, policy=policy: _capped(workload, offer, policy, knob)  # type: ignore[misc]
-            for name, policy in capped
+            "boa": partial(_aimed, workload, offer, Boa()),
+            "boa-ideal": partial(_aimed, workload, offer, BoaIdeal()),
+            "fifo": partial(_capped, workload, offer, Fifo()),
+            "equal": partial(_capped, workload, offer, Equal()),
+            "max-speedup": partial(_capped, workload, offer, MaxSpeedup()),
         }
         for name, run_at in others.items():
             tell(f"Pollux workload, {average:g} USD/h, {name}")

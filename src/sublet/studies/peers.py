@@ -38,6 +38,7 @@ __all__ = [
     "STUDY",
     "Outcome",
     "Setting",
+    "Timed",
     "homogeneous_cluster",
     "measured",
     "mixed_cluster",
@@ -211,13 +212,14 @@ ALL_KNOWN: Mapping[str, Policy] = {
 
 
 @dataclass(slots=True)
-class _Timed:
+class Timed:
     """Another policy, and the CPU time of each of its decisions."""
 
     policy: Policy
     took_s: list[float] = field(default_factory=list)
 
     def decide(self, snapshot: Snapshot) -> Plan:
+        """Ask it, and look at the clock."""
         started_s = time.process_time()
         plan = self.policy.decide(snapshot)
         self.took_s.append(time.process_time() - started_s)
@@ -226,7 +228,7 @@ class _Timed:
 
 def measured(setting: Setting, name: str, policy: Policy) -> Outcome:
     """Run a policy; jobs that never end are counted and left out of the times."""
-    timed = _Timed(policy)
+    timed = Timed(policy)
     run = simulate(setting.jobs, timed, setting.cloud)
     rows = list(run.record.jobs.values())
     times_h = sorted(row.completion_s / 3600 for row in rows if row.finish_s is not None)
