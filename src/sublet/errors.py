@@ -7,6 +7,9 @@
     |-- MissingData         a file that this installation does not have (path, where it comes from)
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
     |-- Infeasible          what was asked for cannot be had (binding limit, needed, available)
+    |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
+    |-- NoController        nothing answers where the controller should be
+    |-- DamagedCheckpoint   a checkpoint that cannot be trusted (path, why)
     |-- PlanRefused         a policy asked for more than its limits allow
     `-- KernelError         the brain and the world disagree
         |-- UnexpectedEvent     an event that cannot follow from the state (with the job's story)
@@ -22,13 +25,16 @@ from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BadInput",
+    "DamagedCheckpoint",
     "Infeasible",
     "InvalidValue",
     "InvariantBroken",
     "KernelError",
     "MissingData",
     "MissingExtra",
+    "NoController",
     "PlanRefused",
+    "RentFailed",
     "SubletError",
     "UnexpectedEvent",
     "UnknownName",
@@ -105,6 +111,34 @@ class Infeasible(SubletError):
         super().__init__(
             f"{what}: {binding} is {available:g}, {needed:g} is needed" + (f"\n  next: {hint}" if hint else "")
         )
+
+
+class RentFailed(SubletError):
+    """A cloud did not give a node; nothing is paid. `wait_s` is when to try this offer again."""
+
+    exit_code = 75
+
+    def __init__(self, offer_id: str, why: str, *, wait_s: float = 60.0) -> None:
+        self.offer_id, self.why, self.wait_s = offer_id, why, wait_s
+        super().__init__(f"no node of {offer_id}: {why}; it is tried again in {wait_s:g} s")
+
+
+class NoController(SubletError):
+    """Nothing answers where the controller should be."""
+
+    exit_code = 75
+
+    def __init__(self, where: object, why: str) -> None:
+        self.where, self.why = str(where), why
+        super().__init__(f"no controller answers at {where}: {why}\n  next: sublet up")
+
+
+class DamagedCheckpoint(SubletError):
+    """A checkpoint that cannot be trusted."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = str(path), why
+        super().__init__(f"the checkpoint {path} is damaged: {why}; an older one is used where there is one")
 
 
 class PlanRefused(SubletError):

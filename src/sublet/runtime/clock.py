@@ -1,0 +1,35 @@
+"""Cloud time: seconds since the controller's first start, which may run faster than the wall for a replayed market.
+
+At a speed-up of 60 a wall second is a cloud minute for everything at once: the market, prices, notices and pauses. So
+a demonstration of two minutes spends, and loses, what two hours would.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sublet.domain.quantity import at_least, positive
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was)."""
+
+    def __init__(
+        self, *, speedup: float = 1.0, began_s: float = 0.0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        positive("speedup", speedup)
+        at_least("began_s", began_s, 0.0)
+        self.speedup, self._began_s = speedup, began_s
+        self._monotonic = monotonic
+        self._wall_began_s = monotonic()
+
+    def now_s(self) -> float:
+        """Cloud seconds."""
+        return self._began_s + (self._monotonic() - self._wall_began_s) * self.speedup
+
+    def wall_s(self, cloud_s: float) -> float:
+        """How long `cloud_s` cloud seconds are on the wall."""
+        return cloud_s / self.speedup

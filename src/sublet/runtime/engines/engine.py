@@ -1,0 +1,36 @@
+"""The contract of everything that runs workers on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sublet.wire.messages import ToAgent, ToController
+
+__all__ = ["Engine", "Hear"]
+
+Hear = Callable[[str, ToController], None]  # (node id, what its agent says)
+
+
+class Engine(Protocol):
+    """Carries messages between the controller and one agent per node; agents start, watch and end workers.
+
+    Order is kept per node. A message to a node whose agent is not connected is dropped (False): the node's loss, or the
+    agent's next Hello, tells the controller what became of it.
+    """
+
+    async def open(self, hear: Hear) -> None:
+        """Let agents come; each begins with Hello, whose token the engine checks."""
+        ...
+
+    def expect(self, node_id: str, token: str) -> None:
+        """An agent for this node may come, with this token."""
+        ...
+
+    def send(self, node_id: str, message: ToAgent) -> bool:
+        """Pass it on, if the agent is there."""
+        ...
+
+    async def close(self) -> None:
+        """Let no agent in any more. Agents and workers stay, until their lease runs out."""
+        ...

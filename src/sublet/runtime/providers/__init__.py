@@ -1,0 +1,1 @@
+"""Who rents: one file per cloud, all behind `Provider`."""

@@ -1,0 +1,59 @@
+"""The contract of everything that rents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
+from sublet.domain.offer import Offer
+
+__all__ = ["MarketNews", "Provider", "RentedNode", "TellMarket"]
+
+MarketNews = NodeNoticed | NodeLost | PriceChanged | AvailabilityChanged
+TellMarket = Callable[[MarketNews], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentedNode:
+    """An instance that exists at the provider and is paid for, as the provider itself records it."""
+
+    node_id: str
+    offer_id: str
+    token: str
+    began_s: float  # cloud time
+    instance: str = ""  # the provider's own name of it
+
+
+class Provider(Protocol):
+    """Rents and gives back. All times are cloud time; every call may be repeated without harm.
+
+    A node counts as ready when its agent has said Hello with `token`, not before: that is the engine's news, not the
+    provider's. The provider tells notices, losses, prices and availability through `tell`.
+    """
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What can be rented here."""
+        ...
+
+    async def open(self, tell: TellMarket) -> None:
+        """Begin to watch the market and what is rented; nodes that an earlier controller rented are found again."""
+        ...
+
+    async def rent(self, node_id: str, offer_id: str, token: str) -> None:
+        """Rent one node. A second call with the same token changes nothing. Raises RentFailed when refused."""
+        ...
+
+    async def release(self, node_id: str) -> None:
+        """Give it back; returns when the provider confirms that it is gone and no longer paid for."""
+        ...
+
+    async def list(self) -> list[RentedNode]:
+        """Every node of ours that exists, whoever asked for it."""
+        ...
+
+    async def close(self) -> None:
+        """Stop watching. Rented nodes stay."""
+        ...

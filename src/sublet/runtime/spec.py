@@ -1,0 +1,69 @@
+"""What a user submits, as the controller keeps it: the job file, checked and with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sublet.domain.quantity import at_least, named, positive, whole
+from sublet.errors import InvalidValue
+
+__all__ = ["JobSpec", "Retries"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a job may fail before it is given up, by whose fault it was; None = for ever."""
+
+    preemption: int | None = None
+    infra: int | None = 10
+    user: int | None = 1  # one attempt, one retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One training job."""
+
+    name: str
+    argv: tuple[str, ...]  # of one worker; every worker runs the same
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)  # as env, but never shown, logged or stored in the clear
+    sdk: bool = True  # the script opens a `sublet.train` session; False = an unmodified script, restarted to resize
+    min_workers: int = 1
+    max_workers: int = 1
+    sizes: tuple[int, ...] = ()  # allowed numbers of workers; () = all from min to max
+    accelerators: tuple[str, ...] = ()  # GPU kinds that will do; () = any
+    market: str = "auto"  # auto | spot | on-demand
+    work: float | None = None  # samples over the whole job, if the user knows; the session tells otherwise
+    samples_per_s: float | None = None  # of one worker, if the user knows; measured while it runs otherwise
+    restart_s: float = 1.0  # pause at a resize, first guess; measured while it runs
+    checkpoint_dir: str = ""  # "" = under the controller's state directory
+    checkpoint_every_s: float | None = None  # None = from hazard and write time
+    checkpoint_keep: int = 3
+    grace_s: float = 30.0  # for an unmodified script, between SIGTERM and SIGKILL
+    retries: Retries = Retries()
+    purse_usd: float | None = None  # what this job may spend in all
+    deadline_s: float | None = None  # cloud time from submission
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        named("name", self.name)
+        if not self.argv:
+            raise InvalidValue("run", self.argv, "a command")
+        whole("elastic.workers", self.min_workers, 1)
+        whole("elastic.workers", self.max_workers, 1)
+        if self.max_workers < self.min_workers:
+            raise InvalidValue("elastic.workers", f"{self.min_workers}..{self.max_workers}", "low..high")
+        for size in self.sizes:
+            if not self.min_workers <= size <= self.max_workers:
+                raise InvalidValue("elastic.sizes", size, f"from {self.min_workers} to {self.max_workers}")
+        for name in ("work", "samples_per_s", "checkpoint_every_s", "purse_usd"):
+            if (value := getattr(self, name)) is not None:
+                positive(name, value)
+        at_least("restart_s", self.restart_s, 0.0)
+        at_least("grace_s", self.grace_s, 0.0)
+        whole("checkpoint.keep", self.checkpoint_keep, 2)
+        positive("weight", self.weight)
+        if self.market not in ("auto", "spot", "on-demand"):
+            raise InvalidValue("resources.spot", self.market, "auto, spot or on-demand")

@@ -1,0 +1,109 @@
+"""Messages as lines of JSON: `{"type": "Meet", "generation": 3, ...}` and back.
+
+A line that is too long, not JSON, of an unknown type or with a missing or ill-typed field is refused with BadInput; an
+unknown field is ignored, so that a newer peer may say more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from sublet.errors import BadInput
+from sublet.wire import messages
+
+__all__ = ["LONGEST_LINE", "LineBuffer", "Message", "from_line", "to_line"]
+
+LONGEST_LINE = 1 << 20  # bytes; far beyond any message, short of what a hostile peer could fill memory with
+Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
+
+
+def to_line(message: Message) -> bytes:
+    """One line, ending in a newline."""
+    return json.dumps(_plain(message), separators=(",", ":")).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Message:
+    """The message that `to_line` wrote."""
+    if len(line) > LONGEST_LINE:
+        raise BadInput("message", f"{len(line)} bytes long; at most {LONGEST_LINE} are read")
+    try:
+        return _message_from(json.loads(line))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadInput("message", f"cannot be read: {error!r}; it begins {line[:80]!r}") from error
+
+
+class LineBuffer:
+    """Collects what a socket brings, and gives whole messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with these bytes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            raise BadInput("message", f"no end after {LONGEST_LINE} bytes")
+        for line in lines:
+            if line:
+                yield from_line(line)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        facts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **facts}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def _message_from(facts: Any) -> Message:
+    if not isinstance(facts, dict):
+        raise TypeError("not an object")
+    kind = _kinds().get(str(facts.get("type")))
+    if kind is None:
+        raise KeyError(f"no message is called {facts.get('type')!r}")
+    hints = _hints(kind)
+    given = {name: _restored(hints[name], name, value) for name, value in facts.items() if name in hints}
+    return typing.cast(Message, kind(**given))
+
+
+def _restored(kind: Any, name: str, value: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if origin is types.UnionType:
+        parts = typing.get_args(kind)
+        if value is None and types.NoneType in parts:
+            return None
+        if isinstance(value, dict):
+            return _message_from(value)
+        kind = next(part for part in parts if part is not types.NoneType)
+    if origin is tuple:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise TypeError(f"{name} = {value!r} is not a list of strings")
+        return tuple(value)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise TypeError(f"{name} = {value!r} is not a map of strings")
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
+    return value
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    unions = (messages.ToAgent, messages.ToController, messages.FromWorkerMessage)
+    return {kind.__name__: kind for union in unions for kind in typing.get_args(union)}
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

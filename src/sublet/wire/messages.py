@@ -1,0 +1,296 @@
+"""Every message between the controller, the agent of a node and a worker on it. Closed unions, versioned.
+
+A *worker* is one training process, a *member* a worker that belongs to the group of a generation. The controller alone
+decides who is a member; `generation` counts its decisions, and what belongs to an older one is late news.
+
+    controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
+    controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
+    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, Finished
+    agent -> controller              Hello, WorkerUp, WorkerDown, and what workers say, wrapped in FromWorker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "WIRE_VERSION",
+    "Broke",
+    "Dismiss",
+    "EndWorker",
+    "Finished",
+    "FromWorker",
+    "FromWorkerMessage",
+    "Hello",
+    "Joined",
+    "Leading",
+    "Leave",
+    "Left",
+    "Meet",
+    "Ready",
+    "Regroup",
+    "RenewLease",
+    "SaveNow",
+    "Saved",
+    "StartWorker",
+    "Stepped",
+    "ToAgent",
+    "ToController",
+    "ToWorker",
+    "Warn",
+    "Welcome",
+    "WorkerDown",
+    "WorkerUp",
+]
+
+WIRE_VERSION = 1
+
+# ---------------------------------------------------------------------------------------- to a worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """You are rank `rank` of `world` in generation `generation`.
+
+    Survivors finish the step they are in and come; with `broken` the old group has lost a member, so they drop the
+    step instead (its samples are trained again by the new group). Rank 0 opens the store and says Leading; the others
+    wait for Meet. State goes from the member with the most steps to all who have fewer.
+    """
+
+    worker_id: str
+    generation: int
+    rank: int
+    world: int
+    local_rank: int = 0
+    local_world: int = 1
+    node_rank: int = 0
+    nodes: int = 1
+    batch: int = 0  # global batch that the plan chose; 0 = the script's own
+    broken: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meet:
+    """The store of generation `generation` is open at this address."""
+
+    worker_id: str
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit."""
+
+    worker_id: str
+    generation: int
+    save: bool = False
+    broken: bool = False  # as in Regroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveNow:
+    """Write a checkpoint at the next step boundary."""
+
+    worker_id: str
+
+
+ToWorker = Regroup | Meet | Leave | SaveNow
+
+# ---------------------------------------------------------------------------------------- to an agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The controller knows you. Without a RenewLease for `lease_s` seconds, end your workers and yourself."""
+
+    node_id: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker:
+    """Start a process: `argv` as given; a Python script is run in a process that has torch imported already.
+
+    `env` is added to the agent's own; the worker finds its line to the agent in the descriptor SUBLET_CONTROL_FD.
+    """
+
+    worker_id: str
+    job_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    log: str = ""  # file to append standard output and error to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """SIGTERM, and SIGKILL after `grace_s`; the answer is WorkerDown."""
+
+    worker_id: str
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewLease:
+    """The controller lives: the lease counts from now again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """The node will be taken in `in_s` seconds: write it to the notice file of every worker."""
+
+    in_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """End your workers and yourself now."""
+
+
+ToAgent = Welcome | StartWorker | EndWorker | RenewLease | Warn | Dismiss | Regroup | Meet | Leave | SaveNow
+
+# ---------------------------------------------------------------------------------------- from a worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The script has opened its session and waits for a group."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """Rank 0 has opened the store of its generation."""
+
+    worker_id: str
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """In the group of `generation`, with everybody's state equal; the next step is `step`.
+
+    `work` is all that the script wants to do (samples, over all epochs) and `done` what is behind it. `redone_steps`
+    counts steps that had been made before and are lost (0 when a survivor carried the state over).
+    """
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+    work: float
+    global_batch: int = 0
+    source: str = "fresh"  # fresh | peer | checkpoint: where the state came from
+    redone_steps: int = 0
+    formed_s: float = 0.0  # seconds to form the group
+    state_s: float = 0.0  # seconds to share the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """Progress, sent by rank 0 a few times a second at most; times are means per step since the last report."""
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+    epoch: int
+    loss: float
+    step_s: float
+    comm_s: float = 0.0
+    saved_s: float = 0.0  # seconds that checkpoints kept training waiting, since the last report
+    global_batch: int = 0
+    local_batch: int = 0
+    noise: float | None = None  # gradient noise scale in samples, where it can be measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broke:
+    """The group of `generation` failed under this worker: somebody is gone. It waits for the next Regroup."""
+
+    worker_id: str
+    generation: int
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """It left as told, at a step boundary, and exits."""
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is committed."""
+
+    worker_id: str
+    step: int
+    done: float
+    seconds: float  # of writing, in the background
+    blocked_s: float  # of training that stood still for it
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """All the work is done and the last checkpoint committed."""
+
+    worker_id: str
+    step: int
+    done: float
+    loss: float | None = None
+
+
+FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | Finished
+
+# ---------------------------------------------------------------------------------------- from an agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The agent of a node comes, or comes back; `workers` maps those that run to the job of each."""
+
+    node_id: str
+    token: str
+    pid: int
+    version: int = WIRE_VERSION
+    host: str = "127.0.0.1"
+    workers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUp:
+    """The process runs."""
+
+    worker_id: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDown:
+    """The process has ended: by itself with `code`, or by a signal (`code` is minus its number)."""
+
+    worker_id: str
+    code: int
+    error: str = ""  # the last lines of what it printed, for a failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromWorker:
+    """A worker's own words, passed on."""
+
+    message: FromWorkerMessage
+
+
+ToController = Hello | WorkerUp | WorkerDown | FromWorker
