@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +14,14 @@ from sublet.cli import options as opt
 from sublet.cli.show import command_line, print_json, print_notes, print_table
 
 if TYPE_CHECKING:
-    from sublet.market.forecast import ForecastError, Skill
+    from sublet.market.forecast import ForecastError
+    from sublet.market.forecast_table import ErrorRow
     from sublet.market.spot import SpotTrace
 
 __all__ = ["Meaning", "Means", "TraceName", "forecast"]
 
 MOST_MINUTES = 120
 MOST_COLUMNS = 12  # of the table; JSON has every minute
-WHO = (
-    "persistence: what is there stays; drift: half the slope of the last 12 minutes goes on; parcae: as published; "
-    "arima and ar1: an autoregression of the changes, or of the levels, of the last hour; "
-    "markov: what came after moments with about as many instances and losses of late"
-)
 
 
 class Meaning(StrEnum):
@@ -38,94 +37,171 @@ def _complete_trace(incomplete: str) -> list[str]:
     return [name for name in TRACES if name.startswith(incomplete)]
 
 
-TraceName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TRACE",
-        help="A name from 'sublet traces', or a CSV file with the columns t_s,zone,available.",
-        autocompletion=_complete_trace,
-    ),
-]
+TRACE = typer.Argument(
+    metavar="TRACE",
+    help="A name from 'sublet traces', or a CSV file with the columns t_s,zone,available.",
+    autocompletion=_complete_trace,
+)
+TraceName = Annotated[str, TRACE]
 Means = Annotated[
-    Meaning,
-    typer.Option("--polarity", help="What a 1 in a file means: an instance can be held, or it cannot."),
+    Meaning | None,
+    typer.Option(
+        "--polarity", help="What a 1 in a file means: an instance can be held, or it cannot.", show_default=False
+    ),
 ]
 
 
 def forecast(
     context: typer.Context,
-    trace: TraceName,
+    trace: Annotated[str | None, TRACE] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every trace whose file is here, in place of one.")] = False,
     minutes: Annotated[int, typer.Option(metavar="M", help="Forecast every minute up to this one.")] = 12,
-    polarity: Means = Meaning.AVAILABILITY,
+    moments: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Forecast at N moments at most.", show_default="1000, or 300 each with --all"),
+    ] = None,
+    polarity: Means = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """How far every forecaster is off on a trace, minute by minute, and which one to trust.
+    """How far every forecaster is off on a trace, minute by minute, and whether the default is worth its name.
 
-    The first half of the trace chooses, the second shows how the choice fares on what it has not seen.
+    All forecast at the same moments, and know nothing of what comes after.
     """
     from sublet.errors import InvalidValue
-    from sublet.market.forecast import forecast_skill, forecasters_for
+    from sublet.market.forecast_table import MOMENTS, MOMENTS_OF_MANY, error_row, readable_traces
     from sublet.market.traces import load_trace
 
     if not 1 <= minutes <= MOST_MINUTES:
         raise InvalidValue("--minutes", minutes, f"a whole number from 1 to {MOST_MINUTES}")
-    market = load_trace(trace, polarity=polarity.value)
-    skill = forecast_skill(market, forecasters_for(market), horizon=minutes)
-    notes = _notes(skill)
+    if moments is not None and moments < 1:
+        raise InvalidValue("--moments", moments, "a whole number of at least 1")
+    if every == (trace is not None):
+        raise InvalidValue("TRACE", trace, "a name from 'sublet traces' or a file; or --all in its place, not both")
+    rows, markets = [], []
+    for name in readable_traces() if trace is None else [trace]:
+        if every and sys.stderr.isatty():
+            typer.echo(name, err=True)
+        markets.append(load_trace(name, polarity=None if polarity is None else polarity.value))
+        rows.append(error_row(markets[-1], horizon=minutes, moments=moments or (MOMENTS_OF_MANY if every else MOMENTS)))
+    notes = _notes(rows, markets)
     if opt.wants_json(output, json):
-        print_json(_json(context, market, skill, minutes, notes))
+        print_json(_json(context, rows, notes))
         return
-    _print(market, skill, minutes)
+    if trace is None:
+        _print_all(rows)
+    else:
+        _print_one(rows[0], markets[0])
     typer.echo()
     print_notes(notes)
 
 
-def _print(market: SpotTrace, skill: Skill, minutes: int) -> None:
+# ---------------------------------------------------------------------- tables
+
+
+def _print_one(row: ErrorRow, market: SpotTrace) -> None:
+    from sublet.market.forecast import DEFAULT
+
     hours = f"{market.span_s / 3600:,.1f} h"
     typer.echo(f"{market.name}, {hours}: mean absolute error in instances, all zones together\n")
-    shown = sorted({round(1 + each * (minutes - 1) / (MOST_COLUMNS - 1)) for each in range(MOST_COLUMNS)})
-    titles = ["forecaster", "first half", "second half", *(f"{minute} min" for minute in shown)]
-    rows = []
-    for name, error in sorted(skill.second.items(), key=lambda item: item[1].mean):
+    shown = sorted({round(1 + each * (row.horizon - 1) / (MOST_COLUMNS - 1)) for each in range(MOST_COLUMNS)})
+    titles = ["forecaster", "mean", *(f"{minute} min" for minute in shown)]
+    table = []
+    for name, error in sorted(row.errors.items(), key=lambda item: (item[1].mean, item[0] != DEFAULT)):
         steps = [f"{error.per_step[minute - 1]:.2f}" for minute in shown]
-        mark = "> " if name == skill.default else ""
-        rows.append([f"{mark}{name}", f"{skill.first[name].mean:.2f}", f"{error.mean:.2f}", *steps])
-    print_table(titles, rows, words=(0,))
+        table.append([f"{'> ' if name == DEFAULT else ''}{name}", f"{error.mean:.2f}", *steps])
+    print_table(titles, table, words=(0,))
 
 
-def _notes(skill: Skill) -> list[str]:
-    from sublet.market.forecast import CLEARLY, PERSISTENCE
+def _print_all(rows: Sequence[ErrorRow]) -> None:
+    last = rows[0].horizon
+    names = sorted({name for row in rows for name in row.errors})
+    typer.echo("Mean absolute error in instances, all zones together")
+    for title, step in ((f"mean over {last} min", None), ("1 min ahead", 0), (f"{last} min ahead", -1)):
+        typer.echo()
+        cells = [
+            [
+                row.trace,
+                *(_cell(row.errors.get(name), step) for name in names),
+                *([_verdict(row)] if step is None else []),
+            ]
+            for row in rows
+        ]
+        print_table([title, *names, *(["default"] if step is None else [])], cells, words=(0,))
 
-    chosen = f"the first half chose {skill.chosen}"
-    if skill.chosen == PERSISTENCE:
-        chosen += f": nothing else erred at least {100 - 100 * CLEARLY:.0f} % less there"
-    elif skill.default != skill.chosen:
-        chosen += f", which erred more than {PERSISTENCE} in the second: {PERSISTENCE} it is"
-    counts = [next(iter(half.values())).forecasts for half in (skill.first, skill.second)]
+
+def _cell(error: ForecastError | None, step: int | None) -> str:
+    if error is None:
+        return "-"
+    return f"{error.mean if step is None else error.per_step[step]:.3f}"
+
+
+def _verdict(row: ErrorRow) -> str:
+    return "ok" if row.ok else "WORSE"
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _notes(rows: Sequence[ErrorRow], markets: Sequence[SpotTrace]) -> list[str]:
+    from sublet.market.forecast import DEFAULT, PERSISTENCE
+
+    bad = [f"{row.trace} by {row.excess:.3f}" for row in rows if not row.ok]
+    verdict = f"the default, {DEFAULT}, errs more than {PERSISTENCE} on " + ", ".join(bad)
+    if not bad:
+        verdict = (
+            f"the default, {DEFAULT}, is nowhere worse than {PERSISTENCE}: in the mean, at the first and last minute"
+        )
+    counts = sorted({row.moments for row in rows})
+    span = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    left_out = {text for row in rows for text in row.left_out.values()}
     return [
-        f"> is the one to trust; {chosen}",
-        "single minutes are of the second half",
-        f"{counts[0]:,} moments of the first half and {counts[1]:,} of the second, the same for everyone",
-        WHO,
+        verdict,
+        f"{span} moments of a trace, the same for everyone",
+        *_who(rows),
+        *(f"left out: {' '.join(text.split())}" for text in sorted(left_out)),
+        *(f"{market.name}: {note}" for market in markets for note in market.notes),
     ]
 
 
-def _json(context: typer.Context, market: SpotTrace, skill: Skill, minutes: int, notes: list[str]) -> dict[str, Any]:
+def _who(rows: Sequence[ErrorRow]) -> list[str]:
+    """What everyone does, in the words of its author."""
+    from sublet import plugins
+    from sublet.market.forecast import FORECASTERS
+
+    names = sorted({name for row in rows for name in row.errors})
+    return [
+        f"{name}: {(inspect.getdoc(plugins.load(FORECASTERS, name)) or '').partition(chr(10))[0]}" for name in names
+    ]
+
+
+def _json(context: typer.Context, rows: Sequence[ErrorRow], notes: Sequence[str]) -> dict[str, Any]:
+    from sublet.market.forecast import DEFAULT, PERSISTENCE
+
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "command": command_line(context),
-        "trace": market.name,
-        "minutes": minutes,
-        "chosen": skill.chosen,
-        "default": skill.default,
-        "forecasters": [
-            {"name": name, "first_half": _json_from_error(skill.first[name]), "second_half": _json_from_error(error)}
-            for name, error in skill.second.items()
+        "minutes": rows[0].horizon,
+        "default": DEFAULT,
+        "traces": [
+            {
+                "trace": row.trace,
+                "moments": row.moments,
+                "forecasters": [_json_from_error(name, error) for name, error in row.errors.items()],
+            }
+            for row in rows
         ],
-        "notes": notes,
+        "checks": [
+            {
+                "name": f"{DEFAULT} is not worse than {PERSISTENCE} on {row.trace}",
+                "excess_instances": row.excess,
+                "ok": row.ok,
+            }
+            for row in rows
+        ],
+        "notes": list(notes),
     }
 
 
-def _json_from_error(error: ForecastError) -> dict[str, Any]:
-    return {"mean": error.mean, "per_minute": error.per_step.tolist(), "forecasts": error.forecasts}
+def _json_from_error(name: str, error: ForecastError) -> dict[str, Any]:
+    return {"name": name, "mean": error.mean, "per_minute": error.per_step.tolist()}

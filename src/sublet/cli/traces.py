@@ -22,11 +22,13 @@ def traces(context: typer.Context, output: OutputOption = Output.TABLE, json: Js
     from sublet.market.hazard import trace_hazard
     from sublet.market.traces import TRACES, load_trace
 
-    hazards = {
-        name: trace_hazard(load_trace(name)) if is_present(facts.file) else None for name, facts in TRACES.items()
-    }
+    here = {name: load_trace(name) for name, facts in TRACES.items() if is_present(facts.file)}
+    hazards = {name: trace_hazard(here[name]) if name in here else None for name in TRACES}
+    put_right = {name: list(here[name].notes) if name in here else [] for name in TRACES}
     if wants_json(output, json):
-        listed = [_json_from_trace(name, facts, hazards[name]) for name, facts in TRACES.items()]
+        listed = [
+            {**_json_from_trace(name, facts, hazards[name]), "notes": put_right[name]} for name, facts in TRACES.items()
+        ]
         print_json({"schema_version": 1, "command": command_line(context), "traces": listed})
         return
     titles = [
@@ -48,6 +50,7 @@ def traces(context: typer.Context, output: OutputOption = Output.TABLE, json: Js
         [
             "mean nodes: on average to be had, all zones together",
             "lost/node-h: in brackets where no node was held, so that a fall is not sure to be a loss",
+            *(f"{name}: {note}" for name, notes in put_right.items() for note in notes),
         ]
     )
 

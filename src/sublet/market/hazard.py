@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.errors import InvalidValue
-from sublet.market.spot import SpotTrace
-from sublet.market.traces import FLEET, PREEMPTION
+from sublet.market.spot import FLEET, PREEMPTION, SpotTrace
 
 __all__ = ["Hazard", "TraceHazard", "mean_available_share", "poisson_interval", "trace_hazard"]
 

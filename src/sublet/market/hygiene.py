@@ -11,11 +11,15 @@ file is wrong must not move the middle. Below three clouds the rows vote. Four t
 - the same row: a spot price between 8 % and 100 % of its own, believed, on-demand price is a discount that clouds
   advertise;
 - another cloud: when two sellers ask nearly the same, it is a price and not a slip (old V100s at USD 0.14).
+
+A wrong number of GPUs is not seen by its price, so counts are held to what can be built: beyond eight, GPUs that sit on
+boards come in eights, and a type whose name says how many has as many.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -39,6 +43,9 @@ STALE_DAYS = {  # against the newest price of the list: list prices change once 
     Market.SPOT: 120,
 }
 NO_HISTORY: Mapping[str, float] = MappingProxyType({})
+ON_BOARDS = frozenset({"V100", "V100-32GB", "A100", "A100-80GB", "H100", "H200", "B200", "B300", "MI300X"})
+BOARD = 8  # GPUs in SXM or OAM sockets: a host has one board of at most eight, or several full ones
+COUNT_IN_NAME = re.compile(r"(?:^|_)(\d+)x[-_A-Z]")  # 3x_H100_SECURE, crusoecloud__10xL40S_48GB: these clouds name it
 FRACTIONS_LISTED_AS_WHOLE = {  # Azure documents what part of an A10 these get; price lists say 1
     "Standard_NV6ads_A10_v5": "1/6",
     "Standard_NV12ads_A10_v5": "1/3",
@@ -130,11 +137,26 @@ def _fault(listing: Listing, on_demand: Listing | None) -> str:
         return f"fraction of a GPU ({listing.gpus:g})"
     if listing.instance_type in FRACTIONS_LISTED_AS_WHOLE:
         return f"fraction of a GPU ({FRACTIONS_LISTED_AS_WHOLE[listing.instance_type]}, listed as {listing.gpus:g})"
+    if wrong := _miscounted(listing):
+        return wrong
     low, high = PLAUSIBLE_USD_PER_GPU_H
     if not low <= listing.usd_per_gpu_h <= high:
         return f"USD {listing.usd_per_gpu_h:.4g} per GPU-hour is outside {low:g} to {high:g}"
     if on_demand is not None and 0 < on_demand.usd_per_h < usd_per_h - ROUNDING_USD_PER_H:
         return f"spot {usd_per_h:g} above on-demand {on_demand.usd_per_h:g}"
+    return ""
+
+
+def _miscounted(listing: Listing) -> str:
+    """Why the node cannot have as many GPUs as are listed; empty when it can.
+
+    The price per GPU, by which all is compared, is wrong by as much as the count is, and by too little to stand out.
+    """
+    gpus, named = int(listing.gpus), COUNT_IN_NAME.search(listing.instance_type)
+    if named is not None and int(named[1]) != gpus:
+        return f"{gpus} GPUs listed, but its name says {named[1]}"
+    if listing.gpu in ON_BOARDS and gpus > BOARD and gpus % BOARD:
+        return f"{gpus} x {listing.gpu} in one node: they come on boards of {BOARD}"
     return ""
 
 

@@ -15,17 +15,32 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from sublet.data.csvfile import Bounds, FloatArray, IntArray, TextTable, read_columns
+from sublet.data.csvfile import IntArray, read_columns
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.steps import Steps
+from sublet.market.trace_rows import Holes, notes_from_zones, zones_from_table
 
-__all__ = ["Change", "Polarity", "SpotTrace", "inverted", "read_trace"]
+__all__ = [
+    "AVAILABILITY",
+    "FLEET",
+    "PREEMPTION",
+    "PROBE",
+    "Change",
+    "Holes",
+    "Polarity",
+    "SpotTrace",
+    "inverted",
+    "read_trace",
+]
 
 Polarity = Literal["availability", "preempted"]
 
-MOST_INSTANCES = 1_000_000  # of one kind in one zone; more is another column read by mistake
-SAME_TICK = 1.05  # rows whose distances vary by less are ticks of a clock; a change list has no such rhythm
+# Kinds of trace: what was done at each tick.
+AVAILABILITY = "availability"  # asked for at each tick and given back; says nothing about how long one would have lived
+PREEMPTION = "preemption"  # really held: a fall is a preemption, a rise a new launch
+FLEET = "fleet size"  # of a group with a fixed target: capacity and the group's own retries, mixed
+PROBE = "launch probe"  # as availability, with several asked for at once
 
 
 class Change(NamedTuple):
@@ -51,6 +66,7 @@ class SpotTrace:
     source: str = ""
     licence: str = ""
     repeat: bool = False  # start again when it has ended
+    notes: tuple[str, ...] = ()  # what was put right or taken on trust when it was read
 
     def __post_init__(self) -> None:
         named("trace name", self.name)
@@ -150,61 +166,39 @@ def read_trace(
     span_s: float | None = None,
     max_available: int | None = None,
     repeat: bool = False,
+    holes: Holes = "refuse",
 ) -> SpotTrace:
     """A file in the format above. `polarity` says what its 1 means; the trace always states availability.
 
-    A zone whose rows keep a rhythm lasts one tick past its last row; a list of changes ends with its last row.
+    A zone whose rows keep a rhythm lasts one tick past its last row; a list of changes ends with its last row. What was
+    put right on the way stands in the notes of the trace.
     """
     if polarity not in ("availability", "preempted"):
         raise InvalidValue("polarity", polarity, "availability (1 = can be held) or preempted (1 = cannot)")
+    if holes not in ("refuse", "hold"):
+        raise InvalidValue("holes", holes, "refuse or hold (the number before a hole goes on)")
     table = read_columns(path, ("t_s", "zone", "available"))
     if len(table) == 1:
         raise BadInput(
             path, "one row is no trace", line=2, hint="give at least two rows: a start and a change or an end"
         )
-    t_s_R = table.floats("t_s", Bounds(least=0))  # R rows
-    available_R = table.ints("available", Bounds(least=0, most=MOST_INSTANCES))
-    series, end_s = {}, {}
-    for zone, rows in _rows_by_zone(table).items():
-        t_s = t_s_R[rows]
-        steps_s = np.diff(t_s)
-        if (steps_s <= 0).any():
-            raise table.refusal(int(rows[int((steps_s <= 0).argmax()) + 1]), f"t_s does not rise in zone {zone}")
-        series[zone] = Steps(t_s=t_s, value=available_R[rows]).compact()
-        end_s[zone] = float(t_s[-1]) + _tick_s(steps_s)
-    last_s, most = max(end_s.values()), int(available_R.max())
+    zones = zones_from_table(table, most=max_available, holes=holes)
+    end_s = {zone: float(rows.t_s[-1]) + rows.tick_s for zone, rows in zones.items()}
+    last_row_s, last_s = max(float(rows.t_s[-1]) for rows in zones.values()), max(end_s.values())
     if last_s <= 0:
         raise BadInput(path, "all rows are at one instant", hint="give at least two instants")
-    if span_s is not None and span_s < t_s_R.max():
-        raise InvalidValue("span_s", span_s, f"at least {t_s_R.max():g}, the time of the last row")
+    if span_s is not None and span_s < last_row_s:
+        raise InvalidValue("span_s", span_s, f"at least {last_row_s:g}, the time of the last row")
     span = last_s if span_s is None else span_s
+    most = max(int(rows.value.max()) for rows in zones.values())
     trace = SpotTrace(
         name=name or Path(path).name.removesuffix(".gz").removesuffix(".csv") or "trace",
-        series=series,
+        series={zone: Steps(t_s=rows.t_s, value=rows.value).compact() for zone, rows in zones.items()},
         end_s={zone: min(end, span) for zone, end in end_s.items()},
         span_s=span,
         max_available=max(most, 1) if max_available is None else max_available,
         source=str(path),
         repeat=repeat,
+        notes=notes_from_zones(zones),
     )
     return trace if polarity == "availability" else inverted(trace)
-
-
-def _rows_by_zone(table: TextTable) -> dict[str, IntArray]:
-    """Row numbers of each zone, zones in order of appearance."""
-    table.check_names("zone")
-    column = table.columns["zone"]
-    codes = {zone: code for code, zone in enumerate(dict.fromkeys(column))}
-    code_R = np.fromiter((codes[zone] for zone in column), dtype=np.int64, count=len(column))
-    order = np.argsort(code_R, kind="stable")
-    parts = np.split(order, np.searchsorted(code_R[order], np.arange(1, len(codes))))
-    return dict(zip(codes, parts, strict=True))
-
-
-def _tick_s(steps_s: FloatArray) -> float:
-    """The rhythm of the rows, 0 where there is none. The median forgives a gap in the record."""
-    if not steps_s.size:
-        return 0.0
-    tick_s = float(np.median(steps_s))
-    regular = np.mean((steps_s <= tick_s * SAME_TICK) & (steps_s >= tick_s / SAME_TICK))
-    return tick_s if regular > 0.9 else 0.0  # noqa: PLR2004 - nearly all of them

@@ -7,14 +7,11 @@ from pathlib import Path
 
 from sublet import data
 from sublet.errors import InvalidValue, UnknownName
-from sublet.market.spot import Polarity, SpotTrace, read_trace
+from sublet.market.polarity import presumed
+from sublet.market.spot import AVAILABILITY, FLEET, PREEMPTION, PROBE, Polarity, SpotTrace, read_trace
 
 __all__ = ["TRACES", "TraceFacts", "load_trace"]
 
-AVAILABILITY = "availability"  # asked for at each tick and given back; says nothing about how long one would have lived
-PREEMPTION = "preemption"  # really held: a fall is a preemption, a rise a new launch
-FLEET = "fleet size"  # of a group with a fixed target: capacity and the group's own retries, mixed
-PROBE = "launch probe"  # as availability, with several asked for at once
 NO_LICENCE = "none stated"
 
 
@@ -126,11 +123,16 @@ TRACES = {
 }
 
 
-def load_trace(name_or_path: str | Path, *, polarity: Polarity = "availability", repeat: bool = False) -> SpotTrace:
-    """A trace by its name in TRACES, or from a file whose numbers mean `polarity`."""
+def load_trace(
+    name_or_path: str | Path, *, polarity: Polarity | None = "availability", repeat: bool = False
+) -> SpotTrace:
+    """A trace by its name in TRACES, or from a file whose numbers mean `polarity`.
+
+    Where nobody has said what they mean (None) they are read as availability, and refused if they do not look like it.
+    """
     text = str(name_or_path)
     if text in TRACES:
-        if polarity != "availability":
+        if polarity == "preempted":
             raise InvalidValue("polarity", polarity, f"availability: that is what {text} is known to state")
         facts = TRACES[text]
         trace = read_trace(
@@ -140,6 +142,7 @@ def load_trace(name_or_path: str | Path, *, polarity: Polarity = "availability",
             span_s=facts.span_s,
             max_available=facts.max_available,
             repeat=repeat,
+            holes="hold",  # their sources are known, holes included: the value before goes on
         )
         return replace(
             trace,
@@ -151,4 +154,5 @@ def load_trace(name_or_path: str | Path, *, polarity: Polarity = "availability",
         )
     if not Path(text).suffix and not Path(text).exists():
         raise UnknownName("trace", text, TRACES, hint="give one of these names, or the path of a .csv or .csv.gz file")
-    return read_trace(text, polarity=polarity, repeat=repeat)
+    trace = read_trace(text, polarity=polarity or "availability", repeat=repeat)
+    return presumed(trace) if polarity is None else trace

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import csv
 from datetime import date
 
 import pytest
 
+from sublet import data
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.catalogue import CATALOGUES, load_catalogue, read_catalogue
+from sublet.market.hygiene import ON_BOARDS
 
 HEAD = "cloud,region,zone,instance_type,gpu,gpu_count,gpu_mem_gib,vcpus,mem_gib,price_ondemand,price_spot,as_of"
 USUAL = [  # three clouds that ask about a dollar for an X1
@@ -219,8 +222,23 @@ def test_nothing_that_ships_is_offered_at_a_price_that_cannot_be(name):
 def test_what_is_set_aside_of_the_current_list_is_known(current):
     reasons = [out.reason for out in current.quarantined]
     assert sum(reason.startswith("fraction of a GPU") for reason in reasons) == 302
-    assert {out.listing.cloud for out in current.quarantined} == {"aws", "mithril", "primeintellect"}
-    assert len(reasons) == 313
+    assert {out.listing.cloud for out in current.quarantined} == {"aws", "azure", "mithril", "primeintellect"}
+    assert len(reasons) == 319
+
+
+def test_a_node_has_as_many_gpus_as_can_be_built(current):
+    miscounted = {out.listing.instance_type for out in current.quarantined if "boards of 8" in out.reason}
+    assert miscounted == {"Standard_ND96isr_H100_v5"}  # listed with twelve H100, it has eight
+    assert not [out for out in current.quarantined if "name says" in out.reason]
+    counts = {(offer.gpu, offer.gpus_per_node) for offer in current.select()}
+    assert {("A100", 16), ("A4000", 12), ("H100-NVL", 10)} <= counts  # two boards; no boards
+
+
+def test_the_kinds_that_sit_on_boards_are_those_in_the_table_of_gpus():
+    path = data.locate("gpus.csv")
+    with path.open(encoding="utf-8") as file:
+        sockets = {row["gpu"] for row in csv.DictReader(file) if row["form"].startswith(("SXM", "OAM"))}
+    assert sockets == ON_BOARDS
 
 
 def test_the_example_of_the_tutorial_costs_what_aws_asks(current):

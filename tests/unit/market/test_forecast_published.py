@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.market.forecast import Drift, Foreknown, ParcaeForecast, Persistence, _ar1_forecast, forecast_error
+from sublet.market.forecast import Drift, Foreknown, ParcaeForecast, Persistence, forecast_error
 from sublet.market.traces import load_trace
 
 
@@ -42,15 +42,6 @@ def test_a_steady_rise_damps_rises_for_good():
     later = np.array(calm + climb + [22.0] * 30)
     assert forecaster._damping(later, 12)[0] == 0.75  # set anew by the last of the rise, and never back to 1
     assert ParcaeForecast(since=len(history) + 12)._damping(later, 12) == (1.0, 1.0)
-
-
-def test_the_autoregression_finds_its_coefficient():
-    rng, changes = np.random.default_rng(1), [0.0]
-    for _ in range(4_000):
-        changes.append(0.5 + 0.6 * (changes[-1] - 0.5) + rng.normal())
-    ahead = _ar1_forecast(np.array(changes), 200)
-    assert ahead[-1] == pytest.approx(0.5, abs=0.1)
-    assert (ahead[0] - ahead[-1]) / (changes[-1] - ahead[-1]) == pytest.approx(0.6, abs=0.05)
 
 
 def test_drift_goes_on_at_half_the_pace():

@@ -1,0 +1,29 @@
+"""Whom a falling supply takes: the one rule of the simulated and the replayed market."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+__all__ = ["drawn", "taken"]
+
+
+def drawn(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[str]:
+    """Of `nodes`, those that are one too many for `supply`, drawn with equal chances and in their order."""
+    excess = len(nodes) - supply
+    if excess <= 0:
+        return []
+    return [nodes[int(i)] for i in sorted(rng.choice(len(nodes), size=excess, replace=False))]
+
+
+def taken(
+    nodes: Sequence[str], lost_s: Mapping[str, float], supply: int, now_s: float, rng: np.random.Generator
+) -> list[str]:
+    """Who goes when supply becomes `supply`: those whose announced end `lost_s` has come, then some of the rest.
+
+    Of the rest somebody goes if it was rented after the notices went out, or if no notice is given.
+    """
+    due = [node for node in nodes if node in lost_s and lost_s[node] <= now_s]
+    rest = [node for node in nodes if node not in set(due)]
+    return due + drawn(rest, supply, rng)

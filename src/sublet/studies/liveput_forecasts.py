@@ -1,0 +1,47 @@
+"""The part of the study of liveput about forecasts: errors of everyone on every trace, and of the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sublet.market.forecast import DEFAULT, PERSISTENCE
+from sublet.market.forecast_table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
+from sublet.market.traces import load_trace
+from sublet.studies.study import Check, Table, Tell, at_most
+
+__all__ = ["forecast_checks"]
+
+QUICK_MOMENTS = 60
+
+
+def forecast_checks(quick: bool, tell: Tell) -> tuple[list[Check], list[Table]]:
+    """A check per trace that the default is not worse than persistence, and three tables of errors.
+
+    A quick run has fewer moments, and bundled traces only.
+    """
+    rows = []
+    for name in readable_traces(bundled_only=quick):
+        tell(f"forecasts of {name}")
+        rows.append(error_row(load_trace(name), moments=QUICK_MOMENTS if quick else MOMENTS_OF_MANY))
+    checks = [
+        at_most(f"{DEFAULT} less {PERSISTENCE}, error on {row.trace}", row.excess, 0.0, unit="instances")
+        for row in rows
+    ]
+    return checks, [
+        _table("Forecast errors, mean over 12 minutes", rows, None),
+        _table("Forecast errors, 1 minute ahead", rows, 0),
+        _table("Forecast errors, 12 minutes ahead", rows, -1),
+    ]
+
+
+def _table(title: str, rows: Sequence[ErrorRow], step: int | None) -> Table:
+    names = sorted({name for row in rows for name in row.errors})
+    cells = [
+        [row.trace, f"{row.moments:,}"]
+        + [
+            f"{error.mean if step is None else error.per_step[step]:.3f}" if (error := row.errors.get(name)) else "-"
+            for name in names
+        ]
+        for row in rows
+    ]
+    return Table(title=title, columns=["trace", "moments", *names], rows=cells)
