@@ -6,7 +6,7 @@ notice, a refusal, an arrival, an end, a change of market or budget, or a plan t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from sublet.domain.events import (
     AvailabilityChanged,
     BudgetChanged,
     JobCancelled,
+    JobChanged,
     JobFailed,
     JobFinished,
     JobResized,
@@ -49,6 +50,9 @@ VERBS = (
     "fail",
     "cancel",
     "report",
+    "pause",
+    "unpause",
+    "learn",
     "supply",
     "price",
     "budget",
@@ -133,6 +137,20 @@ class SlowWorld:
         if job_id is not None:
             self.driver.tell(JobCancelled(self.driver.now_s, job_id))
 
+    def pause(self, which):
+        self._change(which, lambda job: replace(job, paused=True))
+
+    def unpause(self, which):
+        self._change(which, lambda job: replace(job, paused=False))
+
+    def learn(self, which):
+        self._change(which, lambda job: replace(job, restart_s=float(which), weight=1.0 + which))
+
+    def _change(self, which, other):
+        job_id = self._pick(list(self.driver.kernel.jobs), which)
+        if job_id is not None:
+            self.driver.tell(JobChanged(self.driver.now_s, other(self.driver.kernel.jobs[job_id].job)))
+
     def report(self, which):
         job_id = self._pick(list(self.driver.kernel.jobs), which)
         if job_id is not None:
@@ -187,6 +205,9 @@ def calm_down(world, budget):
         driver.tell(AvailabilityChanged(driver.now_s, offer.id, None))
         driver.tell(PriceChanged(driver.now_s, offer.id, offer.price))
     driver.tell(BudgetChanged(driver.now_s, budget))
+    for state in list(driver.kernel.jobs.values()):
+        if state.job.paused:
+            driver.tell(JobChanged(driver.now_s, replace(state.job, paused=False)))
     driver.settle(world.policy)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "BudgetChanged",
     "Event",
     "JobCancelled",
+    "JobChanged",
     "JobFailed",
     "JobFinished",
     "JobResized",
@@ -51,6 +52,14 @@ class JobCancelled:
 
     at_s: float
     job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """Other facts about a job: its speed was measured, its owner set other widths, paused it or let it go on."""
+
+    at_s: float
+    job: Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +212,7 @@ class PlanMade:
 Event = (
     JobSubmitted
     | JobCancelled
+    | JobChanged
     | JobStarted
     | JobResized
     | JobStopped

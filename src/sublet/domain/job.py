@@ -40,7 +40,7 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the user submitted; nothing here changes while it runs."""
+    """What the user submitted, and what is known of it; JobChanged brings another one of the same id."""
 
     id: str
     submit_s: float
@@ -56,6 +56,7 @@ class Job:
     deadline_s: float | None = None
     model: str = ""
     group: str = ""
+    paused: bool = False  # its owner holds it back: it runs nowhere, and no policy sees it
 
     def __post_init__(self) -> None:
         named("job id", self.id)

@@ -65,6 +65,8 @@ class Offer:
     instance_type: str = ""
     minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
     hazard_per_h: float = 0.0  # nodes that the cloud takes back, per node-hour, as far as is known
+    reclaim_share: float = 0.0  # of the nodes held, what one reclaim takes, as far as is known; 0 = one at a time
+    notice_s: float = 0.0  # before a node is taken back, as far as is known
     cap: Price | None = None  # the highest price that we ever pay: above it the cloud takes the node back
     boot_s: float = 0.0  # from the order to the first use, as far as is known; paid
     wind_down_s: float = 0.0  # from the decision to give a node up to the end of its bill, at most
@@ -75,6 +77,9 @@ class Offer:
         whole("gpus_per_node", self.gpus_per_node, 1)
         at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
         at_least("hazard_per_h", self.hazard_per_h, 0.0)
+        if not 0.0 <= self.reclaim_share <= 1.0:
+            raise InvalidValue("reclaim_share", self.reclaim_share, "between 0 and 1")
+        at_least("notice_s", self.notice_s, 0.0)
         at_least("boot_s", self.boot_s, 0.0)
         at_least("wind_down_s", self.wind_down_s, 0.0)
         if self.cap is None:

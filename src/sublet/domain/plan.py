@@ -94,6 +94,8 @@ class OfferState:
     limit: Limit
     held: int  # nodes ready or on their way, without those that are being given back or were noticed
     available: int | None  # nodes that could be held at once, as far as we know; None = no end seen
+    lost: float = 0.0  # nodes that the cloud took from us; what is long ago counts less (spot with a hazard only)
+    held_h: float = 0.0  # node-hours in which it did, counted alike
 
     @property
     def most(self) -> float:

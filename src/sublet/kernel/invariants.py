@@ -37,7 +37,7 @@ def _jobs_are_in_one_place(kernel: Kernel) -> None:
     for job_id, state in kernel.jobs.items():
         story = kernel.story(job_id)
         _law((state.shape is not None) == (job_id in kernel.active), "a job with a shape is active", job_id, story)
-        waits = state.shape is None and state.phase is Phase.WAITING
+        waits = state.shape is None and state.phase is Phase.WAITING and not state.job.paused
         _law(waits == (job_id in kernel.waiting), "a job without shape and GPUs waits", job_id, story)
         _law(state is kernel.active.get(job_id, state), "a job has one state", job_id, story)
         held = sum(gpus for _, gpus in kernel.tenancy.placement.get(job_id, ()))

@@ -61,6 +61,7 @@ class Kernel:
         self._handlers: dict[type, Callable[[Any], None]] = {
             news.JobSubmitted: self._job_submitted,
             news.JobCancelled: self._job_cancelled,
+            news.JobChanged: self._job_changed,
             news.JobStarted: self._job_moved,
             news.JobResized: self._job_moved,
             news.JobStopped: self._job_stopped,
@@ -112,7 +113,7 @@ class Kernel:
             seen=self.seen,
             waiting=self.waiting.frozen() if frozen else self.waiting,
             active=view(self.active),
-            offers={offer_id: self.supply.state(offer_id) for offer_id in self.supply.offers},
+            offers={offer_id: self.supply.state(offer_id, self.now_s) for offer_id in self.supply.offers},
             pools=self.pools,
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
@@ -143,6 +144,13 @@ class Kernel:
         if state.phase is not Phase.WAITING:
             self._actions.append(StopJob(event.job_id, state.generation + 1, resumable=False))
         self._end(state)
+
+    def _job_changed(self, event: news.JobChanged) -> None:
+        if event.job.id not in self.jobs:
+            raise UnexpectedEvent(event, "no such job, or it has ended")
+        self.tenancy.change(event.job, event)
+        self.tenancy.serve_lines()
+        self._changed = self.seen
 
     def _job_ended(self, event: news.JobFinished | news.JobFailed) -> None:
         self._end(self._known(event))
@@ -182,12 +190,15 @@ class Kernel:
     def _node_noticed(self, event: news.NodeNoticed) -> None:
         node = self._node(event)
         if node.phase is not NodePhase.RELEASING:
+            self.supply.exposure.lose(node.offer.id, event.at_s)
             self.supply.noticed(node)
             self.tenancy.must_leave(node)
             self._changed = self.seen
 
     def _node_lost(self, event: news.NodeLost) -> None:
         node = self._node(event)
+        if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
+            self.supply.exposure.lose(node.offer.id, event.at_s)
         self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
         self.tenancy.lost(node, event)
         self.supply.taken(node, event.at_s)
@@ -308,8 +319,8 @@ class Kernel:
         gaining = []
         for job_id, shape in plan.shapes.items():
             state = self.jobs.get(job_id)
-            if state is None or state.shape == shape:
-                continue  # it ended meanwhile, or has it already
+            if state is None or state.shape == shape or state.job.paused:
+                continue  # it ended or was paused meanwhile, or has it already
             if shape is not None and shape.pool not in self.pools:
                 raise InvalidValue(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(self.pools))
             state = tenancy.promise(state, shape)
@@ -337,4 +348,6 @@ class Kernel:
 
 
 def _subject(event: Event) -> str:
-    return event.job.id if isinstance(event, news.JobSubmitted) else str(getattr(event, "job_id", ""))
+    if isinstance(event, news.JobSubmitted | news.JobChanged):
+        return event.job.id
+    return str(getattr(event, "job_id", ""))

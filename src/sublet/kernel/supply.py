@@ -13,6 +13,7 @@ from sublet.domain.plan import OfferState, Pool
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Cluster, Node, NodePhase
+from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
 
 __all__ = ["Supply"]
@@ -48,6 +49,7 @@ class Supply:
         self.cluster = Cluster()
         self.ledger = Ledger(offers)
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
+        self.exposure = Exposure(offers)
         self.changed = True  # `adjust` has something to look at
         self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
         self._sold_out: dict[str, int] = {}  # offer -> nodes that were ours when the cloud refused more
@@ -56,14 +58,17 @@ class Supply:
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
         self.most_nodes: int | None = None  # the purse runs out: no more than this from now on; 0 = it is spent
 
-    def state(self, offer_id: str) -> OfferState:
-        """The offer as a policy sees it."""
+    def state(self, offer_id: str, now_s: float | None = None) -> OfferState:
+        """The offer as a policy sees it; with a time, with what was seen of its reclaims."""
+        lost, held_h = (0.0, 0.0) if now_s is None else self.exposure.seen(offer_id, now_s)
         return OfferState(
             offer=self.offers[offer_id],
             price=self.ledger.price(offer_id),
             limit=self.limits[offer_id],
             held=self.cluster.held[offer_id],
             available=self._obtainable(offer_id),
+            lost=lost,
+            held_h=held_h,
         )
 
     def most_gpus(self, pool: Pool) -> float:
@@ -236,6 +241,7 @@ class Supply:
                         blocked = True
                         break
                     actions.append(self._rent(offer_id, now_s))
+        self.exposure.hold(cluster.held, now_s)
         burn = self.budget.burn
         self.to_clear = self._unwanted() if blocked or (burn is not None and self.ledger.burn() > burn) else []
         return actions

@@ -54,7 +54,23 @@ class Tenancy:
         self.census.note(job, self.now_s)
         self._stories[job.id] = [event]
         self.jobs[job.id] = state
-        self.waiting.add(state)
+        if not job.paused:
+            self.waiting.add(state)
+
+    def change(self, job: Job, event: Event) -> None:
+        """Other facts about a job; one that is paused gives its GPUs back, one that is not waits for a plan."""
+        state = self.jobs[job.id]
+        self._stories[job.id].append(event)
+        if job.id in self.waiting:
+            self.waiting.remove(job.id)
+        # Work so far was done at the speed that was believed until now.
+        state = replace(state, job=job, done=state.done_at(self.now_s), as_of_s=max(self.now_s, state.as_of_s))
+        self._store(state)
+        if job.paused:
+            state = self.promise(state, None)
+            self.settle(state)
+        elif state.shape is None and state.phase is Phase.WAITING:
+            self.waiting.add(state)
 
     def moved(self, event: JobStarted | JobResized) -> None:
         """It has its new GPUs and has left the old ones."""
@@ -79,10 +95,10 @@ class Tenancy:
         self._vacate(event.job_id)
         state = replace(self._with_gpus(state, (), Phase.WAITING), done=event.done)
         self._store(state)
-        if state.shape is None:
-            self.waiting.add(state)
-        else:
+        if state.shape is not None:
             self.stand_in_line(state)
+        elif not state.job.paused:
+            self.waiting.add(state)
         return state.shape is None
 
     def progressed(self, job_id: str, done: float) -> None:
@@ -160,7 +176,7 @@ class Tenancy:
             self.active[job_id] = state
         else:
             self.active.pop(job_id, None)
-            if state.phase is Phase.WAITING and not was_waiting:
+            if state.phase is Phase.WAITING and not was_waiting and not state.job.paused:
                 self.waiting.add(state)
         return state
 

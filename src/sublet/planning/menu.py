@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.domain.job import Job
-from sublet.domain.offer import Market
 from sublet.domain.plan import OfferState, Snapshot
 from sublet.domain.shape import Shape, packed
-from sublet.planning.rental_shapes import reclaim_slowdown
+from sublet.planning.spot_time import NO_RECLAIMS, Reclaims, believed, spot_speed
 from sublet.planning.widths import useful_widths
 
 __all__ = ["Menu", "Rents", "Sharers", "Site", "Sites", "menu_of", "rents", "sharers", "sites_of"]
@@ -37,8 +36,7 @@ class Site:
     pool: str
     gpu: str
     gpus_per_node: int
-    market: Market
-    hazard_per_h: float
+    reclaims: Reclaims
     boot_s: float
     most_gpus: float  # a quota
 
@@ -93,15 +91,14 @@ def sites_of(snapshot: Snapshot) -> Sites:
     """Every pool from which anything can be had at all."""
     sites = []
     for pool in snapshot.pools.values():
-        offers = [snapshot.offers[offer_id].offer for offer_id in pool.offer_ids]
+        states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
         sites.append(
             Site(
                 pool.name,
                 pool.gpu,
                 pool.gpus_per_node,
-                offers[0].market,
-                sum(offer.hazard_per_h for offer in offers) / len(offers),
-                min(offer.boot_s for offer in offers),
+                believed(states),
+                min(state.offer.boot_s for state in states),
                 math.inf if pool.max_gpus is None else pool.max_gpus,
             )
         )
@@ -162,10 +159,13 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
     starts = [0.0, *job.speed.ends[:-1]]
     shapes, site_of, gpus_of, spare_of, rates, start = [], [], [], [], [], []
     for index, site in enumerate(sites):
-        for gpus in useful_widths(job, site.gpus_per_node, site.most_gpus):
-            spread = packed(gpus, site.gpus_per_node)
-            slowdown = reclaim_slowdown(job, site.market, site.hazard_per_h, len(spread), provision_s=site.boot_s)
-            rate_E = [job.speed.rate(site.gpu, spread, done) * SECONDS_PER_H / slowdown for done in starts]
+        widths = useful_widths(job, site.gpus_per_node, site.most_gpus)
+        spreads = [packed(gpus, site.gpus_per_node) for gpus in widths]
+        kept_C = [1.0] * len(widths)
+        if site.reclaims != NO_RECLAIMS:
+            kept_C = spot_speed(site.reclaims, job, [len(spread) for spread in spreads]).tolist()
+        for gpus, spread, kept in zip(widths, spreads, kept_C, strict=True):
+            rate_E = [job.speed.rate(site.gpu, spread, done) * SECONDS_PER_H * kept for done in starts]
             if not any(rate_E):
                 continue
             shapes.append(Shape(site.pool, gpus))

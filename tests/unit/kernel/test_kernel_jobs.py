@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.domain.actions import MakePlan, ReleaseNode, RentNode, ResizeJob, StartJob, StopJob
 from sublet.domain.events import (
     JobCancelled,
+    JobChanged,
     JobFailed,
     JobFinished,
     JobResized,
@@ -20,6 +23,7 @@ from sublet.domain.events import (
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.errors import UnexpectedEvent
+from sublet.perf.speedup import Linear
 from sublet.planning.ranking import arrival
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
@@ -221,6 +225,30 @@ def test_a_cancelled_job_that_waits_just_goes(town):
     assert town.tell(JobCancelled(9.0, "a")) == [MakePlan()]
     assert town.kernel.jobs == {}
     assert len(town.kernel.waiting) == 0
+
+
+def test_a_paused_job_stops_is_seen_by_nobody_and_waits_again_when_it_may_go_on(town):
+    job = a_job("a", gpus=8)
+    running(town, job)
+    assert town.tell(JobChanged(9.0, replace(job, paused=True))) == [StopJob("a", 2), MakePlan()]
+    assert not town.kernel.active
+    assert len(town.kernel.waiting) == 0
+    town.tell(JobStopped(10.0, "a", 2, 5.0))
+    assert len(town.kernel.waiting) == 0
+    town.tell(PlanMade(10.0, Plan(shapes={"a": p(8)}), 0))  # made before the pause: of no account
+    assert town.kernel.jobs["a"].shape is None
+    town.tell(JobChanged(11.0, job))
+    assert len(town.kernel.waiting) == 1
+    assert town.kernel.jobs["a"].done == 5.0
+
+
+def test_what_was_done_at_the_speed_believed_before_stays_done(town):
+    job = a_job("a", gpus=8, work=1000.0)
+    running(town, job)
+    before = town.kernel.jobs["a"].done_at(10.0)
+    town.tell(JobChanged(10.0, replace(job, speed=Linear(kinds={"none": 1.0}))))
+    assert before > 0
+    assert town.kernel.jobs["a"].done_at(50.0) == before
 
 
 def test_nodes_rented_for_a_job_are_given_back_when_it_ends():

@@ -1,0 +1,47 @@
+"""How often nodes were taken from us, offer by offer: losses and node-hours, of which the older count less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from sublet.domain.offer import Market, Offer
+
+__all__ = ["Exposure"]
+
+FORGOTTEN_S = 86_400.0  # what is a day old counts 1 / e: markets differ from day to day, and with how much is held
+SECONDS_PER_H = 3600.0
+
+
+class Exposure:
+    """Only spot offers that are said to be reclaimed are watched; of the others nothing is ever seen."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        watched = [offer.id for offer in offers if offer.market is Market.SPOT and offer.hazard_per_h > 0]
+        self._held = dict.fromkeys(watched, 0)  # nodes
+        self._sums = dict.fromkeys(watched, (0.0, 0.0, 0.0))  # losses, node-seconds, as of
+
+    def hold(self, held: Mapping[str, int], now_s: float) -> None:
+        """So many nodes are held from now on."""
+        for offer_id, nodes in self._held.items():
+            if held.get(offer_id, 0) != nodes:
+                self._sums[offer_id] = self._aged(offer_id, now_s)
+                self._held[offer_id] = held.get(offer_id, 0)
+
+    def lose(self, offer_id: str, now_s: float) -> None:
+        """The cloud takes a node, or says that it will."""
+        if offer_id in self._sums:
+            lost, held_s, _ = self._aged(offer_id, now_s)
+            self._sums[offer_id] = (lost + 1.0, held_s, now_s)
+
+    def seen(self, offer_id: str, now_s: float) -> tuple[float, float]:
+        """Losses, and the node-hours in which they happened."""
+        if offer_id not in self._sums:
+            return 0.0, 0.0
+        lost, held_s, _ = self._aged(offer_id, now_s)
+        return lost, held_s / SECONDS_PER_H
+
+    def _aged(self, offer_id: str, now_s: float) -> tuple[float, float, float]:
+        lost, held_s, as_of_s = self._sums[offer_id]
+        kept = math.exp((as_of_s - now_s) / FORGOTTEN_S)
+        return lost * kept, held_s * kept + self._held[offer_id] * FORGOTTEN_S * (1.0 - kept), now_s
