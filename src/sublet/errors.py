@@ -7,9 +7,16 @@
     |-- MissingData         a file that this installation does not have (path, where it comes from)
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
     |-- Infeasible          what was asked for cannot be had (binding limit, needed, available)
+    |   `-- DeadlineInfeasible  not in that time
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
     |-- NoController        nothing answers where the controller should be
+    |-- NoSuchJob           no job, or more than one, is called that
+    |-- NotNow              a verb that does not fit the phase of the job (job, phase, verb)
+    |-- OutOfBudget         the money is spent (spent, limit)
+    |-- Refused             the controller said no, in its own words
     |-- DamagedCheckpoint   a checkpoint that cannot be trusted (path, why)
+    |-- CheckpointFailed    a checkpoint that was not written (path, why); those before it are as they were
+    |   `-- StaleWriter         its writer belongs to a generation that is over
     |-- PlanRefused         a policy asked for more than its limits allow
     `-- KernelError         the brain and the world disagree
         |-- UnexpectedEvent     an event that cannot follow from the state (with the job's story)
@@ -25,7 +32,9 @@ from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BadInput",
+    "CheckpointFailed",
     "DamagedCheckpoint",
+    "DeadlineInfeasible",
     "Infeasible",
     "InvalidValue",
     "InvariantBroken",
@@ -33,8 +42,13 @@ __all__ = [
     "MissingData",
     "MissingExtra",
     "NoController",
+    "NoSuchJob",
+    "NotNow",
+    "OutOfBudget",
     "PlanRefused",
+    "Refused",
     "RentFailed",
+    "StaleWriter",
     "SubletError",
     "UnexpectedEvent",
     "UnknownName",
@@ -106,8 +120,11 @@ class Infeasible(SubletError):
 
     exit_code = 112
 
-    def __init__(self, what: str, *, binding: str, needed: float, available: float, hint: str = "") -> None:
+    def __init__(
+        self, what: str, *, binding: str, needed: float, available: float, hint: str = "", exit_code: int = 112
+    ) -> None:
         self.what, self.binding, self.needed, self.available = what, binding, needed, available
+        self.exit_code = exit_code  # 110 if money is in the way, 111 if time is
         super().__init__(
             f"{what}: {binding} is {available:g}, {needed:g} is needed" + (f"\n  next: {hint}" if hint else "")
         )
@@ -133,12 +150,78 @@ class NoController(SubletError):
         super().__init__(f"no controller answers at {where}: {why}\n  next: sublet up")
 
 
+class NoSuchJob(SubletError):
+    """No job, or more than one, answers to this name, id or prefix."""
+
+    exit_code = 102  # as SkyPilot's JobExitCode
+
+    def __init__(self, asked: str, known: Iterable[str], *, several: Sequence[str] = ()) -> None:
+        self.asked, self.several = asked, tuple(several)
+        if self.several:
+            text = f"{len(self.several)} jobs are called {asked!r}: {', '.join(self.several)}"
+            super().__init__(f"{text}\n  next: give the id, or more of it")
+            return
+        close = difflib.get_close_matches(asked, sorted(set(known)), n=3, cutoff=0.5)
+        advice = "did you mean " + " or ".join(close) + "?" if close else "there is none like it"
+        super().__init__(f"no job is called {asked!r}; {advice}\n  next: sublet ps")
+
+
+class NotNow(SubletError):
+    """A verb that does not fit the phase of the job."""
+
+    def __init__(self, job_id: str, phase: str, verb: str, *, hint: str = "sublet ps") -> None:
+        self.job_id, self.phase, self.verb, self.hint = job_id, phase, verb, hint
+        super().__init__(f"job {job_id} is {phase}: it cannot {verb}\n  next: {hint}")
+
+
+class OutOfBudget(SubletError):
+    """The money is spent, or reserved to give up safely what is rented."""
+
+    exit_code = 110
+
+    def __init__(self, what: str, *, spent_usd: float, limit_usd: float) -> None:
+        self.what, self.spent_usd, self.limit_usd = what, spent_usd, limit_usd
+        text = f"{what}: USD {spent_usd:.2f} of USD {limit_usd:.2f} are spent or reserved"
+        super().__init__(f"{text}\n  next: sublet budget top-up USD")
+
+
+class Refused(SubletError):
+    """The controller said no; its words, and the exit code that goes with them."""
+
+    def __init__(self, said: str, *, exit_code: int = 1, status: int = 0) -> None:
+        self.said, self.exit_code, self.status = said, exit_code, status
+        super().__init__(said)
+
+
 class DamagedCheckpoint(SubletError):
     """A checkpoint that cannot be trusted."""
 
     def __init__(self, path: object, why: str) -> None:
         self.path, self.why = str(path), why
         super().__init__(f"the checkpoint {path} is damaged: {why}; an older one is used where there is one")
+
+
+class CheckpointFailed(SubletError):
+    """A checkpoint that was not written; those before it are as they were."""
+
+    def __init__(self, path: object, why: str, *, hint: str) -> None:
+        self.path, self.why, self.hint = str(path), why, hint
+        super().__init__(f"no checkpoint was written at {path}: {why}; the ones before it are kept\n  next: {hint}")
+
+
+class StaleWriter(CheckpointFailed):
+    """A writer of a generation that is over tried to commit."""
+
+    def __init__(self, path: object, step: int, *, generation: int, announced: int) -> None:
+        self.step, self.generation, self.announced = step, generation, announced
+        why = f"step {step} is of generation {generation}, but generation {announced} has begun"
+        super().__init__(path, why, hint="nothing: the newer generation writes its own")
+
+
+class DeadlineInfeasible(Infeasible):
+    """Not in that time, whatever is paid."""
+
+    exit_code = 111
 
 
 class PlanRefused(SubletError):

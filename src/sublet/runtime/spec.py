@@ -28,7 +28,7 @@ class JobSpec:
     argv: tuple[str, ...]  # of one worker; every worker runs the same
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)  # as env, but never shown, logged or stored in the clear
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # as env, but never shown or logged
     sdk: bool = True  # the script opens a `sublet.train` session; False = an unmodified script, restarted to resize
     min_workers: int = 1
     max_workers: int = 1

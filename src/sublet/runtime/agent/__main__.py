@@ -1,0 +1,50 @@
+"""`python -m sublet.runtime.agent`: the agent of a machine that a cloud has started for us."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+from pathlib import Path
+
+from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts, run
+
+
+def main() -> None:
+    """Read the options, become the leader of a session, serve."""
+    parser = argparse.ArgumentParser(prog="python -m sublet.runtime.agent", description=__doc__)
+    parser.add_argument("--node", required=True, help="the node's name at the controller")
+    parser.add_argument("--address", required=True, help="unix:/path or tcp:host:port of the controller")
+    parser.add_argument("--token-file", required=True, type=Path, help="file with the node's token")
+    parser.add_argument("--host", default="127.0.0.1", help="where workers of other nodes reach this one")
+    parser.add_argument("--lease-s", type=float, default=FIRST_LEASE_S, help="how long to look for the controller")
+    parser.add_argument("--preload", action="append", default=[], help="a module that workers begin with, as torch")
+    options = parser.parse_args()
+    _lead_a_session()
+    for name in options.preload:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    run(
+        AgentFacts(
+            node_id=options.node,
+            token=options.token_file.read_text(encoding="utf-8").strip(),
+            address=options.address,
+            notice_file=str(options.token_file.with_name(f"{options.node}.notice").resolve()),
+            host=options.host,
+            lease_s=options.lease_s,
+        )
+    )
+
+
+def _lead_a_session() -> None:
+    """All that this node starts is found by its session; whoever leads a group already needs a fork to get one."""
+    if os.getsid(0) == os.getpid():
+        return
+    if os.getpgid(0) == os.getpid() and os.fork():
+        os._exit(0)
+    os.setsid()
+
+
+if __name__ == "__main__":
+    main()

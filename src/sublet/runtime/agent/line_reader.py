@@ -1,0 +1,39 @@
+"""Messages from a peer that may send anything: a bad line is told and skipped, the next one is read."""
+
+from __future__ import annotations
+
+from sublet.errors import BadInput
+from sublet.wire.lines import LONGEST_LINE, Message, from_line
+
+__all__ = ["LineReader"]
+
+
+class LineReader:
+    """Collects what a socket brings; between calls it holds one line of LONGEST_LINE bytes at most."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False  # the rest of a line that is too long
+
+    def feed(self, data: bytes) -> list[Message | BadInput]:
+        """What is complete with these bytes: messages, and what was wrong with lines that are none."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = self._rest + lines[0]
+            if self._skipping:
+                del lines[0]
+            self._rest, self._skipping = b"", False
+        read = [_read(line) for line in lines if line]
+        if not self._skipping:
+            self._rest += rest
+            if len(self._rest) > LONGEST_LINE:
+                self._rest, self._skipping = b"", True
+                read.append(BadInput("message", f"no end after {LONGEST_LINE} bytes"))
+        return read
+
+
+def _read(line: bytes) -> Message | BadInput:
+    try:
+        return from_line(line)
+    except BadInput as error:
+        return error

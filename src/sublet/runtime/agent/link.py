@@ -1,0 +1,196 @@
+"""The agent's line to its controller: found again when it breaks, never waited for, within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import time
+from collections import deque
+
+from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.agent.line_reader import LineReader
+from sublet.wire.lines import Message
+
+__all__ = ["Link", "address_from"]
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+CONNECT_S = 5.0  # for a host that does not answer
+MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
+CHUNK = 1 << 16
+
+Address = str | tuple[str, int]
+
+
+def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
+    """`unix:/path/to/socket` or `tcp:host:port`."""
+    kind, _, rest = text.partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind == "unix" and rest:
+        return socket.AF_UNIX, rest
+    if kind == "tcp" and host and port.isdigit():
+        return socket.AF_INET, (host, int(port))
+    raise InvalidValue("address", text, "unix:/path or tcp:host:port")
+
+
+class Link:
+    """Sends whole lines in order; the first lines of every connection are those of `begin`."""
+
+    def __init__(self, address: str, selector: selectors.BaseSelector) -> None:
+        self._family, self._address = address_from(address)
+        self._selector = selector
+        self._socket: socket.socket | None = None
+        self._connected = False
+        self._reader = LineReader()
+        self._heard: list[Message | BadInput] = []
+        self._unsent: deque[tuple[bytes, bool]] = deque()  # (line, may be lost)
+        self._unsent_bytes = 0
+        self._sent_of_first = 0
+        self._greetings = 0  # lines at the head that belong to this connection
+        self._pause_s = FIRST_PAUSE_S
+        self._due_s = 0.0  # when to try again, or to give this attempt up
+
+    def due_s(self) -> float:
+        """When `connect` is to be called next."""
+        return float("inf") if self._connected else self._due_s
+
+    def connect(self) -> bool:
+        """Try, without waiting; True when it is there at once."""
+        self._drop()
+        self._socket = socket.socket(self._family, socket.SOCK_STREAM)
+        self._socket.settimeout(0.0)
+        try:
+            result = self._socket.connect_ex(self._address)
+        except OSError:  # a host without an address, a path that is too long
+            result = errno.EHOSTUNREACH
+        if result == errno.EINPROGRESS:
+            self._due_s = time.monotonic() + CONNECT_S
+            self._selector.register(self._socket, selectors.EVENT_WRITE, self)
+            return False
+        if result:
+            self._fail()
+            return False
+        self._selector.register(self._socket, selectors.EVENT_READ, self)
+        self._connected = True
+        return True
+
+    def attend(self, events: int) -> bool:
+        """The socket is ready; True when a connection has just been made."""
+        if self._socket is None:
+            return False
+        if not self._connected:
+            if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._fail()
+                return False
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connected = True
+            return True
+        if events & selectors.EVENT_WRITE:
+            self.flush()
+        if events & selectors.EVENT_READ and self._connected:
+            self._read()
+        return False
+
+    def heard(self) -> list[Message | BadInput]:
+        """What has come since the last call."""
+        heard, self._heard = self._heard, []
+        return heard
+
+    def waiting(self) -> set[bytes]:
+        """The lines that have not been sent."""
+        return {line for line, _ in self._unsent}
+
+    def welcomed(self) -> None:
+        """The other side is our controller: the next break is met with quick attempts again."""
+        self._pause_s = FIRST_PAUSE_S
+
+    def begin(self, lines: list[bytes]) -> None:
+        """Greet on a new connection, before everything that waits."""
+        for line in reversed(lines):
+            self._unsent.appendleft((line, False))
+            self._unsent_bytes += len(line)
+        self._greetings = len(lines)
+        self.flush()
+
+    def send(self, line: bytes, *, may_be_lost: bool = False) -> None:
+        """In order; kept while the controller is away. Beyond the bound the oldest that may be lost goes first."""
+        self._unsent.append((line, may_be_lost))
+        self._unsent_bytes += len(line)
+        if self._unsent_bytes > MOST_UNSENT:
+            self._shed()
+        self.flush()
+
+    def flush(self) -> None:
+        """As much as the socket takes."""
+        if self._socket is None or not self._connected:
+            return
+        try:
+            while self._unsent:
+                line = self._unsent[0][0]
+                self._sent_of_first += self._socket.send(memoryview(line)[self._sent_of_first :])
+                if self._sent_of_first == len(line):
+                    self._forget_first()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._fail()
+            return
+        self._selector.modify(self._socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0), self)
+
+    # ------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            data = self._socket.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._fail()
+            return
+        self._heard += self._reader.feed(data)
+
+    def _forget_first(self) -> None:
+        line, _ = self._unsent.popleft()
+        self._unsent_bytes -= len(line)
+        self._sent_of_first = 0
+        self._greetings = max(0, self._greetings - 1)
+
+    def _shed(self) -> None:
+        """Drop reports of progress, and after them the oldest of all, down to half the bound."""
+        for only_idle in (True, False):
+            kept: deque[tuple[bytes, bool]] = deque()
+            for index, (line, may_be_lost) in enumerate(self._unsent):
+                pinned = index < self._greetings or (index == 0 and self._sent_of_first > 0)
+                full = self._unsent_bytes > MOST_UNSENT // 2
+                if full and not pinned and (may_be_lost or not only_idle):
+                    self._unsent_bytes -= len(line)
+                else:
+                    kept.append((line, may_be_lost))
+            self._unsent = kept
+            if self._unsent_bytes <= MOST_UNSENT // 2:
+                return
+
+    def _fail(self) -> None:
+        self._drop()
+        jitter = 0.5 + os.urandom(1)[0] / 255  # many agents must not come back in step
+        self._due_s = time.monotonic() + self._pause_s * jitter
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+        self._connected = False
+        self._reader = LineReader()
+        while self._greetings:  # they were for that connection
+            self._forget_first()
+        self._sent_of_first = 0

@@ -1,0 +1,151 @@
+"""From settings to a controller: the one place where providers, engines, policies and the store are put together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from sublet import plugins
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.money import Money, Price
+from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import Policy
+from sublet.errors import BadInput, InvalidValue
+from sublet.market.catalogue import load_catalogue
+from sublet.market.hazard import trace_hazard
+from sublet.market.spot import SpotTrace
+from sublet.market.traces import load_trace
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller import Controller
+from sublet.runtime.engines.local import LocalEngine
+from sublet.runtime.front import FrontDesk
+from sublet.runtime.providers.local import LocalProvider
+from sublet.runtime.providers.local_market import MarketChange, Strike
+from sublet.runtime.settings import Settings
+from sublet.runtime.store import Store
+
+__all__ = ["controller_from"]
+
+PRICED_LIKE = "aws:g4dn.xlarge"  # a node of the box costs what this one costs: one T4, 4 vCPU
+NODES_IN_THE_BOX = 4  # at once, unless the user says otherwise
+WIND_DOWN_WALL_S = 10.0  # to save, leave and end a node of the box
+STRIKE_PARTS = 3
+
+
+def controller_from(settings: Settings) -> FrontDesk:
+    """A controller that has not started yet."""
+    if settings.provider != "local" or settings.engine != "local":
+        raise InvalidValue("provider", settings.provider, "local")
+    state_dir = Path(settings.state_dir)
+    _refuse_an_unwritable(state_dir)
+    store = Store(state_dir / "log.sqlite")
+    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    traces = [load_trace(name, repeat=True) for name in settings.market]
+    offers = _offers_in_the_box(settings, traces)
+    provider = LocalProvider(
+        state_dir=state_dir,
+        clock=clock,
+        offers=offers,
+        market=_market(settings, traces, offers),
+        script=[strike_from(text) for text in settings.strikes],
+        notice_s=settings.notice_s,
+        boot_s=settings.boot_s,
+        seed=settings.seed,
+        lease_s=settings.lease_s,
+    )
+    policy = cast(type, plugins.load("sublet.policies", settings.policy))()
+    most = settings.most_nodes or NODES_IN_THE_BOX
+    controller = Controller(
+        state_dir=state_dir,
+        store=store,
+        provider=provider,
+        engine=LocalEngine(f"unix:{state_dir / 'agents.sock'}", lease_s=settings.lease_s),
+        policy=cast(Policy, policy),
+        clock=clock,
+        budget=_budget(settings),
+        limits={offer.id: Limit(max_nodes=most) for offer in offers},
+    )
+    return FrontDesk(controller, settings)
+
+
+def strike_from(text: str) -> Strike:
+    """`600:kill:1`: after 600 s of cloud time one node is taken without a word."""
+    parts = text.split(":")
+    if len(parts) != STRIKE_PARTS or parts[1] not in ("notice", "kill", "restore"):
+        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES")
+    try:
+        return Strike(at_s=float(parts[0]), verb=parts[1], nodes=int(parts[2]))  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES") from None
+
+
+def _refuse_an_unwritable(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = state_dir / ".writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        hint = "choose another with SUBLET_STATE=/path, or make room"
+        raise BadInput(state_dir, f"cannot be written ({error.strerror})", hint=hint) from error
+
+
+def _time_so_far(store: Store, speedup: float) -> float:
+    """Cloud time went on while no controller was there: rented nodes cost all the while."""
+    epoch = store.get("epoch")
+    if epoch is None:
+        store.put("epoch", repr(time.time()))
+        return 0.0
+    passed_s = (time.time() - float(epoch)) * speedup
+    return max(store.last_s(), passed_s)
+
+
+def _offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:
+    catalogue = load_catalogue()
+    wind_down_s = (WIND_DOWN_WALL_S + settings.lease_s / 3) * settings.speedup
+    hazards = [trace_hazard(trace).pooled.per_h or 0.0 for trace in traces]
+    offers = []
+    for market in (Market.SPOT, Market.ON_DEMAND):
+        like = catalogue.find(f"{PRICED_LIKE}:{market}")
+        offers.append(
+            Offer(
+                id=f"local:{market}",
+                gpu=like.gpu,
+                gpus_per_node=settings.slots_per_node,
+                market=market,
+                price=Price(like.price.micro_usd_per_h * settings.slots_per_node),
+                cloud="local",
+                hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,
+                boot_s=settings.boot_s,
+                wind_down_s=wind_down_s,
+            )
+        )
+    return tuple(offers)
+
+
+def _market(settings: Settings, traces: Sequence[SpotTrace], offers: Sequence[Offer]) -> Iterator[MarketChange]:
+    """Supply of the spot offer: what all zones of all traces have together."""
+    spot = next(offer for offer in offers if offer.market is Market.SPOT)
+    start_s = settings.market_start_s
+    for trace in traces[:1]:
+        have: dict[str, int] = {}
+        began = False
+        for t_s, zone, available in trace.events(0.0, math.inf):
+            have[zone] = available
+            if t_s >= start_s:
+                began = True
+                yield AvailabilityChanged(t_s - start_s, spot.id, sum(have.values()))
+        if not began and have:
+            yield AvailabilityChanged(0.0, spot.id, sum(have.values()))
+
+
+def _budget(settings: Settings) -> Budget:
+    return Budget(
+        burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
+        average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),
+        purse=None if settings.purse_usd is None else Money.from_usd(settings.purse_usd),
+    )

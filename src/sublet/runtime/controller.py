@@ -1,0 +1,402 @@
+"""The controller: drives the kernel in real time, with real nodes and real processes.
+
+    news of the market, of agents and of users -> kernel -> orders -> provider and engine -> news
+
+Everything happens on one event loop; only the policy thinks in a thread of its own. Events are handled in batches: all
+that wait are given to the kernel, written to the store with the orders that follow, committed, and only then are the
+orders carried out. So a controller that dies at any point leaves an intent behind for everything that it may have done,
+and the next one replays the log, compares it with what really runs, and goes on (recovery.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import Event
+from sublet.domain.plan import Phase, Plan, Policy
+from sublet.errors import BadInput, SubletError
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.journal import header_line, line_from
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.bill import Bill
+from sublet.runtime.clock import Clock
+from sublet.runtime.engines.engine import Engine
+from sublet.runtime.gauges import Gauges
+from sublet.runtime.providers.provider import Provider
+from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.renting import Renting
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.spec_json import spec_to_json
+from sublet.runtime.store import Store
+from sublet.runtime.telling import Line, line_from_event, line_from_order, lines_from_plan
+from sublet.runtime.workforce import Workforce
+from sublet.wire import messages as wire
+
+__all__ = ["Controller"]
+
+log = logging.getLogger("sublet.controller")
+TICK_S = 0.25  # wall
+
+
+class Controller:
+    """See the module. Construct it with everything it needs, `await start()`, and tell it what users want."""
+
+    def __init__(
+        self,
+        *,
+        state_dir: Path,
+        store: Store,
+        provider: Provider,
+        engine: Engine,
+        policy: Policy,
+        clock: Clock,
+        budget: Budget,
+        limits: dict[str, Limit] | None = None,
+    ) -> None:
+        self.state_dir, self.store, self.provider, self.engine = state_dir, store, provider, engine
+        self.policy, self.clock = policy, clock
+        self.limits = limits or {}
+        self.kernel = Kernel(provider.offers, limits=self.limits, budget=budget)
+        self.bill = Bill(self.kernel, self._trains)
+        self.records: dict[str, JobRecord] = {}  # every job ever, by id
+        self.gauges = Gauges()
+        self.plan: Plan | None = None  # the last one
+        self.plan_s = 0.0
+        self.reasons: dict[str, str] = {}
+        self.stopping = self.replaying = False
+        self.server_id = store.get("server_id") or secrets.token_hex(8)
+        self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
+        self._pending: deque[Event] = deque()
+        self._pumping = False
+        self._lines: list[Line] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._ended = asyncio.Event()
+        self._fatal: Exception | None = None
+        self.workforce, self.renting = Workforce(self), Renting(self)
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Recover what an earlier controller left, or begin."""
+        from sublet.runtime.recovery import recover  # it needs this module's class
+
+        with self.store.together():
+            self.store.put("server_id", self.server_id)
+            self._keep_to_the_same_offers()
+        await recover(self)
+        self.spawn(self._ticking(), "ticking")
+        self.spawn(self.renting.sweeping(), "sweeping")
+
+    async def wait(self) -> None:
+        """Until `stop` has done its work; raises what made it impossible to go on."""
+        await self._ended.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def stop(self, *, end_jobs: bool = False, limit_s: float = 60.0) -> None:
+        """Save and stop every job, give everything back, and end."""
+        if self.stopping:
+            await self._ended.wait()
+            return
+        self.stopping = True
+        for record in list(self.records.values()):
+            if record.id in self.kernel.jobs:
+                if end_jobs:
+                    self.cancel(record)
+                else:
+                    self.tell(news.JobChanged(self.now_s(), replace(self._job(record), paused=True)))
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and any(  # noqa: ASYNC110 - with a deadline, and nothing sets an event
+            s.gpus for s in self.kernel.jobs.values()
+        ):
+            await asyncio.sleep(0.05)
+        for node in list(self.kernel.cluster.nodes.values()):
+            await self.renting.release(node.id)
+        for left in await self.provider.list():
+            await self.provider.release(left.node_id)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.engine.close()
+        await self.provider.close()
+        self._save_facts()
+        self._ended.set()
+
+    def _keep_to_the_same_offers(self) -> None:
+        """A recorded life can only be lived again with what could be rented then."""
+        header = header_line(self.provider.offers, self.limits, UNLIMITED)
+        known = self.store.get("header")
+        if known is None:
+            self.store.put("header", header)
+        elif known != header:
+            hint = "start it as before, or with another state directory (SUBLET_STATE)"
+            raise BadInput(self.store.path, "was begun with other offers or limits", hint=hint)
+
+    def now_s(self) -> float:
+        """Cloud time; never before the kernel's own."""
+        return max(self.clock.now_s(), self.kernel.now_s)
+
+    # ------------------------------------------------------------------ what users want
+
+    def add(self, job_id: str, spec: JobSpec, key: str = "") -> JobRecord:
+        """Take a job; it is on disk when this returns."""
+        record = self.workforce.new_record(job_id, spec, self.now_s())
+        with self.store.together():
+            self.store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
+            self.store.change_job(job_id, facts=record.facts())
+        if spec.secrets:
+            path = self.workforce.secrets_path(job_id)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.touch(mode=0o600)
+            path.write_text(json.dumps(dict(spec.secrets)), encoding="utf-8")
+        self.tell(news.JobSubmitted(record.submitted_s, self._job(record)))
+        return record
+
+    def cancel(self, record: JobRecord) -> None:
+        """It is not wanted any more."""
+        if record.id in self.kernel.jobs:
+            record.outcome, record.ended_s = "cancelled", self.now_s()
+            self.tell(news.JobCancelled(self.now_s(), record.id))
+
+    def change(self, record: JobRecord, **facts: Any) -> None:
+        """Other widths, paused or not: the kernel hears of it."""
+        for name, value in facts.items():
+            setattr(record, name, value)
+        self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
+        self.relearn(record)
+
+    def relearn(self, record: JobRecord) -> None:
+        """Tell the kernel what is known of the job now."""
+        if record.id in self.kernel.jobs:
+            record.told = dict(record.rates)
+            self.tell(news.JobChanged(self.now_s(), self._job(record)))
+
+    def _job(self, record: JobRecord) -> Any:
+        return kernel_job(record, self.clock.speedup)
+
+    # ------------------------------------------------------------------ the pump
+
+    def tell(self, event: Event) -> None:
+        """Something happened: the kernel hears of it now, or after what it is busy with."""
+        self._pending.append(event)
+        if not self._pumping and self._fatal is None:
+            self._pump()
+
+    def queue(self, event: Event) -> None:
+        """As `tell`, for one that is told together with others."""
+        self._pending.append(event)
+
+    def note(self, line: Line) -> None:
+        """Something for the history alone."""
+        self._lines.append(line)
+        if not self._pumping:
+            self._write_history(self.now_s())
+
+    def _pump(self) -> None:
+        self._pumping = True
+        try:
+            while self._pending:
+                orders: list[Action] = []
+                with self.store.together():
+                    while self._pending:
+                        orders += self._hear(self._pending.popleft())
+                    self._write_history(self.kernel.now_s)
+                for action in orders:
+                    self._obey(action)
+                self.workforce.drain()
+            self._write_history(self.now_s())
+        except sqlite3.Error as error:  # nothing may be done whose intent cannot be written
+            log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
+            hint = "make room or repair the disk, then 'sublet up': what was done is in the log"
+            self._fatal = BadInput(self.store.path, f"cannot be written ({error})", hint=hint)
+            self._ended.set()
+        finally:
+            self._pumping = False
+
+    def _hear(self, event: Event) -> list[Action]:
+        if self._is_old(event):
+            return []
+        if event.at_s < self.kernel.now_s:
+            event = replace(event, at_s=self.kernel.now_s)
+        if not isinstance(event, news.ProgressReported):
+            self.bill.settle(event.at_s)
+        try:
+            actions = self.kernel.handle(event)
+        except SubletError as error:
+            # A plan that asks for too much, or news that cannot be: the kernel keeps its state, people are told.
+            log.exception("the kernel refused %s", event)
+            self._lines.append(Line(kind="Refused", text=str(error)))
+            actions = []
+        self.store.append(event.at_s, line_from(event, actions))
+        if isinstance(event, news.PlanMade):
+            self._lines += lines_from_plan(event.plan)
+        for line in (line_from_event(event, self.kernel), *(line_from_order(a, self.kernel) for a in actions)):
+            if line is not None:
+                self._lines.append(line)
+        return actions
+
+    def _is_old(self, event: Event) -> bool:
+        """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
+        if isinstance(event, news.NodeReady | news.NodeNoticed | news.NodeLost | news.NodeReleased | news.RentRefused):
+            node = self.kernel.cluster.nodes.get(event.node_id)
+            if node is None:
+                return True
+            return isinstance(event, news.NodeReleased) and node.phase is not NodePhase.RELEASING
+        if isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled | news.JobChanged):
+            job_id = event.job.id if isinstance(event, news.JobChanged) else event.job_id
+            return job_id not in self.kernel.jobs
+        return False
+
+    def _write_history(self, now_s: float) -> None:
+        if not self._lines:
+            return
+        kernel, at = self.kernel, datetime.now(UTC).isoformat(timespec="milliseconds")
+        ready = sum(node.phase is NodePhase.READY for node in kernel.cluster.nodes.values())
+        burn, spent = kernel.ledger.burn().usd_per_h, kernel.ledger.spent(now_s).usd
+        rows = []
+        for line in self._lines:
+            workers = line.workers
+            if workers is None and line.job_id in kernel.jobs:
+                workers = kernel.jobs[line.job_id].gpus
+            facts = {"workers": workers, "nodes_held": ready, "usd_per_h": burn, "usd_total": spent}
+            rows.append((now_s, at, line.kind, line.job_id, line.node_id, line.text, json.dumps(facts)))
+        self._lines.clear()
+        with self.store.together():
+            self.store.tell(rows)
+
+    # ------------------------------------------------------------------ orders
+
+    def carry_out(self, action: Action) -> None:
+        """An order that an earlier controller gave and perhaps did not carry out."""
+        self._obey(action)
+
+    def carry_on(self) -> None:
+        """Let groups say what they have to say."""
+        if self._fatal is None:
+            self.workforce.drain()
+            if not self._pumping:
+                self._pump()
+
+    async def release_lost(self, node_id: str) -> None:
+        """End a node that does not answer; the kernel hears that it is lost."""
+        self.workforce.node_lost(node_id, time.monotonic())
+        await self.renting.release(node_id)
+
+    def _obey(self, action: Action) -> None:
+        match action:
+            case order.MakePlan():
+                self.spawn(self._think(), "plan")
+            case order.RentNode():
+                self.spawn(self.renting.rent(action), f"rent {action.node_id}")
+            case order.ReleaseNode():
+                self.spawn(self.renting.release(action.node_id), f"release {action.node_id}")
+            case order.SetTimer():
+                self._set_timer(action)
+            case order.StartJob() | order.ResizeJob():
+                record = self.records[action.job_id]
+                if isinstance(action, order.ResizeJob):
+                    record.resizes += 1
+                    self.gauges.count_resize(self.workforce.why_resize(record, action))
+                batch = action.shape.batch or 0
+                record.group.move(action.generation, action.placement, batch, time.monotonic())
+            case order.StopJob():
+                record = self.records[action.job_id]
+                record.group.stop(action.generation, resumable=action.resumable, wall_s=time.monotonic())
+            case order.TellUser():
+                log.info("%s", action.text)
+
+    async def _think(self) -> None:
+        await asyncio.sleep(0)  # let everything of this instant be heard first
+        snapshot = self.kernel.snapshot(frozen=True)
+        began = time.monotonic()
+        try:
+            plan = await asyncio.to_thread(self.policy.decide, snapshot)
+        except SubletError as error:
+            log.exception("the policy failed")
+            self.note(Line(kind="Refused", text=f"the policy could not decide: {error}"))
+            plan = Plan(ask_again_s=self.now_s() + 10.0 * self.clock.speedup)
+        self.gauges.decision_s.add(time.monotonic() - began)
+        self.plan, self.plan_s = plan, self.now_s()
+        self.reasons |= plan.reasons
+        self.tell(news.PlanMade(self.now_s(), plan, snapshot.seen))
+
+    def _set_timer(self, action: order.SetTimer) -> None:
+        if (old := self._timers.pop(action.timer, None)) is not None:
+            old.cancel()
+        wall_s = max(0.0, self.clock.wall_s(action.at_s - self.now_s()))
+
+        def fire() -> None:
+            self._timers.pop(action.timer, None)
+            self.tell(news.TimerFired(max(self.now_s(), action.at_s), action.timer))
+
+        self._timers[action.timer] = asyncio.get_running_loop().call_later(wall_s, fire)
+
+    # ------------------------------------------------------------------ news of the market and of agents
+
+    def hear_market(
+        self, event: news.NodeNoticed | news.NodeLost | news.PriceChanged | news.AvailabilityChanged
+    ) -> None:
+        """The provider tells."""
+        wall_s = time.monotonic()
+        if isinstance(event, news.NodeNoticed):
+            self.workforce.noticed_wall[event.node_id] = wall_s
+            self.doomed_s[event.node_id] = event.lost_s
+            self.engine.send(event.node_id, wire.Warn(in_s=self.clock.wall_s(max(0.0, event.lost_s - event.at_s))))
+        elif isinstance(event, news.NodeLost):
+            self.workforce.node_lost(event.node_id, wall_s)
+        self.tell(event)
+
+    def _trains(self, job_id: str) -> bool:
+        if self.replaying:  # the workers' own words are not in the log
+            return self.kernel.jobs[job_id].phase is Phase.RUNNING
+        record = self.records.get(job_id)
+        return record is not None and record.group.training
+
+    # ------------------------------------------------------------------ time
+
+    async def _ticking(self) -> None:
+        saved = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            wall_s = time.monotonic()
+            for record in self.records.values():
+                if record.id in self.kernel.jobs or record.group.workers:
+                    record.group.tick(wall_s)
+                    self.workforce.watch_purse(record)
+            self.carry_on()
+            if wall_s - saved > 2.0:  # noqa: PLR2004 - seconds
+                saved = wall_s
+                self._save_facts()
+
+    def _save_facts(self) -> None:
+        with self.store.together():
+            for record in self.records.values():
+                if record.id in self.kernel.jobs or record.ended_s is None:
+                    self.store.change_job(record.id, facts=record.facts())
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do it beside everything else; a failure is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)

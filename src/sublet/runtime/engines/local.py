@@ -1,0 +1,243 @@
+"""The engine of one machine: agents come to a socket that only this user can open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import socket
+from pathlib import Path
+
+from sublet.domain.quantity import positive
+from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.link import address_from
+from sublet.runtime.engines.engine import Hear
+from sublet.wire.lines import Message, to_line
+from sublet.wire.messages import (
+    WIRE_VERSION,
+    FromWorker,
+    Hello,
+    RenewLease,
+    ToAgent,
+    ToController,
+    Welcome,
+    WorkerDown,
+    WorkerUp,
+)
+
+__all__ = ["LocalEngine"]
+
+LEASE_S = 30.0
+HELLO_S = 5.0  # for a stranger to say who it is
+HANG_UP_S = 1.0  # for what was sent to be read, when the engine closes
+MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_log = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """Agents connect to `address` (`unix:/path`, or `tcp:` on loopback); leases are renewed while it is open."""
+
+    def __init__(self, address: str, *, lease_s: float = LEASE_S) -> None:
+        positive("lease_s", lease_s)
+        self._family, self._place = address_from(address)
+        if isinstance(self._place, tuple) and self._place[0] not in LOOPBACK:
+            raise InvalidValue("address", address, "on loopback: tokens travel in the clear")
+        self.address, self.lease_s = address, lease_s
+        self._tokens: dict[str, str] = {}
+        self._lines: dict[str, _Line] = {}
+        self._strangers: set[_Line] = set()
+        self._server: asyncio.Server | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._hear: Hear | None = None
+
+    async def open(self, hear: Hear) -> None:
+        """Let agents come."""
+        self._hear = hear
+        loop = asyncio.get_running_loop()
+        if isinstance(self._place, tuple):
+            self._server = await loop.create_server(lambda: _Line(self), *self._place)
+        else:
+            self._server = await loop.create_unix_server(lambda: _Line(self), sock=_listening(self._place))
+        self._renewing = loop.create_task(self._renew())
+
+    def expect(self, node_id: str, token: str) -> None:
+        """An agent for this node may come, with this token."""
+        self._tokens[node_id] = token
+
+    def send(self, node_id: str, message: ToAgent) -> bool:
+        """Pass it on, if the agent is there and reads."""
+        line = self._lines.get(node_id)
+        return line is not None and line.send(message)
+
+    async def close(self) -> None:
+        """Let no agent in any more, and hang up."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+            lines = [*self._lines.values(), *self._strangers]
+            for line in lines:
+                line.hang_up()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), HANG_UP_S)
+            for line in lines:
+                line.cut()
+            self._server = None
+            if isinstance(self._place, str):
+                _forget(self._place)
+        self._lines.clear()
+
+    # ------------------------------------------------------------------ what lines report
+
+    def met(self, line: _Line) -> None:
+        """Somebody has connected and has not said who it is."""
+        self._strangers.add(line)
+
+    def lost(self, line: _Line) -> None:
+        """A connection is gone."""
+        self._strangers.discard(line)
+        if line.node_id and self._lines.get(line.node_id) is line:
+            del self._lines[line.node_id]
+
+    def heard(self, line: _Line, message: Message | BadInput) -> None:
+        """A line of an agent, or of somebody who says so."""
+        if isinstance(message, BadInput):
+            _log.warning("refused from %s: %s", line.node_id or "a stranger", message)
+        elif isinstance(message, Hello):
+            self._admit(line, message)
+        elif not line.node_id or not isinstance(message, WorkerUp | WorkerDown | FromWorker):
+            _log.warning("refused from %s: %s", line.node_id or "a stranger", type(message).__name__)
+            if not line.node_id:
+                line.hang_up()
+        else:
+            self._pass_up(line.node_id, message)
+
+    def _admit(self, line: _Line, hello: Hello) -> None:
+        token = self._tokens.get(hello.node_id)
+        if token is None or not hmac.compare_digest(token.encode(), hello.token.encode()):
+            _log.warning("refused: no agent of %s is expected with this token", hello.node_id)
+            line.hang_up()
+            return
+        if hello.version != WIRE_VERSION:
+            _log.warning("refused: %s speaks version %d, not %d", hello.node_id, hello.version, WIRE_VERSION)
+            line.hang_up()
+            return
+        before = self._lines.get(hello.node_id)
+        if before is not None and before is not line:
+            before.hang_up()
+        self._strangers.discard(line)
+        line.node_id = hello.node_id
+        self._lines[hello.node_id] = line
+        line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s))
+        self._pass_up(hello.node_id, hello)
+
+    def _pass_up(self, node_id: str, message: ToController) -> None:
+        if self._hear is None:
+            return
+        try:
+            self._hear(node_id, message)
+        except Exception:  # noqa: BLE001 - a fault of the hearer's; the line and what follows on it live on
+            _log.exception("%s from %s could not be taken", type(message).__name__, node_id)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.lease_s / 3)
+            for line in list(self._lines.values()):
+                line.send(RenewLease())
+
+
+class _Line(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self._reader = LineReader()
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.node_id = ""  # "" = has not said who it is
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for Hello, but not for long."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
+        self._engine.met(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Lines, whole or in part."""
+        for message in self._reader.feed(data):
+            if self._transport is None or self._transport.is_closing():
+                return
+            self._engine.heard(self, message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The agent is gone, or we have hung up."""
+        del exc  # why does not matter
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._engine.lost(self)
+        self._transport = None
+
+    def send(self, message: ToAgent) -> bool:
+        """Never waits; an agent that does not read is cut off."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        if self._transport.get_write_buffer_size() > MOST_UNREAD:
+            _log.warning("%s does not read its line: it is cut", self.node_id)
+            self.cut()
+            return False
+        self._transport.write(to_line(message))
+        return True
+
+    def hang_up(self) -> None:
+        """Close, after what was sent."""
+        self._engine.lost(self)
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close, whatever has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _too_late(self) -> None:
+        if not self.node_id:
+            self.hang_up()
+
+
+def _listening(path: str) -> socket.socket:
+    """A socket that only this user can reach; one that a dead controller left is replaced."""
+    if _answers(path):
+        raise InvalidValue("address", f"unix:{path}", "free: another controller listens there; stop it first")
+    Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        raise InvalidValue("address", f"unix:{path}", f"a path that can be listened on ({error})") from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _forget(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True

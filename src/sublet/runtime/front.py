@@ -1,0 +1,480 @@
+"""The front desk: what users ask of a running controller, answered from its kernel, its bill and its records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+from sublet import __version__
+from sublet.domain import events as news
+from sublet.domain.budget import Budget
+from sublet.domain.money import Money, Price
+from sublet.domain.plan import JobState, Phase
+from sublet.errors import InvalidValue, NoSuchJob, NotNow, OutOfBudget
+from sublet.kernel.cluster import NodePhase
+from sublet.runtime import views
+from sublet.runtime.alternatives import alternatives_of
+from sublet.runtime.bill import Account
+from sublet.runtime.controller import Controller
+from sublet.runtime.outlook import Outlook, outlook
+from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.settings import Settings
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.telling import Line
+
+__all__ = ["FrontDesk"]
+
+FRESH_S = 30.0  # wall: a controller that has not compared itself with its provider for so long is not ready
+GONE_SHOWN_S = 600.0  # cloud: how long a node that is gone is still listed
+
+PHASES: dict[Phase, views.JobPhase] = {
+    Phase.WAITING: "queued",
+    Phase.STARTING: "starting",
+    Phase.RUNNING: "running",
+    Phase.RESIZING: "resizing",
+    Phase.STOPPING: "stopping",
+    Phase.BROKEN: "recovering",
+}
+NODE_PHASES = {
+    NodePhase.REQUESTED: "renting",
+    NodePhase.READY: "ready",
+    NodePhase.NOTICED: "noticed",
+    NodePhase.RELEASING: "releasing",
+}
+
+
+class Submitted(TypedDict):
+    """The answer to a submission."""
+
+    job_id: str
+    name: str
+
+
+class FrontDesk:
+    """`sublet.api.desk.Desk`, for a controller."""
+
+    def __init__(self, controller: Controller, settings: Settings) -> None:
+        self._controller, self._settings = controller, settings
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        """Until `shutdown` was asked for and is done."""
+        await self._controller.start()
+        await self._controller.wait()
+
+    # ------------------------------------------------------------------ jobs come and go
+
+    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+        """Take a job; durable when it returns."""
+        c = self._controller
+        if key and (known := c.store.job_by_key(key)) is not None:
+            return {"job_id": known[0], "name": c.records[known[0]].spec.name}
+        if c.stopping:
+            raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
+        self._refuse_the_impossible(spec)
+        number = 1 + sum(record.spec.name == spec.name for record in c.records.values())
+        record = c.add(f"{spec.name}-{number}", spec, key)
+        return {"job_id": record.id, "name": spec.name}
+
+    def _refuse_the_impossible(self, spec: JobSpec) -> None:
+        kinds = {offer.gpu for offer in self._controller.provider.offers}
+        wanted = set(spec.accelerators)
+        if wanted and not wanted & kinds:
+            raise InvalidValue(
+                "resources.accelerators", ", ".join(sorted(wanted)), "one of " + ", ".join(sorted(kinds))
+            )
+
+    async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
+        """End it."""
+        del now  # what it had saved stays either way
+        record = self._record(job_id)
+        self._controller.cancel(record)
+        return self._view(record)
+
+    async def pause(self, job_id: str) -> views.JobView:
+        """Save it and take its workers away."""
+        record = self._live(job_id, "pause")
+        if not record.paused:
+            self._controller.note(Line(kind="Paused", job_id=job_id, text="held back by its owner"))
+            self._controller.change(record, paused="user")
+        return self._view(record)
+
+    async def resume(self, job_id: str) -> views.JobView:
+        """Let it go on."""
+        record = self._live(job_id, "resume")
+        if record.paused == "budget" and record.spec.purse_usd is not None:
+            spent = self._controller.bill.jobs[job_id].total.usd
+            if spent >= 0.99 * record.spec.purse_usd:  # as good as all
+                raise OutOfBudget(job_id, spent_usd=spent, limit_usd=record.spec.purse_usd)
+        if record.paused:
+            self._controller.note(Line(kind="Resumed", job_id=job_id, text="may go on"))
+            self._controller.change(record, paused="")
+        return self._view(record)
+
+    async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
+        """Other widths."""
+        record = self._live(job_id, "scale")
+        sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
+        spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
+        record.group.spec = spec
+        self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{low} to {high} workers from now on"))
+        self._controller.change(record, spec=spec)
+        return self._view(record)
+
+    async def dry_run(self, spec: JobSpec) -> views.DryRunView:
+        """What would become of it now; nothing is kept."""
+        from sublet.runtime.rehearsal import rehearse
+
+        self._refuse_the_impossible(spec)
+        return await rehearse(self._controller, spec)
+
+    # ------------------------------------------------------------------ what there is
+
+    async def jobs(self) -> Sequence[views.JobView]:
+        """All jobs, in order of submission."""
+        self._settle()
+        return [self._view(record) for record in self._controller.records.values()]
+
+    async def job(self, job_id: str) -> views.JobView:
+        """One job."""
+        self._settle()
+        return self._view(self._record(job_id))
+
+    async def events(
+        self, job_id: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> Sequence[views.EventView]:
+        """History, oldest first."""
+        if job_id is not None:
+            self._record(job_id)
+        return [
+            {
+                "seq": row.seq,
+                "at_s": row.at_s,
+                "at": row.at,
+                "kind": row.kind,
+                "job_id": row.job_id,
+                "node_id": row.node_id,
+                "text": row.text,
+                "workers": row.facts.get("workers"),
+                "nodes_held": row.facts.get("nodes_held", 0),
+                "usd_per_h": row.facts.get("usd_per_h", 0.0),
+                "usd_total": row.facts.get("usd_total", 0.0),
+            }
+            for row in self._controller.store.history(job_id, after, limit)
+        ]
+
+    async def log_path(self, job_id: str, *, rank: int = 0) -> views.LogFile:
+        """Where its output is."""
+        record = self._record(job_id)
+        path = self._controller.state_dir / "jobs" / job_id / "logs" / f"rank-{rank}.log"
+        return views.LogFile(path=str(path), hide=tuple(record.spec.secrets.values()))
+
+    async def cost(self, job_id: str | None = None) -> views.CostView:
+        """The bill."""
+        self._settle()
+        c = self._controller
+        if job_id is not None:
+            return self._cost(self._record(job_id))
+        jobs = [self._cost(record) for record in c.records.values()]
+        whole = Account(idle=c.bill.unused)
+        for account in c.bill.jobs.values():
+            for purpose in ("useful", "redone", "restart", "idle", "checkpoint", "on_demand"):
+                setattr(whole, purpose, getattr(whole, purpose) + getattr(account, purpose))
+        return {
+            **_bill_view(whole),
+            "job_id": "",
+            "name": "all",
+            "usd_on_demand": Money(whole.on_demand).usd or None,
+            "usd_per_h": c.kernel.ledger.burn().usd_per_h,
+            "steps_lost": sum(record.steps_lost for record in c.records.values()),
+            "preemptions_noticed": sum(record.noticed for record in c.records.values()),
+            "preemptions_unnoticed": sum(record.unnoticed for record in c.records.values()),
+            "forecast_usd": None,
+            "jobs": jobs,
+        }
+
+    async def explain(self, job_id: str) -> views.ExplainView:
+        """Why it has this width."""
+        c, record = self._controller, self._record(job_id)
+        state = c.kernel.jobs.get(job_id)
+        plan = c.plan
+        value = None if plan is None else plan.value_of_time_usd_per_h
+        congestion = {} if plan is None else dict(plan.congestion_usd_per_gpu_h)
+        notes = []
+        if not record.rates:
+            notes.append("its speed was not measured yet: what is shown is a guess")
+        return {
+            "job_id": job_id,
+            "at_s": c.plan_s,
+            "policy": self._settings.policy,
+            "shape": "" if state is None or state.shape is None else str(state.shape),
+            "reason": c.reasons.get(job_id, self._reason(record, state)),
+            "value_of_time_usd_per_h": value,
+            "congestion_usd_per_gpu_h": congestion,
+            "alternatives": [] if state is None else alternatives_of(c, state, value or 0.0, congestion),
+            "notes": notes,
+        }
+
+    async def nodes(self) -> Sequence[views.NodeView]:
+        """Every node, and those that went lately."""
+        c = self._controller
+        since = {lease.node_id: lease.start_us / 1e6 for lease in c.kernel.ledger.open_leases()}
+        shown: list[views.NodeView] = [
+            {
+                "id": node.id,
+                "offer_id": node.offer.id,
+                "market": node.offer.market.value,
+                "gpu": node.offer.gpu,
+                "phase": NODE_PHASES[node.phase],
+                "usd_per_h": c.kernel.ledger.price(node.offer.id).usd_per_h,
+                "since_s": since.get(node.id, 0.0),
+                "until_s": c.doomed_s.get(node.id),
+                "slots": node.offer.gpus_per_node,
+                "job_ids": sorted(node.jobs),
+            }
+            for node in c.kernel.cluster.nodes.values()
+        ]
+        for lease in c.kernel.ledger.closed[-50:]:
+            ended_s = (lease.end_us or 0) / 1e6
+            if c.now_s() - ended_s < GONE_SHOWN_S and not lease.void:
+                offer = c.kernel.supply.offers[lease.offer_id]
+                shown.append(
+                    {
+                        "id": lease.node_id,
+                        "offer_id": offer.id,
+                        "market": offer.market.value,
+                        "gpu": offer.gpu,
+                        "phase": "gone",
+                        "usd_per_h": lease.last_price.usd_per_h,
+                        "since_s": lease.start_us / 1e6,
+                        "until_s": ended_s,
+                        "slots": offer.gpus_per_node,
+                        "job_ids": [],
+                    }
+                )
+        return shown
+
+    # ------------------------------------------------------------------ money
+
+    async def budget(self) -> views.BudgetView:
+        """What may be spent, and what is."""
+        c = self._controller
+        now_s, budget = c.now_s(), c.kernel.supply.budget
+        spent = c.kernel.ledger.spent(now_s)
+        reserved = Money() if budget.purse is None else c.kernel.supply.reserved(now_s)
+        return {
+            "burn_limit_usd_per_h": None if budget.burn is None else budget.burn.usd_per_h,
+            "average_usd_per_h": None if budget.average is None else budget.average.usd_per_h,
+            "purse_usd": None if budget.purse is None else budget.purse.usd,
+            "spent_usd": spent.usd,
+            "reserved_usd": reserved.usd,
+            "left_usd": None if budget.purse is None else (budget.purse - spent - reserved).usd,
+            "burn_usd_per_h": c.kernel.ledger.burn().usd_per_h,
+            "exhausted": c.kernel.supply.most_nodes == 0,
+        }
+
+    async def set_budget(
+        self,
+        *,
+        burn_limit_usd_per_h: float | None = None,
+        average_usd_per_h: float | None = None,
+        purse_usd: float | None = None,
+    ) -> views.BudgetView:
+        """Change what is given."""
+        c = self._controller
+        old = c.kernel.supply.budget
+        budget = Budget(
+            burn=old.burn if burn_limit_usd_per_h is None else Price.from_usd_per_h(burn_limit_usd_per_h),
+            average=old.average if average_usd_per_h is None else Price.from_usd_per_h(average_usd_per_h),
+            purse=old.purse if purse_usd is None else Money.from_usd(purse_usd),
+            until_s=old.until_s if purse_usd is None else None,
+        )
+        c.tell(news.BudgetChanged(c.now_s(), budget))
+        return await self.budget()
+
+    async def top_up(self, usd: float) -> views.BudgetView:
+        """Put more into the purse."""
+        purse = self._controller.kernel.supply.budget.purse
+        if purse is None:
+            raise InvalidValue("purse", None, "set before it is topped up: sublet budget set --purse USD")
+        if not usd > 0:
+            raise InvalidValue("usd", usd, "above 0")
+        return await self.set_budget(purse_usd=(purse + Money.from_usd(usd)).usd)
+
+    # ------------------------------------------------------------------ the controller itself
+
+    async def health(self) -> views.HealthView:
+        """Alive, and ready or not."""
+        c = self._controller
+        ago = None if c.gauges.reconciled_at is None else time.time() - c.gauges.reconciled_at
+        young = time.monotonic() - self._began < FRESH_S
+        ready = young or (ago is not None and ago < FRESH_S)
+        return {
+            "ready": ready and not c.stopping,
+            "why": "" if ready else "it has not compared itself with its provider lately",
+            "version": __version__,
+            "provider": self._settings.provider,
+            "engine": self._settings.engine,
+            "policy": self._settings.policy,
+            "now_s": c.now_s(),
+            "speedup": c.clock.speedup,
+            "wall_up_s": time.monotonic() - self._began,
+            "last_reconcile_wall_s": ago,
+            "stopping": c.stopping,
+        }
+
+    async def metrics(self) -> views.MetricsView:
+        """Counters for Prometheus."""
+        c, gauges = self._controller, self._controller.gauges
+        return {
+            "notice_to_commit_s": gauges.notice_to_commit_s.view(),
+            "recovery_s": gauges.recovery_s.view(),
+            "decision_s": gauges.decision_s.view(),
+            "resizes": dict(gauges.resizes),
+            "provider_calls": {call: dict(outcomes) for call, outcomes in gauges.calls.items()},
+            "orphans_found": gauges.orphans,
+            "reconcile_s": gauges.reconcile_s,
+            "reconciled_at": gauges.reconciled_at,
+            "price_age_s": None,
+            "steps": {record.id: record.steps_made for record in c.records.values()},
+        }
+
+    async def shutdown(self, *, end_jobs: bool = False) -> None:
+        """Save and stop every job, give everything back, then let `run` return."""
+        await self._controller.stop(end_jobs=end_jobs)
+
+    # ------------------------------------------------------------------ small things
+
+    def _settle(self) -> None:
+        self._controller.bill.settle(self._controller.now_s())
+
+    def _record(self, job_id: str) -> JobRecord:
+        record = self._controller.records.get(job_id)
+        if record is None:
+            raise NoSuchJob(job_id, self._controller.records)
+        return record
+
+    def _live(self, job_id: str, verb: str) -> JobRecord:
+        record = self._record(job_id)
+        if record.id not in self._controller.kernel.jobs:
+            raise NotNow(job_id, record.outcome, verb)
+        return record
+
+    def _phase(self, record: JobRecord, state: JobState | None) -> views.JobPhase:
+        if state is None:
+            return record.outcome or "cancelled"  # type: ignore[return-value]
+        if state.phase is Phase.WAITING:
+            if record.paused:
+                return "out-of-budget" if record.paused == "budget" else "paused"
+            if self._controller.kernel.supply.most_nodes == 0:
+                return "out-of-budget"
+            return "queued" if state.shape is None else "starting"
+        return PHASES[state.phase]
+
+    def _reason(self, record: JobRecord, state: JobState | None) -> str:
+        if record.error:
+            return record.error.strip().splitlines()[-1]
+        if state is None:
+            return record.outcome
+        if record.paused:
+            return "held back by its owner" if record.paused == "user" else "its budget is spent"
+        return self._controller.reasons.get(record.id, "waits for a plan")
+
+    def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:
+        c = self._controller
+        if state is None or not state.gpus:
+            return None
+        job = kernel_job(record, c.clock.speedup)
+        offers = [c.kernel.cluster.nodes[n].offer for n, _ in c.kernel.tenancy.placement.get(record.id, ())]
+        return outlook(
+            share_left=max(0.0, 1.0 - c.workforce.share(record)),
+            rate=job.speed.rate(state.gpu, state.spread, state.done),
+            usd_per_h=c.bill.burn_usd_per_h(record.id),
+            losses_per_h=sum(offer.hazard_per_h for offer in offers),
+            pause_s=job.restart_s,
+            seed=record.group.step,
+        )
+
+    def _view(self, record: JobRecord) -> views.JobView:
+        c, group, state = self._controller, record.group, self._controller.kernel.jobs.get(record.id)
+        account = c.bill.jobs[record.id]
+        ahead = self._outlook(record, state)
+        work = group.work or record.spec.work
+        report = group.stepped
+        total = account.total.usd
+        ended = state is None and record.outcome == "finished"
+        return {
+            **_bill_view(account),
+            "id": record.id,
+            "name": record.spec.name,
+            "phase": self._phase(record, state),
+            "reason": self._reason(record, state),
+            "submitted_s": record.submitted_s,
+            "started_s": record.started_s,
+            "ended_s": record.ended_s,
+            "workers": group.size if state is not None else 0,
+            "workers_wanted": 0 if state is None or state.shape is None else state.shape.gpus,
+            "min_workers": record.spec.min_workers,
+            "max_workers": record.spec.max_workers,
+            "shape": "" if state is None or state.shape is None else str(state.shape),
+            "node_ids": [node_id for node_id, _ in c.kernel.tenancy.placement.get(record.id, ())],
+            "generation": 0 if state is None else state.generation,
+            "step": group.step,
+            "epoch": 0 if report is None else report.epoch,
+            "done": group.done,
+            "work": work,
+            "progress": (1.0 if ended else min(1.0, group.done / work)) if work else None,
+            "loss": None if report is None else report.loss,
+            "global_batch": None if report is None else report.global_batch,
+            "step_s": None if report is None else report.step_s,
+            "samples_per_s": None if report is None or not report.step_s else report.global_batch / report.step_s,
+            "usd_per_h": c.bill.burn_usd_per_h(record.id),
+            "usd_on_demand": Money(account.on_demand).usd or None,
+            "purse_usd": record.spec.purse_usd,
+            "deadline_s": record.spec.deadline_s,
+            "eta_s": None if ahead is None else ahead.left_s,
+            "forecast_usd": None
+            if ahead is None
+            else {
+                "p10": total + ahead.left_usd["p10"],
+                "p50": total + ahead.left_usd["p50"],
+                "p90": total + ahead.left_usd["p90"],
+            },
+            "preemptions_noticed": record.noticed,
+            "preemptions_unnoticed": record.unnoticed,
+            "resizes": record.resizes,
+            "steps_lost": record.steps_lost,
+            "checkpoint_step": record.checkpoint_step,
+            "failures_infra": group.failures["infra"],
+            "failures_user": group.failures["user"],
+            "exit_code": record.exit_code,
+            "error": record.error,
+        }
+
+    def _cost(self, record: JobRecord) -> views.CostView:
+        view = self._view(record)
+        return {
+            **_bill_view(self._controller.bill.jobs[record.id]),
+            "job_id": record.id,
+            "name": record.spec.name,
+            "usd_on_demand": view["usd_on_demand"],
+            "usd_per_h": view["usd_per_h"],
+            "steps_lost": record.steps_lost,
+            "preemptions_noticed": record.noticed,
+            "preemptions_unnoticed": record.unnoticed,
+            "forecast_usd": view["forecast_usd"],
+            "jobs": [],
+        }
+
+
+def _bill_view(account: Account) -> views.BillView:
+    return {
+        "usd_useful": Money(account.useful).usd,
+        "usd_redone": Money(account.redone).usd,
+        "usd_restart": Money(account.restart).usd,
+        "usd_idle": Money(account.idle).usd,
+        "usd_checkpoint": Money(account.checkpoint).usd,
+        "usd_total": account.total.usd,
+    }

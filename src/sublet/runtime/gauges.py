@@ -1,0 +1,59 @@
+"""Counters and histograms of the controller's own doing, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from sublet.runtime.views import HistogramView
+
+__all__ = ["Gauges", "Histogram"]
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Observations in buckets: `counts[i]` were at most `bounds[i]`, the last is above all."""
+
+    bounds: tuple[float, ...] = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """One observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def view(self) -> HistogramView:
+        """As it goes out."""
+        return {"bounds": list(self.bounds), "counts": list(self.counts), "total": self.total}
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Times are wall time."""
+
+    notice_to_commit_s: Histogram = field(default_factory=Histogram)
+    recovery_s: Histogram = field(default_factory=Histogram)
+    decision_s: Histogram = field(default_factory=Histogram)
+    resizes: Counter[str] = field(default_factory=Counter)
+    calls: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    orphans: int = 0
+    reconcile_s: float | None = None
+    reconciled_at: float | None = None
+
+    def count_resize(self, why: str) -> None:
+        """A job changes its width."""
+        self.resizes[why] += 1
+
+    def count_call(self, call: str, outcome: str) -> None:
+        """A provider was asked for something."""
+        self.calls[call][outcome] += 1
+
+    def reconciled(self, seconds: float) -> None:
+        """What we hold was compared with what there is."""
+        self.reconcile_s, self.reconciled_at = seconds, time.time()

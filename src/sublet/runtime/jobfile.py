@@ -1,0 +1,285 @@
+"""Job files: YAML in, JobSpec out. Names are SkyPilot's where the meaning is the same.
+
+What is wrong is told with its place in the file, its value, what is allowed and the next step. A key that SkyPilot or
+dstack know and Sublet does not is refused as that, not as a typo: nothing in a file is silently ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sublet.errors import BadInput, InvalidValue, MissingExtra
+from sublet.runtime.jobfile_command import argv_from_run, script_of, uses_sdk, without_torchrun
+from sublet.runtime.jobfile_values import deadline_from
+from sublet.runtime.jobfile_yaml import Document, document_from_text
+from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.spec_json import HIDDEN
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from sublet.runtime.jobfile_schema import JobFile
+
+__all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
+
+MOST_TOLD = 5  # mistakes at once
+LONGEST_VALUE = 60  # letters of a wrong value that are repeated
+HINT = "sublet schema shows every key"
+
+
+def job_from_file(path: Path, *, environment: Mapping[str, str] = os.environ) -> JobSpec:
+    """The job that the file describes; `workdir` is relative to the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInput(path, "there is no such file", hint="give the path of a job file") from None
+    except IsADirectoryError:
+        raise BadInput(path, "it is a directory", hint="give the path of a job file") from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(str(path)[:200], f"cannot be read ({why})") from None
+    return job_from_text(text, source=path, base=path.absolute().parent, environment=environment)
+
+
+def job_from_text(
+    text: str,
+    *,
+    source: object,
+    base: Path,
+    environment: Mapping[str, str] = os.environ,
+    now: datetime | None = None,
+) -> JobSpec:
+    """As `job_from_file`, for text that is no file; `base` is what `workdir` is relative to."""
+    schema = _schema()
+    from pydantic import ValidationError
+
+    document = document_from_text(text, source=source)
+    _refuse_foreign(document, source)
+    try:
+        file = schema.JobFile.model_validate(document.values)
+    except ValidationError as error:
+        raise _told(error, document, source) from None
+    default = name_from(Path(str(source)).stem)
+    try:
+        return _spec_from(file, document, base, environment, now or datetime.now(UTC), default)
+    except InvalidValue as error:
+        path = tuple(error.field.split("."))
+        raise BadInput(source, str(error), line=document.line_of(path), hint=HINT) from None
+
+
+def job_from_command(
+    argv: Sequence[str],
+    *,
+    name: str = "",
+    workers: tuple[int, int] = (1, 1),
+    cwd: str = "",
+    env: Mapping[str, str] | None = None,
+    market: str = "auto",
+    sdk: bool | None = None,
+    purse_usd: float | None = None,
+) -> JobSpec:
+    """The job of `sublet run -- python train.py`."""
+    words = without_torchrun(argv)
+    folder = cwd or str(Path.cwd())
+    script = script_of(words, folder)
+    _refuse_missing(words, script, folder)
+    return JobSpec(
+        name=_checked_name(name) if name else name_from(Path(script or (words or ("job",))[0]).stem),
+        argv=words,
+        cwd=folder,
+        env=dict(env or {}),
+        sdk=uses_sdk(words, folder) if sdk is None else sdk,
+        min_workers=workers[0],
+        max_workers=workers[1],
+        market=market,
+        purse_usd=purse_usd,
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """What an editor needs to complete and check job files."""
+    schema = _schema().JobFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def name_from(text: str) -> str:
+    """A job name out of a file's or command's: lower case letters, digits and hyphens."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
+    return name or "job"
+
+
+# ---------------------------------------------------------------------- from the file to the job
+
+
+def _schema() -> Any:
+    try:
+        from sublet.runtime import jobfile_schema
+    except ImportError:
+        raise MissingExtra("pydantic, which checks job files,", "server") from None
+    return jobfile_schema
+
+
+def _spec_from(
+    file: JobFile, document: Document, base: Path, environment: Mapping[str, str], now: datetime, default: str
+) -> JobSpec:
+    cwd = (base / Path(file.workdir).expanduser()).resolve()
+    if not cwd.is_dir():
+        raise InvalidValue("workdir", file.workdir, f"a directory that exists; {cwd} does not")
+    argv = argv_from_run(file.run)
+    if argv[0] == "bash" and re.search(r"\btorchrun\b|torch\.distributed\.(run|launch)", argv[-1]):
+        allowed = "torchrun as the only command, not within a script: Sublet starts the workers itself"
+        raise InvalidValue("run", _short(file.run), allowed)
+    _refuse_missing(argv, script_of(argv, str(cwd)), str(cwd))
+    kinds, counts = file.resources.wanted()
+    low, high = file.workers(counts)
+    spec = JobSpec(
+        name=file.name or default,
+        argv=argv,
+        cwd=str(cwd),
+        env=_filled("envs", file.envs, environment),
+        secrets=_filled("secrets", file.secrets, environment),
+        sdk=uses_sdk(argv, str(cwd)) if file.training.sdk == "auto" else file.training.sdk,
+        min_workers=low,
+        max_workers=high,
+        sizes=tuple(file.elastic.sizes) if file.elastic else (),
+        accelerators=kinds,
+        market=file.resources.market(),
+        work=file.training.work(),
+        samples_per_s=file.training.samples_per_s,
+        checkpoint_dir=_folder("checkpoint.uri", file.checkpoint.uri, cwd),
+        checkpoint_every_s=None if file.checkpoint.interval == "auto" else file.checkpoint.interval,
+        checkpoint_keep=file.checkpoint.keep,
+        retries=Retries(preemption=file.retry.preemption, infra=file.retry.infra, user=file.retry.user),
+        purse_usd=file.budget.total if file.budget else None,
+        weight=file.weight,
+    )
+    if file.elastic is not None and file.elastic.restart is not None:
+        spec = replace(spec, restart_s=file.elastic.restart)
+    if file.stop_duration is not None:
+        spec = replace(spec, grace_s=file.stop_duration)
+    if file.deadline is not None:
+        try:
+            spec = replace(spec, deadline_s=deadline_from(document.values["deadline"], now=now))
+        except ValueError as error:
+            raise InvalidValue("deadline", str(file.deadline), str(error)) from None
+    return spec
+
+
+def _refuse_missing(argv: Sequence[str], script: Path | None, cwd: str) -> None:
+    """Better to hear of a missing script now than from a worker on a rented node."""
+    if script is not None and not script.is_file():
+        raise InvalidValue("run", shlex.join(argv), f"a script that exists; there is no {script.name} in {cwd}")
+
+
+def _filled(field: str, given: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, str]:
+    """A variable without a value takes that of the caller's environment."""
+    filled = {}
+    for name, value in given.items():
+        found = environment.get(name) if value is None else value
+        if found is None:
+            raise InvalidValue(f"{field}.{name}", None, f"given in the file, or set before: export {name}=...")
+        if "\0" in found:
+            raise InvalidValue(f"{field}.{name}", HIDDEN, "without a zero byte")
+        filled[name] = found
+    return filled
+
+
+def _folder(field: str, uri: str, cwd: Path) -> str:
+    if not uri:
+        return ""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return str((cwd / Path(uri).expanduser()).resolve())
+    if scheme != "file" or not rest.startswith("/"):
+        raise InvalidValue(field, uri, "a directory, or file:///a/directory: nothing else is supported yet")
+    return rest
+
+
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]{1,63}", name):
+        raise InvalidValue("name", name, "1 to 63 lower case letters, digits and hyphens")
+    return name
+
+
+# ---------------------------------------------------------------------- what is wrong, and where
+
+
+def _refuse_foreign(document: Document, source: object) -> None:
+    """Keys of SkyPilot, dstack or a later Sublet, before pydantic calls them unknown."""
+    for place, foreign in _schema().FOREIGN.items():
+        inside: Any = document.values
+        for key in place:
+            inside = inside.get(key) if isinstance(inside, dict) else None
+        for key in inside if isinstance(inside, dict) else ():
+            if key in foreign:
+                path = (*place, key)
+                why = f"{'.'.join(path)} is not supported by Sublet"
+                raise BadInput(source, why, line=document.line_of(path), hint=foreign[key])
+
+
+def _told(error: ValidationError, document: Document, source: object) -> BadInput:
+    """All mistakes as one error: the first in the file first, what is missing last (a typo may be why)."""
+    faults = [(_path(fault, document), fault) for fault in error.errors()]
+    faults = list({path: (path, fault) for path, fault in reversed(faults)}.values())[::-1]  # one for each place
+    found = [(fault["type"] == "missing", document.line_of(path), _sentence(path, fault)) for path, fault in faults]
+    found.sort(key=lambda each: (each[0], each[1] or 0))
+    (_, line, first), *others = found
+    more = [f"\n  also line {at or 1}: {text}" for _, at, text in others[: MOST_TOLD - 1]]
+    if len(found) > MOST_TOLD:
+        more.append(f"\n  and {len(found) - MOST_TOLD} more")
+    return BadInput(source, first + "".join(more), line=line, hint=HINT)
+
+
+def _path(fault: Any, document: Document) -> tuple[Any, ...]:
+    """Where it is in the file: pydantic's place without what it adds for unions and keys."""
+    path: tuple[Any, ...] = ()
+    for part in fault["loc"]:
+        if (*path, part) not in document.lines:
+            return (*path, part) if fault["type"] == "missing" or part == "total" else path
+        path = (*path, part)
+    return path
+
+
+def _sentence(path: tuple[Any, ...], fault: Any) -> str:
+    where = ".".join(str(_short(str(part))) for part in path) or "the file"
+    if fault["type"] == "extra_forbidden":
+        known = _schema().keys_at(path[:-1])
+        close = difflib.get_close_matches(str(path[-1]), known, n=2, cutoff=0.5)
+        advice = f"did you mean {' or '.join(close)}?" if close else f"known here: {', '.join(known)}"
+        return f"{where} is no key of a job file; {advice}"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    value = HIDDEN if path[:1] in {("secrets",), ("envs",)} else _short(fault["input"])
+    return f"{where} = {value!r} is not allowed; it must be {_allowed(fault)}"
+
+
+def _allowed(fault: Any) -> str:
+    """Pydantic's message in our words."""
+    message = str(fault["msg"])
+    for before in ("Value error, ", "Input should be "):
+        message = message.removeprefix(before)
+    if fault["type"] == "model_type":
+        return "a group of keys"
+    if fault["type"] == "string_pattern_mismatch":
+        return _PATTERNS.get(fault["loc"][0], "a name of letters, digits and underscores")
+    return message
+
+
+_PATTERNS = {"name": "1 to 63 lower case letters, digits and hyphens"}
+
+
+def _short(value: object) -> object:
+    text = value if isinstance(value, str) else None
+    if text is not None:
+        return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+    if isinstance(value, dict | list):
+        return f"{len(value)} {'keys' if isinstance(value, dict) else 'values'}"
+    return value if len(repr(value)) <= LONGEST_VALUE else repr(value)[:LONGEST_VALUE] + "..."

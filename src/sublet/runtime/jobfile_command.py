@@ -1,0 +1,128 @@
+"""The command of a job: from the text of `run` to the arguments of one worker, and whether its script uses the SDK.
+
+Sublet starts every worker itself and sets the variables that torchrun would set, so a leading `torchrun` is taken
+away: what it would launch is launched once per worker.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sublet.errors import InvalidValue
+
+__all__ = ["argv_from_run", "script_of", "uses_sdk", "without_torchrun"]
+
+SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~\n{}!]|^\w+=")  # needs a shell to be understood
+PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+FLAGS = {"standalone", "no-python", "no_python", "m", "module"}  # of torchrun, without a value
+SCRIPT_BYTES = 4 << 20  # a longer file is no script that somebody wrote
+
+
+def argv_from_run(text: str) -> tuple[str, ...]:
+    """A plain command as its words; anything that needs a shell as a script of bash that stops at the first error."""
+    stripped = text.strip()
+    if not stripped:
+        raise InvalidValue("run", text, "a command, such as python train.py")
+    if SHELL.search(stripped):
+        return ("bash", "-euo", "pipefail", "-c", stripped)
+    try:
+        words = shlex.split(stripped)
+    except ValueError as error:
+        raise InvalidValue("run", text, f"a command with its quotes closed ({error})") from None
+    return without_torchrun(words)
+
+
+def without_torchrun(words: Sequence[str]) -> tuple[str, ...]:
+    """`torchrun --nproc-per-node 4 train.py --lr 1` is `python train.py --lr 1`, once per worker."""
+    rest = list(words)
+    if rest[:1] == ["torchrun"]:
+        rest = rest[1:]
+    elif len(rest) > 2 and PYTHON.search(rest[0]) and rest[1] == "-m" and rest[2].startswith("torch.distributed."):  # noqa: PLR2004 - python -m module
+        rest = rest[3:]
+    else:
+        return tuple(rest)
+    module = bare = False
+    while rest and rest[0].startswith("-"):
+        name, equals, _ = rest.pop(0).lstrip("-").partition("=")
+        module |= name in {"m", "module"}
+        bare |= name in {"no-python", "no_python"}
+        if name not in FLAGS and not equals and rest:
+            rest.pop(0)
+    if not rest:
+        raise InvalidValue("run", shlex.join(words), "torchrun and a script")
+    return tuple(rest) if bare else ("python", *(("-m",) if module else ()), *rest)
+
+
+def script_of(argv: Sequence[str], cwd: str) -> Path | None:
+    """The Python file that a worker runs, if the command names one; it need not exist."""
+    if argv and PYTHON.search(Path(argv[0]).name):
+        return _script_of_python(argv[1:], cwd)
+    if argv[:1] == ("bash",) or argv[:1] == ["bash"]:
+        words = re.findall(r"[\w./-]+\.py\b", argv[-1])
+        found = (Path(cwd) / word for word in words)
+        return next((path for path in found if path.is_file()), None)
+    if argv and argv[0].endswith(".py"):
+        return Path(cwd) / argv[0]
+    return None
+
+
+def _script_of_python(words: Sequence[str], cwd: str) -> Path | None:
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word == "-m" and words:
+            base = Path(cwd).joinpath(*words[0].split("."))
+            inside = base / "__main__.py"
+            return (
+                inside if inside.is_file() else base.with_suffix(".py") if base.with_suffix(".py").is_file() else None
+            )
+        if word in {"-c", "-"}:
+            return None
+        if word in {"-X", "-W"} and words:
+            words.pop(0)
+        elif not word.startswith("-"):
+            return Path(cwd) / word
+    return None
+
+
+def uses_sdk(argv: Sequence[str], cwd: str) -> bool:
+    """Whether the script, or a module beside it that it imports, imports `sublet`."""
+    if "-c" in argv and PYTHON.search(Path(argv[0]).name):
+        return _says_sublet(_imports(argv[argv.index("-c") + 1] if argv.index("-c") + 1 < len(argv) else ""))
+    script = script_of(argv, cwd)
+    if script is None:
+        return False
+    names = list(_imports(_source(script)))
+    if _says_sublet(names):
+        return True
+    beside = {name.partition(".")[0] for name in names}
+    return any(_says_sublet(_imports(_source(script.parent / f"{name}.py"))) for name in beside)
+
+
+def _says_sublet(names: Iterator[str] | Sequence[str]) -> bool:
+    return any(name == "sublet" or name.startswith("sublet.") for name in names)
+
+
+def _source(path: Path) -> str:
+    try:
+        if path.is_file() and path.stat().st_size <= SCRIPT_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        pass
+    return ""
+
+
+def _imports(source: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # the script will say so itself, to its own log
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module

@@ -1,0 +1,289 @@
+"""Every key of a job file, with its type, default and meaning. The only place below the API that knows pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+
+from sublet.runtime.jobfile_values import (
+    accelerators_from,
+    attempts_from,
+    duration_from,
+    moment_from,
+    money_from,
+    range_from,
+)
+
+__all__ = ["FOREIGN", "JobFile", "keys_at"]
+
+
+def _written(pattern: str, example: str, *, also: str = "") -> WithJsonSchema:
+    text: dict[str, Any] = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [text, {"type": also}]} if also else text)
+
+
+def _interval_from(value: object) -> object:
+    return value if value == "auto" else duration_from(value)
+
+
+def _attempts(value: object) -> object:
+    return attempts_from(value)
+
+
+Workers = Annotated[tuple[int, int], BeforeValidator(range_from), _written(r"^\d+(\.\.\d+)?$", "2..16", also="integer")]
+Duration = Annotated[float, BeforeValidator(duration_from), _written(r"^(\d+(\.\d+)?(ms|[dhms]) ?)+$", "4h30m")]
+Interval = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(_interval_from),
+    _written(r"^(auto|(\d+(\.\d+)?(ms|[dhms]) ?)+)$", "10m"),
+]
+Dollars = Annotated[
+    float, BeforeValidator(money_from), _written(r"^(USD ?|\$)?\d+(\.\d+)?( ?USD)?$", "120 USD", also="number")
+]
+Attempts = Annotated[
+    int | None,
+    BeforeValidator(_attempts),
+    WithJsonSchema({"anyOf": [{"const": "unlimited"}, {"type": "integer", "minimum": 0}]}),
+]
+Accelerators = Annotated[
+    tuple[tuple[str, ...], tuple[int, int] | None],
+    BeforeValidator(accelerators_from),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Moment = Annotated[
+    str | date,
+    BeforeValidator(moment_from),
+    WithJsonSchema({"type": "string", "examples": ["4h30m", "2026-12-01T08:00Z"]}),
+]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Whole = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Choice(_Group):
+    """One of several kinds of GPU that will do."""
+
+    accelerators: Accelerators = Field(description="Kind and number: L4, A100:8 or A100:1..8.")
+
+
+class Resources(_Group):
+    """What the workers run on."""
+
+    accelerators: Accelerators | None = Field(
+        default=None, description="Kind and number of GPUs; without it any kind will do."
+    )
+    any_of: list[Choice] = Field(default=[], description="Kinds that will do, instead of `accelerators`.")
+    use_spot: bool | None = Field(default=None, description="true = spot, false = on-demand; without it both.")
+    spot: Literal["auto", "spot", "on-demand"] | None = Field(
+        default=None, description="The same, by name; auto = both."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Resources:
+        if self.accelerators is not None and self.any_of:
+            raise ValueError("either accelerators or any_of, not both")
+        if self.use_spot is not None and self.spot is not None:
+            raise ValueError("either use_spot or spot, not both")
+        return self
+
+    def market(self) -> str:
+        """auto, spot or on-demand."""
+        return self.spot or {None: "auto", True: "spot", False: "on-demand"}[self.use_spot]
+
+    def wanted(self) -> tuple[tuple[str, ...], tuple[int, int] | None]:
+        """All kinds that will do, and the widest range of numbers."""
+        given = [self.accelerators] if self.accelerators else [choice.accelerators for choice in self.any_of]
+        kinds = tuple(dict.fromkeys(kind for names, _ in given for kind in names))
+        counts = [count for _, count in given if count is not None]
+        return kinds, (min(low for low, _ in counts), max(high for _, high in counts)) if counts else None
+
+
+class Elastic(_Group):
+    """How wide the job may be."""
+
+    workers: Workers = Field(description="Number of workers, 4 or 2..16: one process and one GPU each.")
+    sizes: list[Whole] = Field(
+        default=[], description="Only these numbers of workers; without it all within the range."
+    )
+    on_node_loss: Literal["continue"] = Field(default="continue", description="Survivors go on.")
+    restart: Duration | None = Field(
+        default=None, description="Pause at a resize, first guess; measured while it runs."
+    )
+
+
+class Target(_Group):
+    """When the job is done; say one."""
+
+    samples: Whole | None = Field(default=None, description="Samples over the whole job.")
+    steps: Whole | None = Field(default=None, description="Steps of the optimizer; needs training.global_batch.")
+
+
+class Training(_Group):
+    """What is known of the training; the rest is measured while it runs."""
+
+    target: Target = Field(
+        default=Target(), description="How much work there is; a script with the SDK says it itself."
+    )
+    global_batch: Whole | None = Field(default=None, description="Samples per step over all workers.")
+    samples_per_s: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        default=None, description="Speed of one worker, first guess."
+    )
+    sdk: Literal["auto"] | bool = Field(
+        default="auto", description="Whether the script uses sublet.train; auto = look."
+    )
+
+    @model_validator(mode="after")
+    def _countable(self) -> Training:
+        if self.target.samples is not None and self.target.steps is not None:
+            raise ValueError("with target.samples or target.steps, not both")
+        if self.target.steps is not None and self.global_batch is None:
+            raise ValueError("with global_batch beside target.steps: steps x batch = samples")
+        return self
+
+    def work(self) -> float | None:
+        """Samples over the whole job."""
+        if self.target.steps is not None and self.global_batch is not None:
+            return float(self.target.steps * self.global_batch)
+        return None if self.target.samples is None else float(self.target.samples)
+
+
+class JobBudget(_Group):
+    """What this job may spend."""
+
+    total: Dollars = Field(description="In all; at the limit it is saved and stopped, and can be resumed.")
+    on_exhausted: Literal["checkpoint_stop"] = Field(
+        default="checkpoint_stop", description="What happens at the limit."
+    )
+
+
+class Checkpoint(_Group):
+    """Where and how often the state is saved."""
+
+    uri: str = Field(default="", description="A directory; without it one of the controller's.")
+    interval: Interval = Field(default="auto", description="Time between two; auto = from hazard and write time.")
+    keep: Annotated[int, Field(ge=2, le=1000)] = Field(default=3, description="How many to keep, at least 2.")
+
+
+class Retry(_Group):
+    """How often to try again, by whose fault it was."""
+
+    preemption: Attempts = Field(default=None, description="After the cloud took a node.")
+    infra: Attempts = Field(default=10, description="After a fault of the machine or of Sublet.")
+    user: Attempts = Field(default=1, description="After the script failed by itself.")
+
+
+class JobFile(_Group):
+    """A training job for Sublet."""
+
+    model_config = ConfigDict(title="Sublet job file")
+
+    run: Annotated[str, StringConstraints(min_length=1)] = Field(description="The command of every worker.")
+    name: Name | None = Field(
+        default=None, description="Lower case letters, digits, hyphens; the file's name otherwise."
+    )
+    workdir: str = Field(".", description="Where the command runs, relative to this file.")
+    num_nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=1, description="Nodes of a job that is not elastic."
+    )
+    resources: Resources = Resources()
+    envs: dict[Variable, str | None] = Field(default={}, description="Variables; without a value, that of the caller.")
+    secrets: dict[Variable, str | None] = Field(
+        default={}, description="As envs, but never shown, logged or stored plainly."
+    )
+    elastic: Elastic | None = None
+    training: Training = Training()
+    budget: JobBudget | None = None
+    deadline: Moment | None = Field(default=None, description="2026-12-01T08:00Z, or from submission: 4h30m.")
+    checkpoint: Checkpoint = Checkpoint()
+    retry: Retry = Retry()
+    stop_duration: Duration | None = Field(default=None, description="Grace of a script without the SDK after SIGTERM.")
+    weight: Annotated[float, Field(gt=0, le=1e6, strict=False)] = Field(default=1.0, description="Worth of its time.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_budget(cls, values: Any) -> Any:
+        """`budget: 120 USD` is `budget: {total: 120 USD}`."""
+        if isinstance(values, dict) and isinstance(values.get("budget"), str | int | float):
+            return {**values, "budget": {"total": values["budget"]}}
+        return values
+
+    @model_validator(mode="after")
+    def _one_width(self) -> JobFile:
+        if self.elastic is not None and self.num_nodes > 1:
+            raise ValueError("with num_nodes or elastic, not both")
+        if set(self.envs) & set(self.secrets):
+            raise ValueError("with every variable in envs or in secrets, not in both")
+        return self
+
+    def workers(self, counts: tuple[int, int] | None) -> tuple[int, int]:
+        """elastic.workers, or nodes times GPUs per node."""
+        if self.elastic is not None:
+            return self.elastic.workers
+        low, high = counts or (1, 1)
+        return self.num_nodes * low, self.num_nodes * high
+
+
+_LATER = "leave it out; nothing else does this yet"
+_MARKET = "leave it out: the controller rents wherever it is best ('sublet up --provider' says where)"
+_BURN = "say it for all jobs together: sublet budget set --burn 15/h"
+
+# Keys that mean something elsewhere, by the group they stand in, with what to do instead.
+FOREIGN: dict[tuple[str, ...], dict[str, str]] = {
+    (): {
+        "setup": "prepare the environment before submitting, or do it at the start of run",
+        "file_mounts": "leave it out: workers see the files of this machine",
+        "volumes": "leave it out: workers see the files of this machine",
+        "service": "leave it out: Sublet trains, it does not serve",
+        "pool": _MARKET,
+        "inputs": _LATER,
+        "outputs": _LATER,
+        "config": _LATER,
+        "experimental": _LATER,
+        "event_callback": "poll instead: sublet events JOB -o json",
+        "max_duration": "use deadline",
+        "utilization_policy": _LATER,
+        "backoffLimit": "use retry: {user: N}",
+        "activeDeadlineSeconds": "use deadline",
+        "terminationGracePeriodSeconds": "use stop_duration",
+    },
+    ("resources",): {
+        **dict.fromkeys(("infra", "cloud", "region", "zone", "instance_type", "ordered"), _MARKET),
+        **dict.fromkeys(("cpus", "memory", "disk_size", "disk_tier", "local_disk", "network_tier"), _LATER),
+        **dict.fromkeys(("ports", "image_id", "labels", "autostop", "accelerator_args"), _LATER),
+        "job_recovery": "use retry",
+        "priority": "use weight",
+        "max_hourly_cost": _BURN,
+    },
+    ("elastic",): {"min_on_demand": "use resources.spot: on-demand for a job that must not be preempted"},
+    ("training",): {"batch_policy": "say it in the script: train.session(..., batch_range=(64, 1024))"},
+    ("training", "target"): {"epochs": "say it in the script: session.batches(epochs=10)"},
+    ("budget",): {"max_burn": _BURN, "warn_at": "watch it: sublet cost JOB"},
+    ("retry",): {"on_events": "use preemption, infra and user", "duration": "use deadline"},
+}
+
+
+def keys_at(path: Sequence[object]) -> list[str]:
+    """The keys of the group at this place."""
+    model: type[BaseModel] = JobFile
+    for part in path:
+        model = _INSIDE.get(str(part), model)
+    return list(model.model_fields)
+
+
+_INSIDE: dict[str, type[BaseModel]] = {
+    "resources": Resources,
+    "any_of": Choice,
+    "elastic": Elastic,
+    "training": Training,
+    "target": Target,
+    "budget": JobBudget,
+    "checkpoint": Checkpoint,
+    "retry": Retry,
+}

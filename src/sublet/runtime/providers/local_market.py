@@ -1,0 +1,112 @@
+"""A recorded or scripted market, replayed in cloud time: what is due, and when the next thing will be."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.quantity import at_least, named, whole
+from sublet.errors import InvalidValue
+
+__all__ = ["Due", "Fall", "Happening", "MarketChange", "Replay", "Strike"]
+
+MarketChange = PriceChanged | AvailabilityChanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """An entry of a script, on top of the recorded market.
+
+    `notice` tells nodes that they will be taken, and takes them after the notice; `kill` takes them without a word. In
+    both cases supply of their offer falls by as many, where it is limited; `restore` gives it back.
+    """
+
+    at_s: float
+    verb: Literal["notice", "kill", "restore"]
+    nodes: int | tuple[str, ...] = 1  # that many, drawn from those held; or these
+    offer_id: str = ""  # "" = of all spot offers; `restore` needs one unless there is only one
+
+    def __post_init__(self) -> None:
+        at_least("at_s", self.at_s, 0.0)
+        if self.verb not in ("notice", "kill", "restore"):
+            raise InvalidValue("verb", self.verb, "notice, kill or restore")
+        if isinstance(self.nodes, int):
+            whole("nodes", self.nodes, 1)
+        else:
+            for node_id in self.nodes:
+                named("nodes", node_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """Supply of an offer will fall to `nodes` at `at_s`: time for notices."""
+
+    offer_id: str
+    nodes: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The announced end of these nodes has come; with `struck`, supply falls with them."""
+
+    node_ids: tuple[str, ...]
+    struck: bool
+
+
+Happening = MarketChange | Fall | Strike | Due
+
+
+class Replay:
+    """Reads the record one notice ahead, as the simulated world does."""
+
+    def __init__(self, market: Iterable[MarketChange], script: Sequence[Strike], notice_s: float) -> None:
+        at_least("notice_s", notice_s, 0.0)
+        self._notice_s = notice_s
+        self._market = iter(market)
+        self._head = next(self._market, None)
+        self._order = count()
+        self._due: list[tuple[float, int, Happening]] = []
+        self._script = sorted(script, key=lambda strike: strike.at_s)
+
+    def skip_to(self, now_s: float) -> list[MarketChange]:
+        """Forget what is past, the script's too; the last known price and supply of every offer."""
+        last: dict[tuple[type, str], MarketChange] = {}
+        while self._head is not None and self._head.at_s <= now_s:
+            last[type(self._head), self._head.offer_id] = self._head
+            self._head = next(self._market, None)
+        for strike in self._script:
+            if strike.at_s > now_s:
+                self.put(strike.at_s, strike)
+        self._read_ahead(now_s)
+        return list(last.values())
+
+    def next_s(self) -> float:
+        """When to ask again."""
+        head_s = math.inf if self._head is None else self._head.at_s - self._notice_s
+        return min(head_s, self._due[0][0] if self._due else math.inf)
+
+    def until(self, now_s: float) -> list[Happening]:
+        """What has come due, in order."""
+        self._read_ahead(now_s)
+        happened = []
+        while self._due and self._due[0][0] <= now_s:
+            happened.append(heapq.heappop(self._due)[2])
+        return happened
+
+    def put(self, at_s: float, what: Happening) -> None:
+        """One more thing to come."""
+        heapq.heappush(self._due, (at_s, next(self._order), what))
+
+    def _read_ahead(self, now_s: float) -> None:
+        while (change := self._head) is not None and change.at_s - self._notice_s <= now_s:
+            self._head = next(self._market, None)
+            if isinstance(change, AvailabilityChanged) and change.nodes is not None and self._notice_s > 0:
+                fall = Fall(offer_id=change.offer_id, nodes=change.nodes, at_s=change.at_s)
+                self.put(max(now_s, change.at_s - self._notice_s), fall)
+            self.put(change.at_s, change)

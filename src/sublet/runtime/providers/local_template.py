@@ -1,0 +1,110 @@
+"""The provider's side of the template: start it, ask it for agents, start another when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sublet.runtime.agent.template import MOST_REQUEST
+
+__all__ = ["Template", "TemplateEnded"]
+
+
+class TemplateEnded(Exception):
+    """The template died while it was asked; an agent may have been forked or not."""
+
+
+class Template:
+    """One warm process; requests are answered one after the other."""
+
+    def __init__(self, preload: Sequence[str], log: Path) -> None:
+        self._preload, self._log = tuple(preload), log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        """0 = not started."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Without waiting for what it imports."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "sublet.runtime.agent.template", str(theirs.fileno()), *self._preload]
+        self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with theirs, self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C at the terminal is for the controller alone
+            )
+        ours.settimeout(0.0)
+        self._line, self._ready = ours, False
+
+    async def fork(self, request: Mapping[str, Any], life: int) -> int:
+        """A new agent's pid. Takes over `life`, which is closed on this side."""
+        try:
+            if self._line is None:
+                self.start()
+            line = self._line
+            if line is None:
+                raise TemplateEnded("it could not be started")
+            if not self._ready:
+                await self._hear(line)
+                self._ready = True
+            try:
+                socket.send_fds(line, [json.dumps(request).encode()], [life])
+            except OSError as error:
+                raise self._ended() from error
+        finally:
+            os.close(life)
+        while (answer := await self._hear(line)).get("node_id") != request["node_id"]:
+            pass  # to somebody who no longer waits
+        return int(answer["pid"])
+
+    async def stop(self) -> None:
+        """Hang up, upon which it ends; its agents stay."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            if not self._ready:
+                process.kill()  # it may be in the middle of an import, and has forked nothing
+            try:
+                await asyncio.to_thread(process.wait, 5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+
+    async def _hear(self, line: socket.socket) -> dict[str, Any]:
+        try:
+            data = await asyncio.get_running_loop().sock_recv(line, MOST_REQUEST)
+        except OSError as error:
+            raise self._ended() from error
+        if not data:
+            raise self._ended()
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _ended(self) -> TemplateEnded:
+        """Clear away; the next request starts another."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        return TemplateEnded(f"the template ended; see {self._log}")

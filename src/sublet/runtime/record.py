@@ -1,0 +1,126 @@
+"""What the controller knows of one job beyond the kernel: its specification, its workers, its story in figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sublet.domain.job import Job
+from sublet.perf.learned import Learned, Measured
+from sublet.runtime.group import Group
+from sublet.runtime.spec import JobSpec
+from sublet.wire.messages import Stepped
+
+__all__ = ["JobRecord", "kernel_job"]
+
+UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
+FORGETS = 0.3  # weight of the newest measurement of a width
+WORTH_TELLING = 0.1  # relative change of a rate that is worth a new plan
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job. Times are cloud time."""
+
+    id: str
+    spec: JobSpec
+    group: Group
+    submitted_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = ""  # finished | failed | cancelled
+    paused: str = ""  # why it is held back: "" | user | budget
+    error: str = ""
+    exit_code: int | None = None
+    noticed: int = 0
+    unnoticed: int = 0
+    resizes: int = 0
+    steps_lost: int = 0
+    steps_made: int = 0  # the redone ones too
+    checkpoint_step: int | None = None
+    write_s: float = 0.0  # wall, of the last checkpoint
+    grains_redone: int = 0  # as the bill has them; the log does not tell
+    grains_checkpoint: int = 0
+    rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
+    told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
+    pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
+    _before: Stepped | None = None
+
+    def measure(self, report: Stepped, gpu: str, workers: int) -> bool:
+        """Learn from a report; True if the kernel should hear of it."""
+        before, self._before = self._before, report
+        if before is None or before.generation != report.generation or report.step <= before.step:
+            return False
+        self.steps_made += report.step - before.step
+        if report.step_s <= 0 or report.global_batch <= 0 or workers < 1:
+            return False
+        key, rate = (gpu, workers), report.global_batch / report.step_s
+        old = self.rates.get(key)
+        self.rates[key] = rate if old is None else old + FORGETS * (rate - old)
+        told = self.told.get(key)
+        return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
+
+    def facts(self) -> dict[str, Any]:
+        """What a restart must find again."""
+        return {
+            "started_s": self.started_s,
+            "ended_s": self.ended_s,
+            "submitted_s": self.submitted_s,
+            "outcome": self.outcome,
+            "paused": self.paused,
+            "error": self.error,
+            "exit_code": self.exit_code,
+            "noticed": self.noticed,
+            "unnoticed": self.unnoticed,
+            "resizes": self.resizes,
+            "steps_lost": self.steps_lost,
+            "steps_made": self.steps_made,
+            "checkpoint_step": self.checkpoint_step,
+            "grains_redone": self.grains_redone,
+            "grains_checkpoint": self.grains_checkpoint,
+            "work": self.group.work,
+            "step": self.group.step,
+            "done": self.group.done,
+            "rates": [[gpu, workers, rate] for (gpu, workers), rate in self.rates.items()],
+        }
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        """What `facts` gave."""
+        plain = dict(facts)
+        self.group.work, self.group.step = plain.pop("work", None), plain.pop("step", 0)
+        self.group.done = plain.pop("done", 0.0)
+        self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
+        for name, value in plain.items():
+            setattr(self, name, value)
+
+
+def kernel_job(record: JobRecord, speedup: float) -> Job:
+    """The job as the kernel and the policies know it.
+
+    Its unit of work is the whole job, because how many samples that is is known only once its session has opened.
+    """
+    spec, work = record.spec, record.group.work or record.spec.work
+    guess = 1.0 / (UNKNOWN_H * 3600.0)
+    if work is not None and spec.samples_per_s is not None:
+        guess = spec.samples_per_s / work / speedup
+    measured = tuple(
+        Measured(gpu=gpu, workers=workers, rate=rate / work / speedup)
+        for (gpu, workers), rate in sorted(record.rates.items())
+        if work
+    )
+    pause_s = max(record.pauses_s[-3:], default=spec.restart_s)
+    return Job(
+        id=record.id,
+        submit_s=record.submitted_s,
+        work=1.0,
+        speed=Learned(measured=measured, guess=guess, sizes=spec.sizes),
+        gpus=spec.max_workers,
+        min_gpus=spec.min_workers,
+        max_gpus=spec.max_workers,
+        restart_s=pause_s * speedup,
+        checkpoint_write_s=record.write_s * speedup,
+        weight=spec.weight,
+        deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
+        model=spec.name,
+        paused=bool(record.paused),
+    )

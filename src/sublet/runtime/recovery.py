@@ -1,0 +1,164 @@
+"""What a controller does first: live the recorded life again, then compare it with what really runs.
+
+    log -> kernel as it was -> agents that still train, nodes that still cost -> what the last controller left undone
+
+Agents and their workers outlive the controller by a lease. They come back by themselves, with all that they run; what
+the kernel believes and nobody has is lost, what somebody has and the kernel does not know is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.plan import Phase
+from sublet.errors import SubletError
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.journal import event_from_json
+from sublet.runtime.record import kernel_job
+from sublet.runtime.spec_json import spec_from_json
+from sublet.runtime.telling import Line
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["recover"]
+
+AGENTS_COME_S = 3.0  # wall; agents try again every few tenths of a second
+
+
+async def recover(controller: Controller) -> None:
+    """Bring the controller to where the log ends, and the world to where the kernel is."""
+    _load_jobs(controller)
+    budget = controller.kernel.supply.budget
+    timers = _live_again(controller)
+    fresh = controller.kernel.seen == 0
+    for node in controller.kernel.cluster.nodes.values():
+        if node.phase is not NodePhase.RELEASING:
+            controller.engine.expect(node.id, controller.renting.token(node.id))
+    for job_id, state in controller.kernel.jobs.items():
+        if state.gpus:
+            group = controller.records[job_id].group
+            group.adopt(state.generation, controller.kernel.tenancy.placement[job_id], time.monotonic())
+    await controller.engine.open(controller.workforce.hear_agent)
+    await controller.provider.open(controller.hear_market)
+    if fresh:
+        controller.store.put("budget", repr(budget))
+        controller.tell(news.BudgetChanged(controller.now_s(), budget))
+        return
+    controller.note(Line(kind="Recovered", text=f"the controller is back; {controller.kernel.seen} events replayed"))
+    await _compare_nodes(controller)
+    await _agents_back(controller)
+    _finish_moves(controller)
+    for action in timers.values():
+        controller.carry_out(action)
+    if controller.store.get("budget") != repr(budget):  # the user started it with another one than before
+        controller.store.put("budget", repr(budget))
+        controller.tell(news.BudgetChanged(controller.now_s(), budget))
+    for record in controller.records.values():  # what was stopped with the controller may go on
+        if record.id in controller.kernel.jobs:
+            job = controller.kernel.jobs[record.id].job
+            if job.paused != bool(record.paused):
+                controller.relearn(record)
+    if controller.kernel.planning:
+        controller.carry_out(order.MakePlan())
+    else:
+        controller.tell(news.TimerFired(controller.now_s(), "purse"))  # look at the purse after the time away
+
+
+def _load_jobs(controller: Controller) -> None:
+    for job_id, text, facts in controller.store.jobs():
+        given: dict[str, Any] = json.loads(text)
+        path = controller.workforce.secrets_path(job_id)
+        if path.exists():
+            given["secrets"] = json.loads(path.read_text(encoding="utf-8"))
+        record = controller.workforce.new_record(job_id, spec_from_json(given), float(facts.get("submitted_s", 0.0)))
+        record.restore(facts)
+
+
+def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
+    """Feed the log to the kernel; its orders were carried out, or are looked at below. The timers that still run."""
+    timers: dict[str, order.SetTimer] = {}
+    controller.replaying = True
+    for line in controller.store.lines():
+        event = _with_speed(controller, event_from_json(json.loads(line)["event"]))
+        if not isinstance(event, news.ProgressReported):
+            controller.bill.settle(event.at_s)
+        try:
+            actions: list[Action] = controller.kernel.handle(event)
+        except SubletError:  # it was refused then, too
+            actions = []
+        if isinstance(event, news.TimerFired):
+            timers.pop(event.timer, None)
+        timers |= {action.timer: action for action in actions if isinstance(action, order.SetTimer)}
+    controller.bill.settle(controller.kernel.now_s)
+    controller.replaying = False
+    for record in controller.records.values():
+        account = controller.bill.jobs[record.id]
+        account.move("redone", record.grains_redone)
+        account.move("checkpoint", record.grains_checkpoint)
+    return timers
+
+
+def _with_speed(controller: Controller, event: Event) -> Event:
+    """How fast a job goes is not in the log: today's knowledge serves."""
+    if isinstance(event, news.JobSubmitted | news.JobChanged) and event.job.id in controller.records:
+        speed = kernel_job(controller.records[event.job.id], controller.clock.speedup).speed
+        return replace(event, job=replace(event.job, speed=speed))
+    return event
+
+
+async def _compare_nodes(controller: Controller) -> None:
+    listed: Mapping[str, object] = {node.node_id: node for node in await controller.provider.list()}
+    for node in list(controller.kernel.cluster.nodes.values()):
+        if node.phase is NodePhase.REQUESTED:  # the same token: at most one node comes of it
+            controller.carry_out(order.RentNode(node.id, node.offer.id))
+        elif node.phase is NodePhase.RELEASING:
+            controller.carry_out(order.ReleaseNode(node.id))
+        elif node.id not in listed:
+            controller.hear_market(news.NodeLost(controller.now_s(), node.id))
+
+
+async def _agents_back(controller: Controller) -> None:
+    """Give agents time to come; a node whose agent stays away is given back, and counts as lost."""
+    deadline = time.monotonic() + AGENTS_COME_S
+    while time.monotonic() < deadline and _silent(controller):  # noqa: ASYNC110 - with a deadline
+        await asyncio.sleep(0.05)
+    for node_id in _silent(controller):
+        text = "its agent did not come back: it is given back"
+        controller.note(Line(kind="Alarm", node_id=node_id, text=text))
+        await controller.release_lost(node_id)
+
+
+def _silent(controller: Controller) -> list[str]:
+    ready = (NodePhase.READY, NodePhase.NOTICED)
+    nodes = controller.kernel.cluster.nodes
+    return [node.id for node in nodes.values() if node.phase in ready and node.id not in controller.workforce.agents]
+
+
+def _finish_moves(controller: Controller) -> None:
+    """Orders that the last controller gave and whose answer it did not hear: give them again."""
+    wall_s = time.monotonic()
+    for job_id, state in list(controller.kernel.jobs.items()):
+        group = controller.records[job_id].group
+        placement = controller.kernel.tenancy.placement.get(job_id, ())
+        if state.phase in (Phase.STARTING, Phase.RESIZING):
+            group.broken = True  # nobody knows how far it came: all meet anew, the one with most steps leads
+            batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
+            group.move(state.generation, placement, batch, wall_s)
+        elif state.phase is Phase.STOPPING:
+            group.stop(state.generation, resumable=True, wall_s=wall_s)
+        elif state.phase is Phase.RUNNING:
+            group.count_members(wall_s)
+    for record in controller.records.values():
+        if record.id not in controller.kernel.jobs and record.group.workers:  # ended, but its workers were not told
+            record.group.stop(record.group.generation + 1, resumable=False, wall_s=wall_s)
+    controller.carry_on()

@@ -1,0 +1,90 @@
+"""What a controller is started with, and where it lives on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sublet.domain.quantity import at_least, positive, whole
+from sublet.errors import BadInput, InvalidValue
+
+__all__ = ["LOOPBACK", "Settings", "default_state_dir", "settings_from_json", "settings_to_json"]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One controller. Everything it keeps is under `state_dir`, so two of them never meet."""
+
+    state_dir: str
+    provider: str = "local"
+    engine: str = "local"
+    policy: str = "price"
+    burn_usd_per_h: float | None = None  # a cap on the rent of every moment
+    average_usd_per_h: float | None = None  # an aim in the long run
+    purse_usd: float | None = None  # in all; None = no limit
+    speedup: float = 1.0  # cloud seconds per wall second
+    market: tuple[str, ...] = ()  # spot traces to replay, by name or path; () = a steady market
+    market_start_s: float = 0.0  # where in the trace to begin
+    notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
+    strikes: tuple[str, ...] = ()  # scripted losses, "AT_S:notice|kill|restore:NODES", on top of the market
+    boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
+    most_nodes: int | None = None  # at once, over all offers; None = as many as the provider has
+    slots_per_node: int = 1  # workers on one node
+    lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself
+    seed: int = 0
+    host: str = "127.0.0.1"
+    port: int = 0  # 0 = any free one
+
+    def __post_init__(self) -> None:
+        if not self.state_dir or not Path(self.state_dir).is_absolute():
+            raise InvalidValue("state_dir", self.state_dir, "an absolute path")
+        for name in ("burn_usd_per_h", "average_usd_per_h", "purse_usd"):
+            if (value := getattr(self, name)) is not None:
+                positive(name, value)
+        positive("speedup", self.speedup)
+        positive("lease_s", self.lease_s)
+        at_least("market_start_s", self.market_start_s, 0.0)
+        at_least("notice_s", self.notice_s, 0.0)
+        at_least("boot_s", self.boot_s, 0.0)
+        if self.most_nodes is not None:
+            whole("most_nodes", self.most_nodes, 1)
+        whole("slots_per_node", self.slots_per_node, 1)
+        whole("seed", self.seed)
+        if self.host not in LOOPBACK:
+            raise InvalidValue("host", self.host, "the loopback address 127.0.0.1: nothing else is served")
+        whole("port", self.port)
+        if self.port > HIGHEST_PORT:
+            raise InvalidValue("port", self.port, f"from 0 to {HIGHEST_PORT}")
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$SUBLET_STATE`, or `sublet` in the XDG state directory."""
+    if own := environment.get("SUBLET_STATE"):
+        return Path(own).absolute()
+    if shared := environment.get("XDG_STATE_HOME"):
+        return Path(shared).absolute() / "sublet"
+    return Path.home() / ".local" / "state" / "sublet"
+
+
+def settings_to_json(settings: Settings) -> str:
+    """For the process that will be the controller."""
+    return json.dumps(asdict(settings), indent=2)
+
+
+def settings_from_json(text: str, *, source: object = "settings") -> Settings:
+    """What `settings_to_json` wrote."""
+    try:
+        facts: dict[str, Any] = json.loads(text)
+        known = {field.name for field in fields(Settings)}
+        given = {name: value for name, value in facts.items() if name in known}
+        lists = {name: tuple(given.get(name, ())) for name in ("market", "strikes")}
+        return Settings(**{**given, **lists})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadInput(source, f"cannot be read as settings ({error})", hint="run 'sublet up' again") from error

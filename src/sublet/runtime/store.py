@@ -1,0 +1,165 @@
+"""What the controller must not forget, in one SQLite file: the kernel's events, the jobs, and a history for people.
+
+The log of events is the truth: a kernel that hears them again is where the last one was. A row holds the event and the
+orders that followed it, and is on disk before any of the orders is carried out, so every call to a cloud has its
+intent written first. Commits are durable (`synchronous=FULL`): what was promised survives a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import BadInput
+
+__all__ = ["HistoryRow", "Store"]
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, line TEXT NOT NULL);
+CREATE TABLE jobs (
+  job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, key TEXT UNIQUE, spec TEXT NOT NULL, facts TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE history (
+  seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, at TEXT NOT NULL, kind TEXT NOT NULL,
+  job_id TEXT NOT NULL, node_id TEXT NOT NULL, text TEXT NOT NULL, facts TEXT NOT NULL
+);
+CREATE INDEX history_of_job ON history (job_id, seq);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRow:
+    """A line of history, for people."""
+
+    seq: int
+    at_s: float
+    at: str
+    kind: str
+    job_id: str
+    node_id: str
+    text: str
+    facts: Mapping[str, Any]
+
+
+class Store:
+    """One file, one writer. Every verb is one transaction, or part of the one that `together` opens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            hint = "nothing was changed; move the file away to begin anew, after 'sublet gc' has found what is rented"
+            raise BadInput(path, f"cannot be used as a store ({error})", hint=hint) from error
+        self._depth = 0
+
+    def _prepare(self) -> None:
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            self._db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
+            self.put("schema", str(SCHEMA_VERSION))
+        version = self.get("schema")
+        if version != str(SCHEMA_VERSION):
+            raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All or nothing; may be nested."""
+        self._depth += 1
+        try:
+            if self._depth == 1:
+                self._db.execute("BEGIN IMMEDIATE")
+            yield
+        except BaseException:
+            if self._depth == 1:
+                self._db.execute("ROLLBACK")
+            raise
+        else:
+            if self._depth == 1:
+                self._db.execute("COMMIT")
+        finally:
+            self._depth -= 1
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    # ------------------------------------------------------------------ facts
+
+    def get(self, key: str) -> str | None:
+        """A fact by name."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def put(self, key: str, value: str) -> None:
+        """Remember it."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    # ------------------------------------------------------------------ the log
+
+    def append(self, at_s: float, line: str) -> None:
+        """One event with the orders that followed it."""
+        self._db.execute("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
+
+    def lines(self) -> Iterator[str]:
+        """The log from the start, as a journal."""
+        for (line,) in self._db.execute("SELECT line FROM events ORDER BY seq"):
+            yield line
+
+    def last_s(self) -> float:
+        """The time of the last event."""
+        row = self._db.execute("SELECT at_s FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        return 0.0 if row is None else float(row[0])
+
+    # ------------------------------------------------------------------ jobs
+
+    def add_job(self, job_id: str, key: str, spec: str) -> None:
+        """A job came; `key` tells a repeated submission."""
+        (number,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM jobs").fetchone()
+        row = (job_id, number, key or None, spec, "{}")
+        self._db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", row)
+
+    def job_by_key(self, key: str) -> tuple[str, str] | None:
+        """(id, spec) of the job that was submitted under this key."""
+        row = self._db.execute("SELECT job_id, spec FROM jobs WHERE key = ?", (key,)).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def change_job(self, job_id: str, *, spec: str | None = None, facts: Mapping[str, Any] | None = None) -> None:
+        """Another specification, or other facts."""
+        if spec is not None:
+            self._db.execute("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
+        if facts is not None:
+            self._db.execute("UPDATE jobs SET facts = ? WHERE job_id = ?", (json.dumps(facts), job_id))
+
+    def jobs(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """(id, spec, facts) in order of submission."""
+        rows = self._db.execute("SELECT job_id, spec, facts FROM jobs ORDER BY number")
+        return [(job_id, spec, json.loads(facts)) for job_id, spec, facts in rows]
+
+    # ------------------------------------------------------------------ history
+
+    def tell(self, rows: Iterable[tuple[float, str, str, str, str, str, str]]) -> None:
+        """(at_s, at, kind, job, node, text, facts as JSON)."""
+        self._db.executemany(
+            "INSERT INTO history (at_s, at, kind, job_id, node_id, text, facts) VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+        )
+
+    def history(self, job_id: str | None, after: int, limit: int) -> Sequence[HistoryRow]:
+        """Rows with `seq` above `after`, oldest first."""
+        where, values = ("AND job_id = ?", (after, job_id, limit)) if job_id is not None else ("", (after, limit))
+        rows = self._db.execute(f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq LIMIT ?", values)  # noqa: S608
+        return [
+            HistoryRow(
+                seq=seq, at_s=at_s, at=at, kind=kind, job_id=job, node_id=node, text=text, facts=json.loads(facts)
+            )
+            for seq, at_s, at, kind, job, node, text, facts in rows
+        ]

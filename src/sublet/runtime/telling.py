@@ -1,0 +1,123 @@
+"""Events and orders as sentences, for the history that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Placement
+from sublet.kernel.kernel import Kernel
+
+__all__ = ["Line", "line_from_event", "line_from_order", "lines_from_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of history; the price that a decision rested on is in its text."""
+
+    kind: str
+    text: str
+    job_id: str = ""
+    node_id: str = ""
+    workers: int | None = None
+
+
+def line_from_event(event: Event, kernel: Kernel) -> Line | None:
+    """What happened; None for what would only be noise."""
+    kind = type(event).__name__
+    match event:
+        case news.JobSubmitted(job=job):
+            return Line(kind=kind, job_id=job.id, text=f"submitted: {job.min_gpus} to {job.max_gpus} workers")
+        case news.JobCancelled(job_id=job_id):
+            return Line(kind=kind, job_id=job_id, text="cancelled", workers=0)
+        case news.JobStarted(job_id=job_id, done=done):
+            state = kernel.jobs.get(job_id)
+            workers = state.gpus if state is not None else None
+            return Line(kind=kind, job_id=job_id, text=f"trains, {done:.1%} done", workers=workers)
+        case news.JobResized(job_id=job_id, done=done):
+            state = kernel.jobs.get(job_id)
+            workers = state.gpus if state is not None else None
+            return Line(kind=kind, job_id=job_id, text=f"trains in its new size, {done:.1%} done", workers=workers)
+        case news.JobStopped(job_id=job_id, done=done):
+            return Line(kind=kind, job_id=job_id, text=f"stopped and saved, {done:.1%} done", workers=0)
+        case news.JobFinished(job_id=job_id):
+            return Line(kind=kind, job_id=job_id, text="finished", workers=0)
+        case news.JobFailed(job_id=job_id, why=why):
+            return Line(kind=kind, job_id=job_id, text=f"failed: {_first_line(why)}", workers=0)
+        case news.NodeReady(node_id=node_id):
+            return Line(kind=kind, node_id=node_id, text="is ready")
+        case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
+            return Line(kind=kind, node_id=node_id, text=f"will be taken back in {lost_s - at_s:.0f} s")
+        case news.NodeLost(node_id=node_id):
+            return Line(kind=kind, node_id=node_id, text="was taken back")
+        case news.NodeReleased(node_id=node_id):
+            return Line(kind=kind, node_id=node_id, text="was given back; its bill has ended")
+        case news.RentRefused(node_id=node_id, why=why):
+            return Line(kind=kind, node_id=node_id, text=f"could not be rented: {why}")
+        case news.PriceChanged(offer_id=offer_id, price=price):
+            return Line(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
+        case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):
+            supply = "as many nodes as we ask for" if nodes is None else f"at most {nodes} nodes"
+            return Line(kind=kind, text=f"{offer_id} has {supply} now")
+        case news.BudgetChanged(budget=budget):
+            purse = "no purse" if budget.purse is None else f"a purse of {budget.purse}"
+            return Line(kind=kind, text=f"the budget is {purse}")
+        case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
+            return None
+
+
+def line_from_order(action: Action, kernel: Kernel) -> Line | None:
+    """What was ordered."""
+    kind = type(action).__name__
+    match action:
+        case order.RentNode(node_id=node_id, offer_id=offer_id):
+            price = kernel.ledger.price(offer_id).usd_per_h
+            return Line(kind=kind, node_id=node_id, text=f"rent one of {offer_id} at USD {price:.4f}/h")
+        case order.ReleaseNode(node_id=node_id):
+            return Line(kind=kind, node_id=node_id, text="give back")
+        case order.StartJob(job_id=job_id, placement=placement):
+            text = f"start on {_where(placement)}"
+            return Line(kind=kind, job_id=job_id, text=text, workers=_count(placement))
+        case order.ResizeJob(job_id=job_id, placement=placement):
+            text = f"move to {_where(placement)}"
+            return Line(kind=kind, job_id=job_id, text=text, workers=_count(placement))
+        case order.StopJob(job_id=job_id, resumable=resumable):
+            return Line(kind=kind, job_id=job_id, text="save and leave" if resumable else "end")
+        case order.TellUser(text=text, job_id=job_id):
+            return Line(kind=kind, job_id=job_id, text=text)
+        case order.MakePlan() | order.SetTimer():
+            return None
+
+
+def lines_from_plan(plan: Plan) -> list[Line]:
+    """The reason of every change that a plan makes, with the prices behind it."""
+    value = plan.value_of_time_usd_per_h
+    at_prices = "" if value is None else f" (an hour of a job's time is worth USD {value:.2f})"
+    return [
+        Line(
+            kind="Plan",
+            job_id=job_id,
+            text=f"{'wait' if shape is None else shape}: {plan.reasons.get(job_id, 'as the policy has it')}{at_prices}",
+        )
+        for job_id, shape in plan.shapes.items()
+    ]
+
+
+def _count(placement: Placement) -> int:
+    return sum(gpus for _, gpus in placement)
+
+
+def _where(placement: Placement) -> str:
+    workers = _count(placement)
+    nodes = ", ".join(node_id for node_id, _ in placement)
+    return f"{workers} worker{'s' * (workers != 1)} ({nodes})"
+
+
+def _first_line(text: str) -> str:
+    """The last line of a traceback says most."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

@@ -1,0 +1,260 @@
+"""What a controller tells about itself: plain values, ready for JSON, each field with its unit.
+
+Every time that ends in `_s` is cloud time (seconds since the controller's first start, or a duration on that clock),
+but for those that start with `wall_` and for `step_s` and `samples_per_s`, which a worker measures on the wall.
+None means not known yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypedDict
+
+__all__ = [
+    "ENDED",
+    "RESTING",
+    "AlternativeView",
+    "BillView",
+    "BudgetView",
+    "CostView",
+    "DryRunView",
+    "EventView",
+    "ExplainView",
+    "HealthView",
+    "HistogramView",
+    "JobPhase",
+    "JobView",
+    "LogFile",
+    "MetricsView",
+    "NodeView",
+    "Quantiles",
+]
+
+JobPhase = Literal[
+    "queued",  # holds nothing and waits for a plan that gives it workers
+    "starting",  # nodes or workers are on their way
+    "running",
+    "resizing",  # between two widths
+    "recovering",  # lost a node and regroups
+    "stopping",  # saves and leaves
+    "paused",  # by the user; holds nothing, resumable
+    "out-of-budget",  # stopped at the limit; resumable after a top-up
+    "finished",
+    "failed",
+    "cancelled",
+]
+ENDED: Final = frozenset({"finished", "failed", "cancelled"})
+RESTING: Final = frozenset({"paused", "out-of-budget"})  # nothing goes on until the user does something
+
+
+class Quantiles(TypedDict):
+    """A forecast: 10, 50 and 90 of 100 outcomes are below."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+class BillView(TypedDict):
+    """Dollars by what they bought; the parts add up to `usd_total`."""
+
+    usd_useful: float  # work that counts
+    usd_redone: float  # work that was lost and done again
+    usd_restart: float  # starts, resizes and recoveries
+    usd_idle: float  # paid for and not used
+    usd_checkpoint: float  # training that stood still for a checkpoint
+    usd_total: float
+
+
+class JobView(BillView):
+    """One job, now."""
+
+    id: str
+    name: str
+    phase: JobPhase
+    reason: str  # why it is in this phase, or has this width, in a sentence
+    submitted_s: float
+    started_s: float | None  # first step
+    ended_s: float | None
+    workers: int  # in the group now
+    workers_wanted: int  # what the plan gives it
+    min_workers: int
+    max_workers: int
+    shape: str  # "2 x cpu-spot": workers and pool; "" without any
+    node_ids: list[str]
+    generation: int
+    step: int
+    epoch: int
+    done: float  # samples
+    work: float | None  # samples over the whole job
+    progress: float | None  # done / work, 0 to 1
+    loss: float | None
+    global_batch: int | None
+    step_s: float | None  # mean of one step, wall
+    samples_per_s: float | None  # wall
+    usd_per_h: float  # rent of its share of nodes, now
+    usd_on_demand: float | None  # what the same run would have cost on demand, so far
+    purse_usd: float | None  # what it may spend
+    deadline_s: float | None
+    eta_s: Quantiles | None  # time left
+    forecast_usd: Quantiles | None  # whole cost at its end
+    preemptions_noticed: int
+    preemptions_unnoticed: int
+    resizes: int
+    steps_lost: int  # steps that were done twice
+    checkpoint_step: int | None  # last one committed
+    failures_infra: int
+    failures_user: int
+    exit_code: int | None  # of the first worker that failed, or 0
+    error: str  # last lines of a failure, secrets hidden
+
+
+class NodeView(TypedDict):
+    """One node that is rented, was rented, or is on its way."""
+
+    id: str
+    offer_id: str
+    market: str  # spot | on-demand
+    gpu: str
+    phase: str  # renting | ready | noticed | releasing | gone
+    usd_per_h: float
+    since_s: float  # when it was asked for
+    until_s: float | None  # when it was gone, or will be taken
+    slots: int  # workers that fit
+    job_ids: list[str]  # who uses it
+
+
+class EventView(TypedDict):
+    """One line of history. `kind` is a kernel event or order, or one of the controller's own."""
+
+    seq: int  # counts from 1 without gaps, over restarts too
+    at_s: float
+    at: str  # wall clock, ISO 8601, UTC
+    kind: str
+    job_id: str  # "" = about no job
+    node_id: str  # "" = about no node
+    text: str  # a sentence for people, with the reason
+    workers: int | None  # of the job, after it
+    nodes_held: int  # ready nodes, after it
+    usd_per_h: float  # burn rate, after it
+    usd_total: float  # spent, after it
+
+
+class CostView(BillView):
+    """The bill of one job (`job_id`), or of all and of what no job used (`job_id` is "")."""
+
+    job_id: str
+    name: str
+    usd_on_demand: float | None
+    usd_per_h: float
+    steps_lost: int
+    preemptions_noticed: int
+    preemptions_unnoticed: int
+    forecast_usd: Quantiles | None
+    jobs: list[CostView]  # of all jobs; [] for one job
+
+
+class AlternativeView(TypedDict):
+    """A shape that a job could have."""
+
+    shape: str
+    workers: int
+    market: str
+    usd_per_h: float
+    samples_per_s: float | None  # wall
+    left_s: float | None  # time to the end in this shape
+    left_usd: float | None  # rent to the end
+    price_usd: float | None  # rent + value of time + congestion + cost of changing: what the policy compares
+    chosen: bool
+    why: str  # why not, or why
+
+
+class ExplainView(TypedDict):
+    """Why a job has what it has."""
+
+    job_id: str
+    at_s: float  # of the plan
+    policy: str
+    shape: str
+    reason: str
+    value_of_time_usd_per_h: float | None
+    congestion_usd_per_gpu_h: dict[str, float]
+    alternatives: list[AlternativeView]
+    notes: list[str]
+
+
+class BudgetView(TypedDict):
+    """What may be spent, and what is."""
+
+    burn_limit_usd_per_h: float | None  # never above, at any moment
+    average_usd_per_h: float | None  # aim in the long run
+    purse_usd: float | None  # in all
+    spent_usd: float
+    reserved_usd: float  # kept back to give every node up safely
+    left_usd: float | None  # purse - spent - reserved
+    burn_usd_per_h: float  # now
+    exhausted: bool  # nothing more may be rented until a top-up
+
+
+class DryRunView(TypedDict):
+    """What would happen to a job that is not submitted."""
+
+    name: str
+    feasible: bool
+    shape: str
+    workers: int
+    usd_per_h: float
+    starts_s: float | None  # from now
+    finish_s: Quantiles | None  # from now
+    cost_usd: Quantiles | None
+    usd_on_demand: float | None
+    reason: str
+    alternatives: list[AlternativeView]
+    notes: list[str]  # what was assumed: speeds not measured yet, work not known
+
+
+class HealthView(TypedDict):
+    """Whether the controller is alive and well."""
+
+    ready: bool  # the store answers and the last reconcile is fresh
+    why: str  # what is wrong; "" if nothing
+    version: str
+    provider: str
+    engine: str
+    policy: str
+    now_s: float
+    speedup: float  # cloud seconds per wall second
+    wall_up_s: float
+    last_reconcile_wall_s: float | None  # ago
+    stopping: bool
+
+
+class HistogramView(TypedDict):
+    """Observations of one quantity, in buckets: `counts[i]` were at most `bounds[i]`, the last is above all."""
+
+    bounds: list[float]
+    counts: list[int]  # one more than bounds, not cumulative
+    total: float  # sum of all observations
+
+
+class MetricsView(TypedDict):
+    """Counters since the controller's first start that jobs, budget and nodes do not show."""
+
+    notice_to_commit_s: HistogramView  # wall
+    recovery_s: HistogramView  # wall, from the loss of a node to the next step
+    decision_s: HistogramView  # wall, of the policy
+    resizes: dict[str, int]  # by reason: grow, shrink, notice, loss, user
+    provider_calls: dict[str, dict[str, int]]  # call -> outcome -> count
+    orphans_found: int
+    reconcile_s: float | None  # wall, how long the last one took
+    reconciled_at: float | None  # wall, seconds since 1970
+    price_age_s: float | None  # wall
+    steps: dict[str, int]  # job id -> steps made, the redone ones too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """What one rank of a job printed. `hide` are the values of its secrets: masked wherever the text goes."""
+
+    path: str
+    hide: tuple[str, ...] = field(default=(), repr=False)

@@ -1,0 +1,271 @@
+"""Dealing with agents and workers: what they say becomes knowledge about jobs, bills, and events for the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.plan import Phase
+from sublet.kernel.cluster import NodePhase
+from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.group import Group, GroupNews, Outcome
+from sublet.runtime.record import JobRecord
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.telling import Line
+from sublet.wire import messages as wire
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["Workforce"]
+
+PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
+LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
+STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
+
+
+class Workforce:
+    """The workers of all jobs."""
+
+    def __init__(self, hub: Controller) -> None:
+        self._hub = hub
+        self.agents: set[str] = set()  # nodes whose agent has come
+        self.noticed_wall: dict[str, float] = {}  # node -> when its notice came
+        self.lost_wall: dict[str, float] = {}  # job -> when it lost a node
+        self._last_told: dict[str, float] = defaultdict(float)  # wall
+
+    def node_lost(self, node_id: str, wall_s: float) -> None:
+        """A node is gone with all on it."""
+        noticed = self.noticed_wall.pop(node_id, None) is not None
+        for record in self._hub.records.values():
+            if any(worker.node_id == node_id for worker in record.group.workers.values()):
+                self._hub.bill.settle(self._hub.now_s())
+                record.noticed += noticed
+                record.unnoticed += not noticed
+                self.lost_wall[record.id] = wall_s
+                record.group.node_lost(node_id, wall_s)
+            elif noticed and any(n == node_id for n, _ in self._hub.kernel.tenancy.leaving.get(record.id, ())):
+                record.noticed += 1
+
+    def hear_agent(self, node_id: str, message: wire.ToController) -> None:
+        """An agent speaks."""
+        wall_s = time.monotonic()
+        match message:
+            case wire.Hello():
+                self._agent_came(node_id, message, wall_s)
+            case wire.WorkerUp() | wire.WorkerDown():
+                self._worker_said(message, wall_s)
+            case wire.FromWorker():
+                self._worker_said(message.message, wall_s)
+        self._hub.carry_on()
+
+    def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
+        self.agents.add(node_id)
+        by_job: dict[str, list[str]] = {}
+        for worker_id, job_id in message.workers.items():
+            by_job.setdefault(job_id, []).append(worker_id)
+        for record in self._hub.records.values():
+            on_node = any(worker.node_id == node_id for worker in record.group.workers.values())
+            if on_node or record.id in by_job:
+                record.group.agent_came(node_id, by_job.get(record.id, []), wall_s)
+        node = self._hub.kernel.cluster.nodes.get(node_id)
+        if node is None or node.phase is NodePhase.RELEASING:
+            self._hub.engine.send(node_id, wire.Dismiss())
+        elif node.phase is NodePhase.REQUESTED:
+            self._hub.renting.rented_wall.pop(node_id, None)
+            self._hub.tell(news.NodeReady(self._hub.now_s(), node_id))
+
+    def _worker_said(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
+        record = self._hub.records.get(message.worker_id.rsplit(".", 2)[0])
+        if record is None:
+            return
+        step = record.group.step
+        if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
+            self._hub.bill.settle(self._hub.now_s())  # before it begins or ceases to train
+        record.group.hear(message, wall_s)
+        match message:
+            case wire.Joined() if message is record.group.joined:
+                self._joined(record, message, max(step - message.step, 0), wall_s)
+            case wire.Stepped() if message is record.group.stepped:
+                self._stepped(record, message, wall_s)
+            case wire.Saved():
+                record.checkpoint_step, record.write_s = message.step, message.seconds
+                self._hub.bill.stood_still(record.id, message.blocked_s * self._hub.clock.speedup)
+                record.grains_checkpoint = self._hub.bill.jobs[record.id].checkpoint
+                for node_id, at in self.noticed_wall.items():
+                    if any(worker.node_id == node_id for worker in record.group.workers.values()):
+                        self._hub.gauges.notice_to_commit_s.add(wall_s - at)
+            case _:
+                pass
+
+    def _joined(self, record: JobRecord, message: wire.Joined, lost: int, wall_s: float) -> None:
+        lost = max(lost, message.redone_steps)
+        if lost:
+            record.steps_lost += lost
+            self._hub.bill.done_again(record.id, lost, record.steps_made)
+            record.grains_redone = self._hub.bill.jobs[record.id].redone
+        if (at := self.lost_wall.pop(record.id, None)) is not None:
+            self._hub.gauges.recovery_s.add(wall_s - at)
+            record.pauses_s.append(wall_s - at)
+        elif message.formed_s or message.state_s:
+            record.pauses_s.append(message.formed_s + message.state_s)
+        if record.started_s is None:
+            record.started_s = self._hub.now_s()
+            self._hub.relearn(record)  # how much work it is, is known now
+
+    def _stepped(self, record: JobRecord, message: wire.Stepped, wall_s: float) -> None:
+        state = self._hub.kernel.jobs.get(record.id)
+        if state is None or not record.group.work:
+            return
+        learned = record.measure(message, state.gpu, record.group.size)
+        if learned and wall_s - self._last_told[f"learn {record.id}"] > LEARN_S:
+            self._last_told[f"learn {record.id}"] = wall_s
+            self._hub.relearn(record)
+        if wall_s - self._last_told[record.id] > PROGRESS_S:
+            self._last_told[record.id] = wall_s
+            self._hub.tell(news.ProgressReported(self._hub.now_s(), record.id, self.share(record)))
+
+    def share(self, record: JobRecord) -> float:
+        """Done, as a share of the whole: the kernel's unit. Never quite 1 before the end."""
+        work = record.group.work or record.spec.work
+        return min(record.group.done / work, 1.0 - 1e-9) if work else 0.0
+
+    def drain(self) -> None:
+        """Pass on what groups have to say, to agents and to the kernel."""
+        for record in list(self._hub.records.values()):
+            group = record.group
+            while group.outbox or group.news:
+                outbox, group.outbox = group.outbox, []
+                for node_id, message in outbox:
+                    self._hub.engine.send(node_id, message)
+                said, group.news = group.news, []
+                for item in said:
+                    self._group_said(record, item)
+
+    def _group_said(self, record: JobRecord, item: GroupNews) -> None:
+        now_s, state = self._hub.now_s(), self._hub.kernel.jobs.get(record.id)
+        match item.outcome:
+            case Outcome.MOVED:
+                self._hub.bill.settle(now_s)
+                first = state is not None and state.phase is Phase.STARTING
+                answer = news.JobStarted if first else news.JobResized
+                self._hub.queue(answer(now_s, record.id, item.generation, self.share(record), now_s))
+            case Outcome.STOPPED:
+                self._hub.queue(news.JobStopped(now_s, record.id, item.generation, self.share(record)))
+                self._hub.store.change_job(record.id, facts=record.facts())
+            case Outcome.FINISHED:
+                self._end(record, "finished", now_s, exit_code=0)
+                self._hub.queue(news.JobFinished(now_s, record.id))
+            case Outcome.FAILED:
+                record.error = self.hide(record, item.why)
+                self._end(record, "failed", now_s, exit_code=item.exit_code)
+                self._hub.queue(news.JobFailed(now_s, record.id, record.error))
+            case Outcome.RESTARTED:
+                text = f"failed and starts again: {self.hide(record, item.why).strip().splitlines()[-1]}"
+                self._hub.note(Line(kind="Restarted", job_id=record.id, text=text))
+                self.lost_wall.setdefault(record.id, time.monotonic())
+            case Outcome.LOST_WORKER:
+                pass
+
+    def hide(self, record: JobRecord, text: str) -> str:
+        """Without the values of its secrets."""
+        for value in record.spec.secrets.values():
+            if value:
+                text = text.replace(value, "***")
+        return text
+
+    def _end(self, record: JobRecord, outcome: str, now_s: float, *, exit_code: int | None) -> None:
+        if not record.outcome:
+            record.outcome, record.ended_s, record.exit_code = outcome, now_s, exit_code
+        self._hub.store.change_job(record.id, facts=record.facts())
+
+    def why_resize(self, record: JobRecord, action: order.ResizeJob) -> str:
+        """In one word, for the counters."""
+        if record.group.broken:
+            return "loss"
+        nodes = self._hub.kernel.cluster.nodes
+        if any(
+            w.node_id in nodes and nodes[w.node_id].phase is NodePhase.NOTICED for w in record.group.workers.values()
+        ):
+            return "notice"
+        return "grow" if sum(gpus for _, gpus in action.placement) >= record.group.size else "shrink"
+
+    def watch_purse(self, record: JobRecord) -> None:
+        """A job's own purse: hold it back in time, so that stopping still fits in."""
+        purse = record.spec.purse_usd
+        if purse is None or record.paused or record.id not in self._hub.kernel.jobs:
+            return
+        self._hub.bill.settle(self._hub.now_s())
+        burn = self._hub.bill.burn_usd_per_h(record.id)
+        stopping_s = (STOP_S + record.write_s) * self._hub.clock.speedup
+        if self._hub.bill.jobs[record.id].total.usd + burn * stopping_s / 3600.0 >= purse:
+            text = f"has spent its budget of USD {purse:g}; it stops, and can be resumed with more"
+            self._hub.note(Line(kind="Budget", job_id=record.id, text=text))
+            self._hub.change(record, paused="budget")
+
+    def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
+        every_s = self._checkpoint_every_s(record)
+        left = self._hub.kernel.snapshot().left
+        env = {
+            "SUBLET_JOB_ID": record.id,
+            "SUBLET_ATTEMPT": str(record.group.failures.total()),
+            "SUBLET_CHECKPOINT_DIR": str(checkpoints),
+            "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
+            "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
+            "SUBLET_RESUME": "1" if record.group.step > 0 or record.group.failures else "0",
+            "WANDB_RUN_ID": record.id,
+            "WANDB_RESUME": "allow",
+            "MLFLOW_RUN_ID": record.id,
+            "SLURM_RESTART_COUNT": str(record.group.failures.total()),
+            "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
+        }
+        if left is not None:
+            env["SUBLET_BUDGET_LEFT_USD"] = f"{left.usd:.4f}"
+        return env
+
+    def _checkpoint_every_s(self, record: JobRecord) -> float:
+        """Wall seconds between checkpoints: what the user asked for, or Young and Daly's."""
+        if record.spec.checkpoint_every_s is not None:
+            return record.spec.checkpoint_every_s / self._hub.clock.speedup
+        hazard_per_h = max((offer.hazard_per_h for offer in self._hub.provider.offers), default=0.0)
+        write_s = max(record.write_s, 0.05)
+        every_s = checkpoint_every_s(write_s * self._hub.clock.speedup, hazard_per_h * record.spec.max_workers)
+        return min(max(every_s / self._hub.clock.speedup, 10 * write_s), 600.0)
+
+    def new_record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
+        """A job with its workers-to-be."""
+        folder = self._hub.state_dir / "jobs" / job_id
+        checkpoints = Path(spec.checkpoint_dir) if spec.checkpoint_dir else folder / "checkpoints"
+        for path in (folder / "logs", checkpoints):
+            path.mkdir(parents=True, exist_ok=True)
+        group = Group(
+            job_id,
+            spec,
+            log_of=lambda rank: str(folder / "logs" / f"rank-{rank}.log"),
+            env=lambda: self._environment(record, checkpoints),
+            address_of=free_address,
+        )
+        record = self._hub.records[job_id] = JobRecord(job_id, spec, group, submitted_s)
+        return record
+
+    def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
+        """A job that will never run: for what-if."""
+        group = Group(job_id, spec, log_of=str, env=dict, address_of=free_address)
+        return JobRecord(job_id, spec, group, self._hub.now_s())
+
+    def secrets_path(self, job_id: str) -> Path:
+        """Readable by nobody else."""
+        return self._hub.state_dir / "secrets" / f"{job_id}.json"
+
+
+def free_address() -> tuple[str, int]:
+    """Where an unmodified script may meet itself."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1", int(probe.getsockname()[1])
