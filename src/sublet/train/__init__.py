@@ -1,0 +1,39 @@
+"""The SDK in the user's process: training that is elastic and survives.
+
+    from sublet import train
+
+    with train.session(model, optimizer, dataset, global_batch=512) as s:
+        for batch in s.batches(epochs=10):      # resizes, checkpoints and resumes happen here
+            s.step(loss_fn(model, batch))
+
+Under a controller the same loop runs in as many processes as the job has workers. Alone it is plain PyTorch. Torch is
+imported when a session is made, not before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sublet.train.loop import Session
+
+__all__ = ["EXIT_LEFT", "EXIT_LOST", "session"]
+
+EXIT_LEFT = 83  # the worker left its group as it was told to
+EXIT_LOST = 75  # nobody tells the worker what to do any more (sysexits.h: EX_TEMPFAIL)
+
+
+def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int, **more: Any) -> Session:
+    """A training run that may change its width at any step; use it in a `with` statement.
+
+    Args:
+        model: the bare module; it is called by your code, not by the session.
+        optimizer: of the parameters of `model`; the session calls its `step`, you do not.
+        dataset: map-style (`__len__` and `__getitem__`); every sample is seen once per epoch at any width.
+        global_batch: samples per optimizer step, over all workers.
+        **more: see `sublet.train.options.Options`: scheduler, seed, micro_batch, batch_range, clip_norm, collate,
+            extra_state, device, checkpoint_dir.
+    """
+    from sublet.train.loop import Options, Session
+
+    return Session(model, optimizer, dataset, Options(global_batch=global_batch, **more))

@@ -1,0 +1,264 @@
+"""Checkpoints of a training job: the loop stands still for a copy to host memory, the rest happens behind it.
+
+    save(step, state, meta)
+      copy to host memory            the caller waits for this alone
+      ---- in a thread of its own ----------------------------------------
+      staging/<step>-<uuid>/         data, tree, manifest; digests; fsync      checkpoint_files
+      rename to step-<step>/, fsync  the commit point, refused to a generation that is over      checkpoint_commit
+      throw away what is too old
+
+A writer that dies anywhere in this leaves the checkpoints before it as they were. A reader takes the highest step whose
+digests are right. The state is whole (data parallel workers all hold the same), so it loads at any number of workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from sublet import __version__
+from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, StaleWriter, SubletError
+from sublet.train import checkpoint_commit as commits
+from sublet.train import checkpoint_files as files
+from sublet.train.checkpoint_snapshot import HostCopy, Snapshot
+
+__all__ = ["Checkpoints", "Committed", "Loaded", "Pending", "newest"]
+
+FEWEST_KEPT = 2  # one may be found damaged
+OPEN_WAIT_S = 1.0  # opening puts up with a busy directory; the first save tries again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A checkpoint that survives a power cut."""
+
+    step: int
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The newest checkpoint that can be trusted, and the newer ones that cannot, with the reason."""
+
+    step: int
+    state: dict[str, Any]  # on the CPU; tuples, integer keys and data types as they were saved
+    meta: dict[str, Any]
+    path: Path
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
+
+
+class Pending:
+    """A checkpoint on its way to the disk."""
+
+    def __init__(self, step: int, *, blocked_s: float, size_bytes: int) -> None:
+        self.step = step
+        self.blocked_s = blocked_s  # how long the training loop stood still
+        self.size_bytes = size_bytes  # of the tensors
+        self.seconds = 0.0  # from the call of save() to the end, once it has ended
+        self._future: Future[Committed] = Future()
+
+    @property
+    def done(self) -> bool:
+        """Whether it was committed or has failed."""
+        return self._future.done()
+
+    @property
+    def error(self) -> SubletError | None:
+        """Why it failed; None while it is being written and after it was committed."""
+        return cast(SubletError | None, self._future.exception()) if self._future.done() else None
+
+    def wait(self, timeout_s: float | None = None) -> Committed:
+        """Until it is committed; raises `error` if it failed, TimeoutError if it takes longer than `timeout_s`."""
+        return self._future.result(timeout_s)
+
+
+class Checkpoints:
+    """The checkpoints in one directory, and the right to add some while `generation` is the highest announced.
+
+    Args:
+        directory: made when it is missing. Staging is inside of it, so all of it must be one filesystem.
+        keep: how many whole checkpoints stay, at least 2.
+        writer: who we are, for people who read the manifest.
+        generation: which decision about the members of the group made us the writer. Opening announces it.
+
+    One save is written at a time. Host memory as large as the state is kept for the next one.
+    """
+
+    def __init__(self, directory: Path, *, keep: int = 3, writer: str, generation: int) -> None:
+        if keep < FEWEST_KEPT:
+            raise InvalidValue("keep", keep, f"at least {FEWEST_KEPT}, because the newest may turn out damaged")
+        if generation < 0:
+            raise InvalidValue("generation", generation, "at least 0")
+        self.directory = Path(directory)
+        self.keep = keep
+        self.writer = writer
+        self.skipped: list[tuple[Path, str]] = []  # what newest() passed over, also when it found none
+        self._generation = generation
+        self._host = HostCopy()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
+        self._under_way: Pending | None = None
+        self._one_save = threading.Lock()
+        self._known = commits.KnownGood()
+        self._closed = False
+        with contextlib.suppress(OSError, SubletError):  # a full or read-only disk is told by save(), and can be read
+            commits.announce(self.directory, generation)
+            commits.sweep(self.directory, wait_s=OPEN_WAIT_S)
+
+    @property
+    def generation(self) -> int:
+        """The generation that this writer belongs to."""
+        return self._generation
+
+    def reserve(self, state: Mapping[str, Any]) -> None:
+        """Have host memory ready for states like this one; otherwise the first save waits for it too."""
+        with self._one_save:
+            if self._under_way is None or self._under_way.done:
+                self._host.reserve(state)
+
+    def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any], *, wait: bool = False) -> Pending:
+        """Copy `state` and return; it is written and committed in the background.
+
+        `meta` is JSON (world, global batch, data position, ...). While another save is being written this one is
+        skipped: the Pending of that one comes back, with its `step`. With `wait` (the machine is about to be taken) it
+        waits for the other to end and then saves. What cannot be saved at all raises InvalidValue here; everything that
+        happens later is in Pending.error, and training goes on.
+        """
+        begun_s = time.perf_counter()
+        if step < 0:
+            raise InvalidValue("step", step, "at least 0")
+        facts = {"code_version": __version__} | _as_json(meta)
+        with self._one_save:
+            if self._closed:
+                raise CheckpointFailed(self.directory, "save() after close()", hint="open the directory again")
+            other = self._under_way
+            if other is not None and not other.done:
+                if not wait:
+                    return other
+                with contextlib.suppress(Exception):  # whoever asked for that one is told
+                    other.wait()
+            snapshot = self._host.take(state)
+            size = sum(segment.nbytes for segment in snapshot.segments)
+            pending = Pending(step, blocked_s=time.perf_counter() - begun_s, size_bytes=size)
+            self._under_way = pending
+            self._thread.submit(self._finish, pending, snapshot, facts, begun_s)
+        return pending
+
+    def newest(self) -> Loaded | None:
+        """The highest step whose digests are right; None if there is none (then see `skipped`)."""
+        self.skipped = []
+        return newest(self.directory, self.skipped)
+
+    def fence(self, generation: int) -> None:
+        """Announce `generation`: once this returns, no writer of a lower one commits, ourselves included."""
+        try:
+            commits.announce(self.directory, generation)
+            with commits.locked(self.directory):
+                pass  # who checked the fence before the announcement has committed by now
+        except OSError as error:
+            raise _failed(self.directory, error) from error
+
+    def advance(self, generation: int) -> None:
+        """Go on as a writer of `generation`, and fence off those below it."""
+        if generation < self._generation:
+            raise InvalidValue("generation", generation, f"at least {self._generation}, the present one")
+        self._generation = generation
+        self.fence(generation)
+
+    def close(self) -> None:
+        """Wait for the save under way, if any. Its outcome is in its Pending."""
+        with self._one_save:
+            self._closed = True
+        self._thread.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _finish(self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], begun_s: float) -> None:
+        outcome: Committed | None = None
+        failure: SubletError | None = None
+        try:
+            outcome = self._written(pending.step, snapshot, meta)
+        except SubletError as error:
+            failure = error
+        except OSError as error:
+            failure = _failed(self.directory, error)
+        except BaseException as error:  # noqa: BLE001 - a waiting training loop must be told of anything
+            failure = CheckpointFailed(self.directory, repr(error), hint="report this: it is a fault in sublet")
+        pending.seconds = time.perf_counter() - begun_s
+        if outcome is not None:
+            pending._future.set_result(outcome)  # noqa: SLF001 - Pending is ours
+            return
+        pending._future.set_exception(failure)  # noqa: SLF001 - as above
+
+    def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any]) -> Committed:
+        with commits.open_staging(self.directory, step) as staging:
+            manifest = files.write(
+                staging, snapshot, step=step, generation=self._generation, writer=self.writer, meta=meta
+            )
+            self._commit(staging, step)
+        path = self.directory / f"step-{step}"
+        with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are thrown away next time
+            self._known.trust(self.directory, step)
+            commits.collect(self.directory, keep=self.keep, just_committed=step, known=self._known)
+            commits.sweep(self.directory)
+        return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
+
+    def _commit(self, staging: Path, step: int) -> None:
+        while True:
+            generation = self._generation
+            try:
+                commits.announce(self.directory, generation)
+                commits.commit(self.directory, staging, step, generation)
+            except StaleWriter:
+                if generation == self._generation:  # otherwise it was we ourselves who advanced meanwhile
+                    raise
+            else:
+                return
+
+
+def newest(directory: Path, skipped: list[tuple[Path, str]] | None = None) -> Loaded | None:
+    """The newest whole checkpoint of a directory, for readers; `skipped` collects the damaged ones above it."""
+    found = [] if skipped is None else skipped
+    steps: list[int] = []
+    while (seen := commits.committed_steps(directory)) != steps:  # a writer may replace all that we saw: look again
+        steps = seen
+        found.clear()
+        for step in steps:
+            path = directory / f"step-{step}"
+            try:
+                manifest, state = files.read_state(path, step)
+            except DamagedCheckpoint as error:
+                found.append((path, error.why))
+            else:
+                return Loaded(step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found))
+    return None
+
+
+def _as_json(meta: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(json.dumps(dict(meta)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue("meta", type(meta).__name__, f"what JSON can hold: {error}") from error
+    return facts
+
+
+def _failed(directory: Path, error: OSError) -> CheckpointFailed:
+    return CheckpointFailed(
+        error.filename or directory,
+        error.strerror or str(error),
+        hint=f"make room in {directory} or make it writable; the next save tries again",
+    )

@@ -1,0 +1,193 @@
+"""Gradients as views into a few flat buckets that are summed over the group while backward still runs.
+
+The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
+all workers is the gradient of the mean over the global batch B, however unevenly it is split. A few control numbers
+travel in the last bucket: they cost no collective of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["BROKEN", "CONTROLS", "INVERSE", "LOSS", "ORDERS", "SMALL", "Gradients"]
+
+BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
+# Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples.
+ORDERS, LOSS, SMALL, INVERSE = range(4)
+CONTROLS = 4
+BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
+
+
+class Bucket:
+    """Neighbouring gradients of one type; `missing` of them have not come yet in this step."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], extra: int = 0) -> None:
+        self.parameters = parameters
+        self.size = sum(parameter.numel() for parameter in parameters)
+        like = parameters[0]
+        self.flat = torch.zeros(self.size + extra, dtype=like.dtype, device=like.device)
+        self.gradients = self.flat[: self.size]
+        self.missing = 0
+        self.views, start = [], 0
+        for parameter in parameters:
+            view = self.flat[start : start + parameter.numel()].view(parameter.shape)
+            self.views.append(view)
+            start += parameter.numel()
+
+
+class Gradients:
+    """The gradients of a model, and their sum over a group."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.buckets: list[Bucket] = []
+        self._own_control()
+        self.wait_s = 0.0  # of the last sum, after backward had ended
+        self.failed: BaseException | None = None
+        self._handles: list[Any] = []
+        self._works: list[Any] = []
+        self._armed = False
+        self._next = 0  # the bucket that is to be sent next; always in order, or the members' sums would mix
+        self._before_sum: Callable[[torch.Tensor], None] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether there is a group to sum over."""
+        return bool(self.buckets)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All gradients in as few tensors as there are."""
+        if self.shared:
+            return [bucket.gradients for bucket in self.buckets if bucket.size]
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def attach(self) -> None:
+        """From now on gradients are parts of buckets."""
+        if self.shared:
+            return
+        groups = _split(self.parameters)
+        roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
+        for group in groups:
+            self.buckets.append(Bucket(group, CONTROLS if roomy and group is groups[-1] else 0))
+        if roomy:
+            last = self.buckets[-1]
+            self.control = last.flat[last.size :]
+        else:
+            alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], CONTROLS)
+            alone.parameters, alone.views = [], []
+            self.buckets.append(alone)
+            self.control = alone.flat
+        self.slots = list(self.control)
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                parameter.grad = view
+                hook = self._hook(bucket, view)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+
+    def detach(self) -> None:
+        """Back to plain PyTorch."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.buckets = [], []
+        self._own_control()
+        self.clear()
+
+    def clear(self) -> None:
+        """No gradient."""
+        if self.shared:
+            for bucket in self.buckets:
+                bucket.flat.zero_()
+        else:
+            self.control.zero_()
+            for parameter in self.parameters:
+                parameter.grad = None
+
+    def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
+        """The next backward is the last of the step: buckets are summed as they fill up.
+
+        `before_sum` sees the gradients of each bucket just before.
+        """
+        self._armed, self._next, self._before_sum = True, 0, before_sum
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)
+
+    def sum(self) -> None:
+        """Send what is left (a parameter that took no part counts as zero) and wait; raises one of BROKEN."""
+        self._armed = False
+        while self._next < len(self.buckets):
+            self._send()
+        started_s = time.perf_counter()
+        self._settle()
+        self.wait_s = time.perf_counter() - started_s
+
+    def give_up(self, hang_up: Callable[[], None]) -> None:
+        """Drop the step: end what is under way, so that nothing writes into the buckets any more."""
+        self._armed = False
+        for work in self._works:
+            hang_up()
+            with contextlib.suppress(*BROKEN):
+                work.wait()
+        self._works, self.failed = [], None
+        self.clear()
+
+    def _own_control(self) -> None:
+        self.control = torch.zeros(CONTROLS, device=self.parameters[0].device if self.parameters else None)
+        self.slots = list(self.control)
+
+    def _hook(self, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        def arrived(parameter: torch.Tensor) -> None:
+            if parameter.grad is not view:  # somebody has set it to None: what came earlier is in the view
+                if parameter.grad is not None:
+                    view.add_(parameter.grad)
+                parameter.grad = view
+            if self._armed:
+                bucket.missing -= 1
+                # The last bucket waits for `sum`: the control numbers are not in it yet.
+                while self._next < len(self.buckets) - 1 and not self.buckets[self._next].missing:
+                    self._send()
+
+        return arrived
+
+    def _send(self) -> None:
+        """Start the sum of the next bucket; a failure is kept for `_settle`, because backward must not see it."""
+        bucket = self.buckets[self._next]
+        self._next += 1
+        if self.failed is not None:
+            return
+        if self._before_sum is not None and bucket.size:
+            self._before_sum(bucket.gradients)
+        try:
+            self._works.append(dist.all_reduce(bucket.flat, async_op=True))
+        except BROKEN as error:
+            self.failed = error
+
+    def _settle(self) -> None:
+        for work in self._works:
+            work.wait()
+        if self.failed is not None:
+            raise RuntimeError("the group is gone") from self.failed
+        self._works = []
+
+
+def _split(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Buckets in the order in which backward is likely to fill them: from the last parameter to the first."""
+    groups: list[list[torch.nn.Parameter]] = []
+    open_of: dict[object, int] = {}  # type and device -> the group that takes more of them
+    room: dict[int, int] = {}
+    for parameter in reversed(parameters):
+        kind = (parameter.dtype, parameter.device)
+        index = open_of.get(kind)
+        if index is None or room[index] <= 0:
+            index = open_of[kind] = len(groups)
+            groups.append([])
+            room[index] = BUCKET_BYTES
+        groups[index].append(parameter)
+        room[index] -= parameter.numel() * parameter.element_size()
+    return groups

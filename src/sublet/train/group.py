@@ -1,0 +1,132 @@
+"""A group of workers that reduce gradients together, formed without torchrun and ended from outside.
+
+A collective whose peer is gone waits for its time-out, and nothing in torch wakes it. What wakes it is the end of its
+connections: `hang_up` shuts every socket that the group has opened. The collective then raises within milliseconds,
+here and, because their connections end too, in all other members.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sublet.train.line import Line
+from sublet.wire.messages import Leading, Regroup
+
+__all__ = ["Group", "form"]
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
+MEET_S = 300.0  # for the first member to open the store
+CONNECT = timedelta(seconds=0.5)  # then look whether it is still wanted, and try again
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Group:
+    """Rank `rank` of `world`; of one alone there is no torch group at all."""
+
+    def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0) -> None:
+        self.rank, self.world, self.generation = rank, world, generation
+        self._store: Any = None
+        self._gpu = False
+        self._before = _sockets()
+        self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
+
+    def hang_up(self) -> None:
+        """End every connection of the group; any thread may call this, and more than once."""
+        mine = self._mine
+        if mine is None:
+            mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
+        for fd, name in mine.items():
+            with contextlib.suppress(OSError):
+                _shut(fd, name)
+        if self._gpu:
+            with contextlib.suppress(RuntimeError, AttributeError):
+                world: Any = dist.group.WORLD
+                world._get_backend(torch.device("cuda")).abort()  # noqa: SLF001 - nothing public does it
+
+    def close(self) -> None:
+        """Leave the torch group and give back its sockets."""
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # of a group that broke
+                dist.destroy_process_group()
+        # Torch counts groups and names the next by the count. One that could not be formed is counted and never
+        # destroyed, and we would wait for a newcomer, whose count begins at 0, under another name.
+        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 - nothing public does it
+        self._store = None
+        self._mine = {}
+
+
+def form(order: Regroup, line: Line, group: Group, *, gpu: bool) -> None:
+    """Meet the others of the order and make the torch group; RuntimeError if somebody goes away meanwhile."""
+    host = os.environ.get("SUBLET_HOST", "127.0.0.1")
+    if host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if order.rank == 0:
+        listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
+        port = listening.getsockname()[1]
+        group._store = _opened(host, port, listening.detach())  # noqa: SLF001 - a part of the group
+        line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
+    else:
+        meet = line.meeting(order.generation, MEET_S)
+        group._store = _found(meet.host, meet.port, line)  # noqa: SLF001
+    on_error = sys.excepthook
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpu else "gloo",
+        store=group._store,  # noqa: SLF001
+        rank=order.rank,
+        world_size=order.world,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+    sys.excepthook = on_error  # torch puts one more around it each time
+    group._gpu = gpu  # noqa: SLF001
+    group._mine = {fd: name for fd, name in _sockets().items() if group._before.get(fd) != name}  # noqa: SLF001
+
+
+def _opened(host: str, port: int, listening: int | None = None) -> Any:
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, is_master=listening is not None, wait_for_workers=False, master_listen_fd=listening, timeout=CONNECT
+    )
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    return store
+
+
+def _found(host: str, port: int, line: Line) -> Any:
+    """The store of another; it may be gone already, and its own attempts to connect cannot be interrupted."""
+    while True:
+        line.check()
+        try:
+            socket.create_connection((host, port), CONNECT.total_seconds()).close()
+            return _opened(host, port)
+        except (OSError, RuntimeError):
+            time.sleep(0.01)
+
+
+def _sockets() -> dict[int, str]:
+    """Name (with the inode, so that a descriptor used again is another) by descriptor."""
+    found = {}
+    for entry in DESCRIPTORS.iterdir():
+        with contextlib.suppress(OSError):
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[int(entry.name)] = name
+    return found
+
+
+def _shut(fd: int, name: str) -> None:
+    """Shut the socket if it is connected to a peer over the network; one that listens must live, or gloo ends us."""
+    copy = os.dup(fd)
+    with socket.socket(fileno=copy) as connection:
+        if str((DESCRIPTORS / str(copy)).readlink()) != name:
+            return  # closed and used again since it was listed
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.getpeername()
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,178 @@
+"""The worker's end of the line to its agent: a thread listens, the training loop looks when it has time.
+
+Only the newest order counts. One that says that the group is broken cannot wait for the training loop, which may be
+stuck in a collective that nobody will ever answer: the thread itself then hangs up on the group, again and again until
+the loop has noticed. While a group is forming any newer order does that, because others may follow it already.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from sublet.errors import BadInput
+from sublet.train import EXIT_LOST
+from sublet.wire.lines import LineBuffer, Message, to_line
+from sublet.wire.messages import Leave, Meet, Regroup, SaveNow
+
+__all__ = ["Forming", "Line", "Lost", "Order", "Superseded"]
+
+Order = Regroup | Leave
+CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
+ORPHAN_GRACE_S = 10.0  # from the end of the line to the end of this process, wherever the training loop is stuck
+
+
+class Superseded(Exception):
+    """A newer order is there: what is under way for the older one is given up."""
+
+
+class Lost(Exception):
+    """The agent is gone, or no order comes."""
+
+
+class Line:
+    """A connected socket to the agent."""
+
+    def __init__(self, connection: socket.socket, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.pending = False  # an order waits; read in the hot path, without the lock
+        self.save_now = False
+        self.gone = False
+        self._connection = connection
+        self._news = threading.Condition()
+        self._sending = threading.Lock()
+        self._followed = -1  # generation of the order that the loop follows
+        self._order: Order | None = None
+        self._meet: Meet | None = None
+        self._hang_up: Callable[[], None] | None = None
+        self._forming = False
+        self._cutting = False
+        threading.Thread(target=self._listen, name="sublet-line", daemon=True).start()
+
+    def say(self, message: Message) -> None:
+        """Send; a line that is gone takes no words, which the loop will learn at the next step."""
+        try:
+            with self._sending:
+                self._connection.sendall(to_line(message))
+        except OSError:
+            self._end()
+
+    def order(self, wait_s: float) -> Order:
+        """The newest order, as soon as there is one; from now on it is the one that is followed."""
+        with self._news:
+            if not self._news.wait_for(lambda: self._order is not None or self.gone, wait_s):
+                raise Lost(f"no order came within {wait_s:g} s")
+            if self._order is None:
+                raise Lost("the agent has closed the line")
+            order, self._order = self._order, None
+            self._followed, self.pending = order.generation, False
+            return order
+
+    def meeting(self, generation: int, wait_s: float) -> Meet:
+        """Where the store of `generation` is."""
+        with self._news:
+            self._news.wait_for(lambda: self._met(generation) or self._order is not None or self.gone, wait_s)
+            self._check()
+            if self._meet is None or not self._met(generation):
+                raise Lost(f"no word of the store of generation {generation} within {wait_s:g} s")
+            return self._meet
+
+    def check(self) -> None:
+        """Raise if a newer order has come, or the line is gone."""
+        with self._news:
+            self._check()
+
+    def holds(self, hang_up: Callable[[], None]) -> Forming:
+        """For a `with` statement: a group is forming that `hang_up` can end from any thread."""
+        return Forming(self, hang_up)
+
+    def release(self) -> None:
+        """The group is no more: nothing is left to hang up on."""
+        with self._news:
+            self._hang_up, self._forming, self._cutting = None, False, False
+
+    def _check(self) -> None:
+        if self._order is not None:
+            raise Superseded
+        if self.gone:
+            raise Lost("the agent has closed the line")
+
+    def _met(self, generation: int) -> bool:
+        return self._meet is not None and self._meet.generation == generation
+
+    # ------------------------------------------------------------------------------------------- the thread
+
+    def _listen(self) -> None:
+        lines = LineBuffer()
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        while True:
+            if poll.poll(CUT_AGAIN_S * 1e3 if self._cutting else None):
+                try:
+                    data = self._connection.recv(65536)
+                    for message in lines.feed(data):
+                        self._hear(message)
+                except (OSError, BadInput):
+                    data = b""
+                if not data:
+                    break
+            self._cut()
+        self._end()
+        ends_s = time.monotonic() + ORPHAN_GRACE_S
+        while time.monotonic() < ends_s:
+            self._cut()
+            time.sleep(CUT_AGAIN_S)
+        os._exit(EXIT_LOST)
+
+    def _hear(self, message: Message) -> None:
+        with self._news:
+            match message:
+                case Regroup() | Leave():
+                    newest = self._order.generation if self._order else self._followed
+                    if message.generation > newest or (isinstance(message, Leave) and message.generation == newest):
+                        self._order, self.pending = message, True
+                        self._cutting |= message.broken or self._forming
+                case Meet():
+                    if self._meet is None or message.generation > self._meet.generation:
+                        self._meet = message
+                case SaveNow():
+                    self.save_now = True
+                case _:
+                    pass  # a newer agent may say more
+            self._news.notify_all()
+
+    def _cut(self) -> None:
+        with self._news:
+            if self._cutting and self._hang_up:
+                self._hang_up()
+            self._cutting = self._cutting and self._hang_up is not None
+
+    def _end(self) -> None:
+        with self._news:
+            self.gone = self.pending = self._cutting = True
+            self._news.notify_all()
+
+
+class Forming:
+    """While this is entered a group forms under the line's eyes; afterwards only a broken one is hung up on."""
+
+    def __init__(self, line: Line, hang_up: Callable[[], None]) -> None:
+        self._line, self._hang_up = line, hang_up
+
+    def __enter__(self) -> None:
+        with self._line._news:  # noqa: SLF001 - a part of the line
+            self._line._check()  # noqa: SLF001
+            self._line._hang_up, self._line._forming = self._hang_up, True  # noqa: SLF001
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._line._news:  # noqa: SLF001
+            self._line._forming = False  # noqa: SLF001
+            if kind is None:
+                self._line._check()  # noqa: SLF001

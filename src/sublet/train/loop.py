@@ -1,0 +1,357 @@
+"""A training run in the user's own loop.
+
+    batches()   boundary: orders, checkpoints  ->  this worker's share of the next step, in micro-batches
+    step(loss)  backward; after the last micro-batch: sum over the group, update, report
+
+The update happens in `step`, everything that may take time or end the process in `batches`. A step whose group breaks
+is dropped without a trace and its samples are given again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+from sublet.train.control import Readings
+from sublet.train.gradients import BROKEN, CONTROLS, INVERSE, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.line import Line
+from sublet.train.membership import Broken, Entry, Membership, talking
+from sublet.train.options import Options
+from sublet.train.report import Report
+from sublet.train.samples import Piece, Samples
+from sublet.train.saving import Saver
+from sublet.train.state import Progress, State
+from sublet.wire.lines import Message
+from sublet.wire.messages import Finished, Joined, Ready
+
+__all__ = ["Options", "Session"]
+
+NOISE_EVERY = 20  # steps between measurements of the gradient noise: two passes over the gradients each
+NOISE_EVERY_ADAPTIVE = 5  # where the batch follows from it
+
+
+class Session:
+    """See `sublet.train.session`, which makes one."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
+    ) -> None:
+        self.options, self._model, self._optimizer = options, model, optimizer
+        self._gradients = Gradients(model.parameters())
+        if not self._gradients.parameters:
+            raise InvalidValue("model", type(model).__name__, "a module with parameters that require gradients")
+        device = self._gradients.parameters[0].device
+        batch_device = None if options.device is None else torch.device(options.device)
+        self._samples = Samples(dataset, options.seed, options.collate, batch_device)
+        self._schedulers = options.schedulers
+        self._state = State(model, optimizer, self._schedulers, options.extra_state, options.seed)
+        self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
+        self._adaptive = options.adaptive
+        self._readings = Readings(CONTROLS, device)
+        self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
+        self._line: Line | None = None
+        self._report = Report(self._worker_id, self._say)
+        where = options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
+        self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._say)
+        self._gpu = device.type == "cuda"
+        self._members = Membership(None, self._state, self._progress, self._saver, gpu=self._gpu)
+        self._entered = False
+        self._epochs = 0
+        self._size = 0  # samples of the step under way
+        self._piece: Piece | None = None  # the micro-batch that the user has
+        self._measured = False  # this step measures noise
+        self._small_weight = 0.0
+        self._broken: str | None = None  # why the step under way is dropped
+        self._weights: dict[float, torch.Tensor] = {}
+        self._updating = False
+        self._handles: list[Any] = []
+
+    # ------------------------------------------------------------------------------------------- what one may ask
+
+    @property
+    def rank(self) -> int:
+        """0 for the worker that prints and evaluates."""
+        return self._members.group.rank
+
+    @property
+    def world(self) -> int:
+        """Number of workers now."""
+        return self._members.group.world
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision that made the present group; 0 without a controller."""
+        return self._members.group.generation
+
+    @property
+    def steps(self) -> int:
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._progress.epoch
+
+    @property
+    def samples_done(self) -> int:
+        """Samples behind us, over all epochs."""
+        return self._progress.done
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step now."""
+        return self._progress.batch
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the global batch of the last step (on a GPU: of the one before)."""
+        return self._readings.numbers[LOSS]
+
+    @property
+    def noise(self) -> float | None:
+        """Gradient noise scale in samples; None while it cannot be told."""
+        return self._progress.noise.scale
+
+    # ------------------------------------------------------------------------------------------- the loop
+
+    def __enter__(self) -> Self:
+        descriptor = os.environ.get("SUBLET_CONTROL_FD")
+        if descriptor is not None:
+            self._line = Line(socket.socket(fileno=os.dup(int(descriptor))), self._worker_id)
+            self._members.line = self._line
+            self._line.say(Ready(worker_id=self._worker_id))
+        self._handles.append(self._optimizer.register_step_pre_hook(self._refuse_other_updates))
+        vars(self._optimizer)["zero_grad"] = (
+            _nothing  # gradients are ours; a line left over must not clear half a batch
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._entered:
+            self._finish()
+        for handle in self._handles:
+            handle.remove()
+        vars(self._optimizer).pop("zero_grad", None)
+        self._gradients.detach()
+        self._saver.close()
+        if kind is None:
+            self._members.group.close()
+
+    def batches(self, epochs: int) -> Iterator[Any]:
+        """The micro-batches of this worker until `epochs` epochs are over, counted from the first of the training.
+
+        What was trained before a resume is not trained again, so a loop over `batches(1)`, `batches(2)` ... with an
+        evaluation after each carries on where it was, too.
+        """
+        whole("epochs", epochs, 1)
+        self._epochs = epochs
+        if not self._entered:
+            self._entered = True
+            self._settle_in(self._members.enter())
+        while True:
+            self._boundary()
+            progress = self._progress
+            if progress.epoch >= epochs:
+                return
+            yield from self._one_step(progress)
+            if self._broken is not None:
+                self._gradients.give_up(self._members.group.hang_up)
+                why, self._broken = self._broken, None
+                self._settle_in(self._members.recover(why))
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
+        piece, self._piece = self._piece, None
+        if piece is None:
+            raise InvalidValue("step", "a second call", "called once for every batch of batches()")
+        gradients, share = self._gradients, piece.count / self._size
+        if piece.last and gradients.shared:
+            gradients.arm(self._measure_small if self._measured and piece.first else None)
+        if share == 1.0:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]
+        gradients.slots[LOSS].add_(loss.detach(), alpha=share)
+        if piece.last:
+            self._update()
+        elif piece.first and self._measured:
+            for gradient in gradients.tensors:
+                self._measure_small(gradient)
+
+    def _one_step(self, progress: Progress) -> Iterator[Any]:
+        group, micro_batch = self._members.group, self.options.micro_batch
+        self._size = size = progress.size
+        every = NOISE_EVERY if self._adaptive is None else NOISE_EVERY_ADAPTIVE
+        # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
+        cut = group.world > 1 or (micro_batch or size) < size
+        self._measured = progress.steps % every == 0 and size > 1 and cut
+        steps, piece = progress.steps, None
+        for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
+            if piece.first and self._measured:
+                self._begin_measuring(piece)
+            self._piece = piece
+            yield self._samples.load(progress.epoch, piece)
+            if self._piece is not None:
+                raise InvalidValue("step", "no call", "called once for every batch of batches()")
+        if piece is None:  # more workers than samples: nothing to do but to take part in the sum
+            self._gradients.arm()
+            self._update()
+        assert self._broken is not None or progress.steps == steps + 1  # noqa: S101
+
+    def _begin_measuring(self, piece: Piece) -> None:
+        workers = min(self.world, self._size)  # that have samples
+        self._small_weight = (self._size / piece.count) ** 2 / workers
+        self._gradients.slots[INVERSE].fill_(1.0 / (piece.count * workers))
+
+    def _measure_small(self, gradient: torch.Tensor) -> None:
+        norm = torch.linalg.vector_norm(gradient)
+        self._gradients.slots[SMALL].add_(norm * norm, alpha=self._small_weight)
+
+    def _weight(self, share: float, loss: torch.Tensor) -> torch.Tensor:
+        weight = self._weights.get(share)
+        if weight is None or weight.dtype != loss.dtype or weight.device != loss.device:
+            weight = self._weights[share] = torch.tensor(share, dtype=loss.dtype, device=loss.device)
+        return weight
+
+    def _update(self) -> None:
+        """Sum over the group and apply; if the group breaks, nothing has changed."""
+        gradients, progress = self._gradients, self._progress
+        if gradients.shared:
+            if self._line is not None and self._line.pending and not self._line.gone:
+                gradients.slots[ORDERS].fill_(1.0)
+            try:
+                gradients.sum()
+            except BROKEN as error:
+                self._broken = str(error).partition("\n")[0]
+                return
+        self._readings.take(gradients.control)
+        if self._measured:
+            self._conclude()
+        if self.options.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(
+                gradients.parameters, self.options.clip_norm, torch.nn.utils.get_total_norm(gradients.tensors)
+            )
+        self._updating = True
+        if self._adaptive is None:
+            self._optimizer.step()
+        else:
+            self._scaled_update(self._adaptive.gain(progress.batch, progress.noise.scale))
+        self._updating = False
+        gradients.clear()
+        progress.advance()
+        self._schedule()
+        self._report.count(gradients.wait_s)
+
+    def _conclude(self) -> None:
+        control = self._gradients.control.tolist()
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in self._gradients.tensors]))
+        self._progress.noise.add(control[SMALL], control[INVERSE], float(norm) ** 2, self._size)
+
+    def _scaled_update(self, gain: float) -> None:
+        groups = self._optimizer.param_groups
+        before = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = group["lr"] * (gain**0.5 if "betas" in group else gain)
+        self._optimizer.step()
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
+
+    def _schedule(self) -> None:
+        progress = self._progress
+        due = progress.steps if self._adaptive is None else progress.done // self._adaptive.initial
+        while progress.scheduled < due:
+            for scheduler in self._schedulers:
+                scheduler.step()
+            progress.scheduled += 1
+        if self._adaptive is not None:
+            progress.batch = self._adaptive.grown(progress.batch, progress.noise.scale)
+
+    # ------------------------------------------------------------------------------------------- between steps
+
+    def _boundary(self) -> None:
+        line, members = self._line, self._members
+        now_s = time.monotonic()
+        if members.group.rank == 0:
+            asked = line is not None and line.save_now
+            if asked and line is not None:
+                line.save_now = False
+            self._saver.tick(now_s, asked, lambda: self._state.tree(self._progress), self._progress)
+            self._report.tick(self)
+        if line is None:
+            return
+        if line.gone:
+            members.lost("the agent has closed the line")
+        if self._readings.numbers[ORDERS] > 0.0 or (line.pending and not self._gradients.shared):
+            self._settle_in(members.change())
+
+    def _settle_in(self, entry: Entry) -> None:
+        """In a new group: make gradients fit it, and say that we are there."""
+        progress, group = self._progress, self._members.group
+        if group.world > 1:
+            self._gradients.attach()
+        else:
+            self._gradients.detach()
+        self._readings.forget()
+        if self._adaptive is not None and entry.batch:
+            progress.batch = self._adaptive.clamped(entry.batch)
+        self._report.restart()
+        self._say(
+            Joined(
+                worker_id=self._worker_id,
+                generation=group.generation,
+                step=progress.steps,
+                done=float(progress.done),
+                work=float(self._epochs * progress.samples),
+                global_batch=progress.batch,
+                source=entry.source,
+                formed_s=entry.formed_s,
+                state_s=entry.state_s,
+            )
+        )
+
+    def _finish(self) -> None:
+        """All the work is done: the last checkpoint, the last word, and nobody goes before it is said."""
+        while True:
+            progress, group = self._progress, self._members.group
+            if group.rank == 0:
+                self._saver.save(self._state.tree(progress), progress, group.world)
+                loss = self._readings.numbers[LOSS]
+                self._say(
+                    Finished(worker_id=self._worker_id, step=progress.steps, done=float(progress.done), loss=loss)
+                )
+            if group.world == 1:
+                return
+            try:
+                with talking():
+                    dist.barrier()
+            except Broken as error:
+                if group.rank == 0 or self._line is None:
+                    return
+                self._settle_in(self._members.recover(str(error)))
+            else:
+                return
+
+    def _say(self, message: Message) -> None:
+        if self._line is not None:
+            self._line.say(message)
+
+    def _refuse_other_updates(self, *_: Any) -> None:
+        if not self._updating:
+            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In place of zero_grad."""

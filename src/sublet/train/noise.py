@@ -1,0 +1,84 @@
+"""The gradient noise scale, and what it says about batch and learning rate.
+
+A gradient over b samples has the expected squared norm |G|^2 + S / b. From the norms over a small and a large number of
+samples follow |G|^2 and S, and the noise scale S / |G|^2: the batch, in samples, beyond which more samples per step
+begin to be wasted (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1). Both are
+smoothed before they are divided, because single figures are noisy and may be negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+
+__all__ = ["BatchRange", "Noise"]
+
+KEPT = 0.95  # of the average at each measurement: about twenty of them count
+ENOUGH = 10  # measurements before anything is concluded
+EAGERNESS = 1.25  # the batch changes only if it grows by this much, so that it does not change all the time
+AT_ONCE = 2.0  # and by at most this much
+
+
+@dataclass(slots=True, kw_only=True)
+class Noise:
+    """Two averages, and how many measurements are in them."""
+
+    signal: float = 0.0  # |G|^2
+    scatter: float = 0.0  # S
+    count: int = 0
+
+    def add(self, small: float, small_inverse: float, large: float, batch: int) -> None:
+        """Squared norms: mean of small gradients (mean 1 / samples: `small_inverse`), and that of the whole batch."""
+        spread = small_inverse - 1.0 / batch
+        if spread <= 0.0:
+            return
+        scatter = (small - large) / spread
+        signal = large - scatter / batch
+        kept = min(KEPT, self.count / (self.count + 1.0))  # a plain mean until there are enough
+        self.signal = kept * self.signal + (1.0 - kept) * signal
+        self.scatter = kept * self.scatter + (1.0 - kept) * scatter
+        self.count += 1
+
+    @property
+    def scale(self) -> float | None:
+        """In samples; None while it cannot be told."""
+        if self.count < ENOUGH or self.signal <= 0.0 or self.scatter < 0.0:
+            return None
+        return self.scatter / self.signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """An adaptive batch: from `low` to `high`, with the learning rate that the user chose for `initial`."""
+
+    initial: int
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        whole("batch_range", self.low, 1)
+        if not self.low <= self.initial <= self.high:
+            raise InvalidValue("batch_range", (self.low, self.high), f"around global_batch = {self.initial}")
+
+    def clamped(self, batch: float) -> int:
+        """The batch, or what is nearest to it in the range."""
+        return int(min(max(batch, self.low), self.high))
+
+    def grown(self, batch: int, scale: float | None) -> int:
+        """The next batch: towards the noise scale, never smaller."""
+        if scale is None:
+            return batch
+        target = self.clamped(min(scale, AT_ONCE * batch))
+        return target if target >= EAGERNESS * batch else batch
+
+    def gain(self, batch: int, scale: float | None) -> float:
+        """How many steps at the initial batch one step at `batch` is worth: between 1 and batch / initial.
+
+        That of AdaScale (Johnson et al. 2020): for SGD the learning rate is multiplied by it, for Adam and its kin by
+        its square root.
+        """
+        if scale is None or batch == self.initial:
+            return 1.0
+        return (scale / self.initial + 1.0) / (scale / batch + 1.0)

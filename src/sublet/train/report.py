@@ -1,0 +1,59 @@
+"""What rank 0 tells the controller while it trains: a few times a second, means since the last time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sublet.wire.messages import Stepped
+
+if TYPE_CHECKING:
+    from sublet.train.loop import Session
+
+__all__ = ["Report"]
+
+EVERY_S = 0.2
+
+
+class Report:
+    """Counts steps and says what they took."""
+
+    def __init__(self, worker_id: str, say: Callable[[Stepped], None]) -> None:
+        self._worker_id, self._say = worker_id, say
+        self.restart()
+
+    def restart(self) -> None:
+        """A new group: times of the old one are not its own."""
+        self._since_s = time.perf_counter()
+        self._steps, self._comm_s = 0, 0.0
+
+    def count(self, comm_s: float) -> None:
+        """A step was applied."""
+        self._steps += 1
+        self._comm_s += comm_s
+
+    def tick(self, session: Session) -> None:
+        """Say something if it is time and there is something to say."""
+        now_s = time.perf_counter()
+        if now_s - self._since_s < EVERY_S or not self._steps:
+            return
+        saver = session._saver  # noqa: SLF001 - a part of the session
+        self._say(
+            Stepped(
+                worker_id=self._worker_id,
+                generation=session.generation,
+                step=session.steps,
+                done=float(session.samples_done),
+                epoch=session.epoch,
+                loss=session.loss,
+                step_s=(now_s - self._since_s - saver.blocked_s) / self._steps,
+                comm_s=self._comm_s / self._steps,
+                saved_s=saver.blocked_s,
+                global_batch=session.global_batch,
+                local_batch=-(-session.global_batch // session.world),
+                noise=session.noise,
+            )
+        )
+        saver.blocked_s = 0.0
+        self.restart()

@@ -1,0 +1,96 @@
+"""Which samples a step takes, and which of them are this worker's.
+
+The order of an epoch is a permutation that follows from (seed, epoch) alone. A step takes the next samples of it, and
+rank r of W takes its contiguous share. So the only state is how far into the epoch we are, and after any change of
+width every sample is still seen exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from sublet.errors import InvalidValue
+
+__all__ = ["Piece", "Samples", "mixed"]
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One micro-batch of a worker's share."""
+
+    start: int  # in the order of the epoch
+    count: int
+    first: bool
+    last: bool
+
+
+class Samples:
+    """A map-style dataset in the order of each epoch."""
+
+    def __init__(self, dataset: Any, seed: int, collate: Collate | None, device: torch.device | None) -> None:
+        for method in ("__len__", "__getitem__"):
+            if not hasattr(dataset, method):
+                raise InvalidValue("dataset", type(dataset).__name__, f"a map-style dataset, with {method}")
+        if len(dataset) < 1:
+            raise InvalidValue("dataset", len(dataset), "at least one sample long")
+        self.count = len(dataset)
+        self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
+        self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """Indices of all samples in the order of this epoch."""
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mixed(self._seed, epoch))
+            self._epoch, self._order = epoch, torch.randperm(self.count, generator=generator)
+        return self._order
+
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+        """The micro-batches of one rank for a step of `size` samples from `offset`; none if its share is empty."""
+        low, high = offset + rank * size // world, offset + (rank + 1) * size // world
+        share = high - low
+        if not share:
+            return
+        parts = -(-share // (micro_batch or share))
+        for part in range(parts):
+            start, end = low + part * share // parts, low + (part + 1) * share // parts
+            yield Piece(start=start, count=end - start, first=part == 0, last=part == parts - 1)
+
+    def load(self, epoch: int, piece: Piece) -> Any:
+        """The samples of a micro-batch, collated."""
+        indices = self.order(epoch)[piece.start : piece.start + piece.count]
+        if self._whole:
+            batch: Any = [tensor[indices] for tensor in self._dataset.tensors]
+        elif hasattr(self._dataset, "__getitems__"):
+            batch = self._collate(self._dataset.__getitems__(indices.tolist()))
+        else:
+            batch = self._collate([self._dataset[index] for index in indices.tolist()])
+        return batch if self._device is None else _moved(batch, self._device)
+
+
+def mixed(*numbers: int) -> int:
+    """One seed from several numbers; far apart even where the numbers are close (after SplitMix64's finaliser)."""
+    seed = 0
+    for number in numbers:
+        seed = (seed ^ (number & (2**64 - 1))) + 0x9E3779B97F4A7C15 & 2**64 - 1
+        seed = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 & 2**64 - 1
+        seed = (seed ^ seed >> 27) * 0x94D049BB133111EB & 2**64 - 1
+        seed ^= seed >> 31
+    return seed >> 1  # torch takes 63 bits everywhere
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return [_moved(value, device) for value in batch]
+    return batch

@@ -1,0 +1,125 @@
+"""When checkpoints are written, and what is said about them. A checkpoint that fails never stops training."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import SubletError
+from sublet.train.checkpoint import Checkpoints, Loaded, Pending
+from sublet.train.checkpoint_commit import announced
+from sublet.train.state import Progress
+from sublet.wire.messages import Saved
+
+__all__ = ["Saver"]
+
+EVERY_S = 600.0  # without a controller, which knows better
+KEEP = 3
+
+
+class Saver:
+    """The checkpoints of this run; `directory` None = there are none."""
+
+    def __init__(self, directory: Path | None, writer: str, tell: Callable[[Saved], None]) -> None:
+        self.directory, self._writer, self._tell = directory, writer, tell
+        self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
+        self.blocked_s = 0.0  # since somebody asked last
+        self._checkpoints: Checkpoints | None = None
+        self._pending: Pending | None = None
+        self._done = 0  # samples, of the pending one
+        self._committed = -1  # step
+        self._next_s = time.monotonic() + self.every_s
+
+    def opened(self, generation: int | None) -> None:
+        """This worker writes from now on; None = nobody counts generations."""
+        if self.directory is None:
+            return
+        if generation is None:
+            generation = announced(self.directory)
+        if self._checkpoints is None:
+            keep = int(os.environ.get("SUBLET_CHECKPOINT_KEEP", KEEP))
+            self._checkpoints = Checkpoints(self.directory, keep=keep, writer=self._writer, generation=generation)
+            return
+        try:
+            self._checkpoints.advance(generation)
+        except SubletError as error:
+            _complain(error)
+
+    def newest(self) -> Loaded | None:
+        """What to start from."""
+        if self._checkpoints is None:
+            return None
+        loaded = self._checkpoints.newest()
+        for path, why in self._checkpoints.skipped:
+            print(f"sublet: {path} is damaged ({why}) and was passed over", file=sys.stderr)  # noqa: T201
+        if loaded is not None:
+            self._committed = loaded.step
+        return loaded
+
+    def tick(self, now_s: float, asked: bool, tree: Callable[[], dict[str, Any]], progress: Progress) -> None:  # noqa: FBT001
+        """At a step boundary of the writer: tell what has been committed, begin what is due."""
+        if self._checkpoints is None:
+            return
+        if self._pending is not None and self._pending.done:
+            self._settle()
+        if (asked or now_s >= self._next_s) and self._pending is None:
+            self._begin(tree(), progress)
+
+    def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
+        """Now, and wait until it is committed, unless this step is already."""
+        if self._checkpoints is None:
+            return
+        if self._pending is not None:
+            self._settle()
+        if self._committed != progress.steps:
+            self._begin(tree, progress, world=world)
+            self._settle()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self._checkpoints is not None:
+            if self._pending is not None:
+                self._settle()
+            self._checkpoints.close()
+            self._checkpoints = None
+
+    def _begin(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
+        assert self._checkpoints is not None  # noqa: S101 - the callers have looked
+        self._next_s = time.monotonic() + self.every_s
+        meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
+        try:
+            self._pending = self._checkpoints.save(progress.steps, tree, meta)
+        except SubletError as error:
+            _complain(error)
+            return
+        self._done = progress.done
+        self.blocked_s += self._pending.blocked_s
+
+    def _settle(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            pending.wait()
+        except SubletError as error:
+            _complain(error)
+            return
+        self._committed = pending.step
+        self._tell(
+            Saved(
+                worker_id=self._writer,
+                step=pending.step,
+                done=float(self._done),
+                seconds=pending.seconds,
+                blocked_s=pending.blocked_s,
+                size_bytes=pending.size_bytes,
+            )
+        )
+
+
+def _complain(error: SubletError) -> None:
+    print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,157 @@
+"""All that training has come to, how it is written down and how it is handed to another worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from sublet.errors import BadInput
+from sublet.train.checkpoint_snapshot import HostCopy, Tree, state_from
+from sublet.train.noise import Noise
+from sublet.train.samples import mixed
+
+__all__ = ["Progress", "State", "receive", "send"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far training is: `steps` in all, `offset` samples into `epoch`."""
+
+    samples: int  # in an epoch
+    batch: int
+    steps: int = 0
+    epoch: int = 0
+    offset: int = 0
+    scheduled: int = 0  # steps of the schedulers
+    noise: Noise = field(default_factory=Noise)
+
+    @property
+    def done(self) -> int:
+        """Samples behind us."""
+        return self.epoch * self.samples + self.offset
+
+    @property
+    def size(self) -> int:
+        """Samples of the next step: the last of an epoch may be smaller."""
+        return min(self.batch, self.samples - self.offset)
+
+    def advance(self) -> None:
+        """A step has been applied."""
+        self.offset += self.size
+        self.steps += 1
+        if self.offset >= self.samples:
+            self.epoch, self.offset = self.epoch + 1, 0
+
+
+class State:
+    """What a checkpoint holds and a newcomer receives."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any], extra: Any, seed: int
+    ) -> None:
+        self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
+
+    def tree(self, progress: Progress) -> dict[str, Any]:
+        """References to everything, not copies."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "extra": None if self.extra is None else self.extra.state_dict(),
+            "progress": asdict(progress),
+            "random": _random_state(),
+        }
+
+    def restore(self, tree: Mapping[str, Any], progress: Progress, *, same_dice: bool, rank: int = 0) -> None:
+        """Take over a state; the random numbers too if this worker carries on where the one that saved was."""
+        facts = dict(tree["progress"])
+        noise = Noise(**facts.pop("noise"))
+        if facts["samples"] != progress.samples:
+            hint = "train with the dataset of the checkpoint, or give a new checkpoint directory"
+            raise BadInput(
+                "checkpoint", f"of {facts['samples']} samples, the dataset has {progress.samples}", hint=hint
+            )
+        self.model.load_state_dict(tree["model"])
+        self.optimizer.load_state_dict(tree["optimizer"])
+        for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        if self.extra is not None:
+            self.extra.load_state_dict(tree["extra"])
+        for name, value in facts.items():
+            setattr(progress, name, value)
+        progress.noise = noise
+        if same_dice:
+            _restore_random(tree["random"])
+        else:
+            self.reseed(progress.steps, rank)
+
+    def reseed(self, steps: int, rank: int) -> None:
+        """Random numbers of a newcomer: from (seed, steps, rank), so that no two ranks draw the same."""
+        seed = mixed(self.seed, steps, rank)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, because users' code may draw from it
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Running means and the like, in which ranks drift apart."""
+        return dict(self.model.named_buffers())
+
+
+def send(state: Mapping[str, Any], ranks: Sequence[int]) -> None:
+    """Hand a state to these members of the group."""
+    snapshot = HostCopy().take(state)
+    text = bytearray(snapshot.tree.to_json())
+    for rank in ranks:
+        dist.send(torch.tensor([len(text)]), rank)
+        dist.send(torch.frombuffer(text, dtype=torch.uint8), rank)
+        for segment in snapshot.segments:
+            if len(segment):
+                dist.send(torch.frombuffer(segment, dtype=torch.uint8), rank)
+
+
+def receive(rank: int) -> Any:
+    """The state that this member of the group sends; nothing of ours is touched before all of it is here."""
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, rank)
+    text = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(text, rank)
+    tree = Tree.from_json(text.numpy().tobytes())
+    sizes: dict[int, int] = {}
+    for place in tree.places:
+        sizes[place.segment] = max(sizes.get(place.segment, 0), place.start + place.size)
+    memory = {}
+    for segment in sorted(sizes):
+        memory[segment] = torch.empty(sizes[segment], dtype=torch.uint8)
+        if sizes[segment]:
+            dist.recv(memory[segment], rank)
+    tensors = [place.seen_in(memory[place.segment][place.start : place.start + place.size]) for place in tree.places]
+    return state_from(tree.root, tensors)
+
+
+def _random_state() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
+    found: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": [version, torch.tensor(words), gauss],
+        "numpy": [torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(cached)],
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def _restore_random(found: Mapping[str, Any]) -> None:
+    torch.set_rng_state(found["torch"].cpu())
+    version, words, gauss = found["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    keys, position, has_gauss, cached = found["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    if "cuda" in found and torch.cuda.is_available():
+        torch.cuda.set_rng_state(found["cuda"].cpu())
