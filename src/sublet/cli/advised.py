@@ -118,19 +118,21 @@ def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindErro
 
 
 def _kept(best: Choice) -> str:
-    """Where checkpoints are kept."""
+    """Where checkpoints are kept, and what happens after a loss."""
     from sublet.planning.advise_keep import KEEPERS
 
     if best.keeper == "nothing":
         return "nodes on demand are not reclaimed: no time for checkpoints is counted"
-    return KEEPERS[best.keeper] + (f", every {best.checkpoint_every_s:,.0f} s" if best.reclaims > 0 else "")
+    said = f"keep checkpoints {KEEPERS[best.keeper]}"
+    if best.reclaims > 0:
+        after = "go on with the nodes that are left" if best.goes_on else "wait for new nodes"
+        said += f", one every {best.checkpoint_every_s:,.0f} s; after a loss {after}"
+    return said + (f"; traffic between zones costs USD {best.traffic_usd:,.2f}" if best.traffic_usd else "")
 
 
 def _shown(advice: Advice, top: int) -> list[Choice]:
     """The choice itself and points spread over the frontier, cheapest first."""
     points = list(advice.frontier)
-    if advice.best not in points:
-        points = sorted([*points, advice.best], key=lambda each: each.usd)
     if len(points) <= top:
         return points
     step = (len(points) - 1) / max(top - 1, 1)
@@ -181,7 +183,10 @@ def _elsewhere(advice: Advice) -> list[str]:
     """What the same nodes would do with checkpoints elsewhere."""
     from sublet.planning.advise_keep import KEEPERS
 
-    return [f"instead {KEEPERS[each.keeper]}: {each.hours:,.2f} h, USD {each.usd:,.2f}" for each in advice.beside]
+    return [
+        f"with checkpoints {KEEPERS[each.keeper]} instead: {each.hours:,.2f} h, USD {each.usd:,.2f}"
+        for each in advice.beside
+    ]
 
 
 def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], newest: str) -> list[str]:
@@ -196,7 +201,7 @@ def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], ne
         f"a checkpoint has {ask.profile.state_bytes / 1024**3:,.2f} GiB; intervals are those of Young and Daly",
         "networks are as the clouds document them, else guessed from the number of GPUs of a node",
     ]
-    spot = {(each.offer.cloud, each.offer.gpu) for each in advice.frontier if each.keeper != "nothing"}
+    spot = {(each.offer.cloud, each.offer.gpu) for each in advice.frontier if each.spots}
     kinds: dict[Reclaims, list[str]] = {}
     for cloud, gpu in sorted(spot):
         kinds.setdefault(reclaims_of(cloud, gpu), []).append(f"{gpu} on {cloud}")
@@ -263,11 +268,15 @@ def _json_from_choice(choice: Choice) -> dict[str, Any]:
     every_s = choice.checkpoint_every_s
     return {
         "offer": choice.offer.id,
-        "spot_offer": choice.spot.id if choice.spot else None,
+        "spot_offers": [spot.id for spot in choice.spots],
         "gpu": choice.offer.gpu,
         "nodes": choice.nodes,
+        "nodes_on_demand": choice.steady,
         "gpus": choice.gpus,
-        "market": "on-demand" if choice.keeper == "nothing" else "mixed" if choice.spot else "spot",
+        "market": choice.market,
+        "zones": max(len(choice.spots), 1),
+        "one_zone_at_a_time": choice.together or len(choice.spots) < 2,  # noqa: PLR2004 - several
+        "after_a_loss": ("go on" if choice.goes_on else "wait") if choice.reclaims > 0 else None,
         "checkpoints": choice.keeper,
         "checkpoint_every_s": every_s if every_s < float("inf") else None,
         "checkpoint_write_s": choice.checkpoint_write_s,
@@ -276,6 +285,7 @@ def _json_from_choice(choice: Choice) -> dict[str, Any]:
         "risk": choice.risk,
         "usd": choice.usd,
         "usd_per_h": choice.usd_per_h,
+        "traffic_usd": choice.traffic_usd,
         "samples_per_s": choice.rate,
         "reclaims": choice.reclaims,
         "lost_share": choice.lost_share,

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -15,16 +15,27 @@ from typer.main import get_command
 
 from sublet import __version__
 from sublet.cli.advise import advise
+from sublet.cli.budget import budget_app
 from sublet.cli.compare import compare
+from sublet.cli.cost import cost
+from sublet.cli.demo import demo
+from sublet.cli.events import events
+from sublet.cli.explain import explain
 from sublet.cli.forecast import forecast
+from sublet.cli.jobs import cancel, pause, ps, resume, scale
+from sublet.cli.logs import logs
 from sublet.cli.offers import offers
 from sublet.cli.plan import plan
 from sublet.cli.policies import policies
 from sublet.cli.profiles import profiles
+from sublet.cli.replay import replay
+from sublet.cli.schema import schema
 from sublet.cli.simulate import simulate
 from sublet.cli.spot import spot
 from sublet.cli.study import study
+from sublet.cli.submit import run_job, submit
 from sublet.cli.traces import traces
+from sublet.cli.up import down, up
 from sublet.cli.workloads import workloads
 from sublet.errors import SubletError
 
@@ -40,8 +51,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (simulate, compare, plan, advise, forecast, spot, study, workloads, profiles, offers, traces, policies):
+LIVE: tuple[Callable[..., None], ...] = (
+    *(demo, up, down, submit, ps, logs, cancel, pause, resume, scale, events, cost, explain, replay, schema),
+)
+ON_PAPER: tuple[Callable[..., None], ...] = (
+    *(simulate, compare, plan, advise, forecast, spot, study, workloads, profiles, offers, traces, policies),
+)
+for verb in LIVE + ON_PAPER:
     app.command()(verb)
+app.command("run")(run_job)
+app.add_typer(budget_app, name="budget")
+for alias in ("status", "queue"):  # what others call it
+    app.command(alias, hidden=True)(ps)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,8 +17,10 @@ __all__ = [
     "FirstJobs",
     "Forecast",
     "Gpus",
+    "JobRef",
     "Json",
     "MarketTrace",
+    "MaybeJobRef",
     "NoticeS",
     "Offers",
     "Output",
@@ -87,6 +89,17 @@ def _complete_trace(incomplete: str) -> list[str]:
     from sublet.market.traces import TRACES
 
     return _starting(incomplete, list(TRACES))
+
+
+def _complete_job(incomplete: str) -> list[str]:
+    from sublet.api.client import connect
+    from sublet.errors import SubletError
+
+    try:
+        jobs = connect().get("/v1/jobs")["jobs"]
+    except SubletError:
+        return []  # no controller, no names
+    return _starting(incomplete, [text for job in jobs for text in (job["name"], job["id"])])
 
 
 # ---------------------------------------------------------------------- what to run
@@ -190,6 +203,16 @@ ReleaseS = Annotated[float, typer.Option(metavar="S", help="From giving a node b
 NoticeS = Annotated[float, typer.Option(metavar="S", help="Warning before a spot node is taken; 0 = none.")]
 PlanningS = Annotated[float, typer.Option(metavar="S", help="How long the policy thinks.")]
 RoundS = Annotated[float, typer.Option(metavar="S", help="Plan only at multiples of this; 0 = at every event.")]
+
+# ---------------------------------------------------------------------- which job of the controller
+
+JobRef = Annotated[
+    str, typer.Argument(metavar="JOB", help="Its name, its id, or the beginning of it.", autocompletion=_complete_job)
+]
+MaybeJobRef = Annotated[
+    str | None,
+    typer.Argument(metavar="[JOB]", help="Its name, its id, or the beginning of it.", autocompletion=_complete_job),
+]
 
 # ---------------------------------------------------------------------- how to answer
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.forecast import Meaning, Means, TraceName
+from sublet.cli import spot_more as more
+from sublet.cli.forecast import TRACE, Means
 from sublet.cli.show import command_line, print_json, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.planning.liveput import SpotPolicy
+    from sublet.planning.liveput_deadline import Punctual
     from sublet.planning.liveput_job import SpotJob
+    from sublet.planning.liveput_record import Record
+    from sublet.sim.one_job import Ride
     from sublet.sim.report.spot import SpotRides
 
 __all__ = ["spot"]
@@ -23,6 +27,8 @@ POLICIES = ("liveput", "parcae", "greedy-live", "checkpoint-restart", "bamboo", 
 USUAL = ",".join(POLICIES[:6])
 MOST_INSTANCES = 32  # speeds were measured on clusters of up to so many
 DEFAULT_USD_PER_H = "0.918"  # p3.2xlarge, spot, in the public price traces
+DEFAULT_ON_DEMAND_USD_PER_H = "3.06"  # the same on demand, in Bamboo's simulator
+ON_TIME = "on-time"  # the ride with a deadline
 MEASURED_ON = "V100"
 
 
@@ -39,7 +45,7 @@ def _complete_policies(incomplete: str) -> list[str]:
 
 def spot(  # noqa: PLR0913 - one argument per option
     context: typer.Context,
-    trace: TraceName,
+    traces: Annotated[list[str], TRACE],
     model: Annotated[
         str,
         typer.Option(
@@ -62,10 +68,26 @@ def spot(  # noqa: PLR0913 - one argument per option
         ),
     ] = None,
     price: Annotated[str, typer.Option(metavar="USD/H", help="Rent of an instance.")] = DEFAULT_USD_PER_H,
+    notice: Annotated[
+        float, typer.Option(metavar="S", help="Losses are announced so many seconds ahead; liveput prepares for them.")
+    ] = 0.0,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="8h", help="Finish --samples by then: on demand where spot is too slow.")
+    ] = None,
+    samples: Annotated[float | None, typer.Option(metavar="N", help="How many by the --deadline.")] = None,
+    on_demand: Annotated[
+        str, typer.Option(metavar="USD/H", help="Rent of an instance on demand, for a --deadline.")
+    ] = DEFAULT_ON_DEMAND_USD_PER_H,
+    frontier: Annotated[
+        bool, typer.Option("--frontier", help="Also liveput from the cheapest to the fastest, by value of a sample.")
+    ] = False,
+    by_zone: Annotated[
+        bool, typer.Option("--by-zone", help="Choose zones together with the grid; several traces mean the same.")
+    ] = False,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Use this zone only, not all together.")] = None,
     most: Annotated[int, typer.Option(metavar="N", help="Take at most N instances.")] = MOST_INSTANCES,
     hours: Annotated[float | None, typer.Option(metavar="H", help="Ride only the first H hours.")] = None,
-    polarity: Means = Meaning.AVAILABILITY,
+    polarity: Means = None,
     report: opt.Report = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -73,6 +95,7 @@ def spot(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Samples, dollars, migrations and suspended time of one large job on preemptible instances, policy by policy."""
     from sublet.market.traces import load_trace
+    from sublet.planning.liveput_record import Record
     from sublet.sim.one_job import ride
     from sublet.sim.report.folder import prepare_folder
     from sublet.sim.report.spot import SpotRides, rows_from_rides, write_spot_report
@@ -81,18 +104,38 @@ def spot(  # noqa: PLR0913 - one argument per option
     usd_per_h = _dollars("--price", price, least=0.0)
     usd_per_sample = None if value is None else _dollars("--value", value)
     job = _job(model)
-    market = load_trace(trace, polarity=polarity.value)
+    markets = [load_trace(trace, polarity=None if polarity is None else polarity.value) for trace in traces]
+    od_usd_per_h = _dollars("--on-demand", on_demand, least=usd_per_h)
+    plan = more.deadline_plan(deadline, samples, usd_per_h=usd_per_h, on_demand_usd_per_h=od_usd_per_h)
+    if by_zone or len(markets) > 1:
+        asked = {"--deadline": plan, "--frontier": frontier, "--value": value, "--zone": zone, "--notice": notice}
+        _alone({**asked, "--report": report})
+        more.spot_by_zone(
+            context, markets, model, usd_per_h=usd_per_h, hours=hours, as_json=opt.wants_json(output, json)
+        )
+        return
+    market = markets[0]
     capacity = _capacity(market, zone, most=most, hours=hours)
     if report is not None:
         prepare_folder(report)
-    by_name = _policies(job, market.name, capacity, usd_per_h=usd_per_h, usd_per_sample=usd_per_sample)
+    record = Record(capacity=capacity)
+    _within(plan, record)
+    by_name = _policies(job, market.name, capacity, usd_per_h=usd_per_h, usd_per_sample=usd_per_sample, notice_s=notice)
     rides = {}
     for each in names:
         if not quiet and sys.stderr.isatty():
             typer.echo(f"{each}, {len(capacity):,} minutes", err=True)
-        rides[each] = ride(job, by_name[each], capacity, usd_per_h=usd_per_h)
+        rides[each] = ride(job, by_name[each], record, notice_s=notice, usd_per_h=usd_per_h)
+    if plan is not None:
+        rides[ON_TIME] = ride(job, plan, record, usd_per_h=usd_per_h, on_demand_usd_per_h=od_usd_per_h)
+    if frontier:
+        rides |= more.frontier_rides(job, record, usd_per_h=usd_per_h, notice_s=notice)
     found = SpotRides(job=job, trace=market.name, capacity=capacity, rides=rides, usd_per_sample=usd_per_sample)
     notes = _notes(found, market, usd_per_h=usd_per_h, zone=zone, most=most)
+    if notice:
+        notes.append(f"losses are announced {notice:g} s ahead; liveput and oracle prepare for them, the others do not")
+    if plan is not None:
+        notes.append(_on_time(plan, rides[ON_TIME], od_usd_per_h))
     facts = _json(command_line(context), found, usd_per_h, notes)
     if opt.wants_json(output, json):
         print_json(facts)
@@ -165,22 +208,55 @@ def _capacity(market: SpotTrace, zone: str | None, *, most: int, hours: float | 
     return tuple(min(each, most) for each in capacity)
 
 
+def _alone(asked: dict[str, object]) -> None:
+    """Zones go with no other question so far."""
+    from sublet.errors import InvalidValue
+
+    also = [name for name, given in asked.items() if given]
+    if also:
+        raise InvalidValue("--by-zone", True, f"without {', '.join(also)}")
+
+
+def _within(plan: Punctual | None, record: Record) -> None:
+    from sublet.errors import InvalidValue
+
+    if plan is not None and plan.within_s > record.span_s:
+        raise InvalidValue(
+            "--deadline", f"{plan.within_s / 3600:g}h", f"within the {record.span_s / 3600:.3g} h of the ride"
+        )
+
+
 # ---------------------------------------------------------------------- the rides
 
 
 def _policies(
-    job: SpotJob, name: str, capacity: tuple[int, ...], *, usd_per_h: float, usd_per_sample: float | None
+    job: SpotJob,
+    name: str,
+    capacity: tuple[int, ...],
+    *,
+    usd_per_h: float,
+    usd_per_sample: float | None,
+    notice_s: float,
 ) -> dict[str, SpotPolicy]:
     """Everyone, by a name without commas."""
     from sublet.planning.liveput_job import Money
     from sublet.planning.liveput_ours import Liveput
     from sublet.studies.liveput import Part, policies
 
-    known = policies(job, Part(name=name, capacity=capacity, before=()))
+    known = policies(job, Part(name=name, capacity=capacity, before=()), notice_s=notice_s)
     by_name: dict[str, SpotPolicy] = {key.replace(", ", "-"): policy for key, policy in known.items()}
     if usd_per_sample is not None:
         by_name["liveput"] = Liveput(money=Money(usd_per_sample=usd_per_sample, usd_per_h=usd_per_h))
     return by_name
+
+
+def _on_time(plan: Punctual, done: Ride, od_usd_per_h: float) -> str:
+    """Whether it was, and what on demand had to do with it."""
+    ended = "on time" if done.samples >= plan.samples else f"only {done.samples / plan.samples:.1%} done: too late"
+    return (
+        f"{ON_TIME}: {plan.samples:,.0f} samples within {plan.within_s / 3600:g} h, {ended}, with"
+        f" {done.on_demand_h:,.1f} instance-hours on demand at USD {od_usd_per_h:g}"
+    )
 
 
 def _least_usd(job: SpotJob, usd_per_h: float) -> float:
@@ -199,11 +275,12 @@ def _notes(found: SpotRides, market: SpotTrace, *, usd_per_h: float, zone: str |
     if found.usd_per_sample is not None and "liveput" in found.rides:
         paid += f", but by liveput only while it earns USD {found.usd_per_sample:g} a sample"
     notes = [
-        f"{where}, at most {most} instances, decided once a minute; migrations include repairs of the same grid",
+        f"{where}, at most {most} instances, parcae decides once a minute; migrations include repairs of the same grid",
         f"{paid}; {least}",
         f"speeds and costs of migration are Parcae's, of p3.2xlarge ({MEASURED_ON})"
         + (f"; the trace is of {market.gpu}" if market.gpu not in ("", MEASURED_ON) else ""),
     ]
+    notes.extend(market.notes)
     if max(found.capacity) < job.least:
         notes.append(f"{job.name} needs {job.least} instances, and there were never more than {max(found.capacity)}")
     if {"oracle", "ideal", "parcae-truth"} & set(found.rides):
@@ -229,6 +306,7 @@ def _json(command: str, found: SpotRides, usd_per_h: float, notes: list[str]) ->
                 "samples_per_usd": ride.samples_per_usd,
                 "migrations": ride.changes,
                 "suspended_s": ride.suspended_s,
+                "on_demand_h": ride.on_demand_h,
                 "net_usd": found.net_usd(ride),
             }
             for name, ride in found.rides.items()

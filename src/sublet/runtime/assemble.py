@@ -24,11 +24,11 @@ from sublet.runtime.controller import Controller
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.front import FrontDesk
 from sublet.runtime.providers.local import LocalProvider
-from sublet.runtime.providers.local_market import MarketChange, Strike
+from sublet.runtime.providers.local_market import Strike
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["controller_from"]
+__all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "strike_from"]
 
 PRICED_LIKE = "aws:g4dn.xlarge"  # a node of the box costs what this one costs: one T4, 4 vCPU
 NODES_IN_THE_BOX = 4  # at once, unless the user says otherwise
@@ -45,12 +45,12 @@ def controller_from(settings: Settings) -> FrontDesk:
     store = Store(state_dir / "log.sqlite")
     clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
     traces = [load_trace(name, repeat=True) for name in settings.market]
-    offers = _offers_in_the_box(settings, traces)
+    offers = offers_in_the_box(settings, traces)
     provider = LocalProvider(
         state_dir=state_dir,
         clock=clock,
         offers=offers,
-        market=_market(settings, traces, offers),
+        market=market_in_the_box(settings, traces, offers),
         script=[strike_from(text) for text in settings.strikes],
         notice_s=settings.notice_s,
         boot_s=settings.boot_s,
@@ -66,7 +66,7 @@ def controller_from(settings: Settings) -> FrontDesk:
         engine=LocalEngine(f"unix:{state_dir / 'agents.sock'}", lease_s=settings.lease_s),
         policy=cast(Policy, policy),
         clock=clock,
-        budget=_budget(settings),
+        budget=budget_from(settings),
         limits={offer.id: Limit(max_nodes=most) for offer in offers},
     )
     return FrontDesk(controller, settings)
@@ -104,7 +104,8 @@ def _time_so_far(store: Store, speedup: float) -> float:
     return max(store.last_s(), passed_s)
 
 
-def _offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:
+def offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:
+    """A spot and an on-demand node, priced like a real one."""
     catalogue = load_catalogue()
     wind_down_s = (WIND_DOWN_WALL_S + settings.lease_s / 3) * settings.speedup
     hazards = [trace_hazard(trace).pooled.per_h or 0.0 for trace in traces]
@@ -118,6 +119,7 @@ def _offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple
                 gpus_per_node=settings.slots_per_node,
                 market=market,
                 price=Price(like.price.micro_usd_per_h * settings.slots_per_node),
+                cap=Price(like.price.micro_usd_per_h * settings.slots_per_node),  # nobody raises it
                 cloud="local",
                 hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,
                 boot_s=settings.boot_s,
@@ -127,23 +129,28 @@ def _offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple
     return tuple(offers)
 
 
-def _market(settings: Settings, traces: Sequence[SpotTrace], offers: Sequence[Offer]) -> Iterator[MarketChange]:
-    """Supply of the spot offer: what all zones of all traces have together."""
+def market_in_the_box(
+    settings: Settings, traces: Sequence[SpotTrace], offers: Sequence[Offer]
+) -> Iterator[AvailabilityChanged]:
+    """Supply of the spot offer: our share of what all zones of the first trace have together."""
     spot = next(offer for offer in offers if offer.market is Market.SPOT)
     start_s = settings.market_start_s
     for trace in traces[:1]:
         have: dict[str, int] = {}
-        began = False
+        told = None
         for t_s, zone, available in trace.events(0.0, math.inf):
+            if t_s > start_s and told is None:
+                told = int(sum(have.values()) * settings.market_share)
+                yield AvailabilityChanged(0.0, spot.id, told)
             have[zone] = available
-            if t_s >= start_s:
-                began = True
-                yield AvailabilityChanged(t_s - start_s, spot.id, sum(have.values()))
-        if not began and have:
-            yield AvailabilityChanged(0.0, spot.id, sum(have.values()))
+            nodes = int(sum(have.values()) * settings.market_share)
+            if t_s > start_s and nodes != told:
+                told = nodes
+                yield AvailabilityChanged(t_s - start_s, spot.id, nodes)
 
 
-def _budget(settings: Settings) -> Budget:
+def budget_from(settings: Settings) -> Budget:
+    """What may be spent."""
     return Budget(
         burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
         average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),

@@ -15,7 +15,7 @@ __all__ = ["JobRecord", "kernel_job"]
 
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
-WORTH_TELLING = 0.1  # relative change of a rate that is worth a new plan
+WORTH_TELLING = 0.25  # relative change of a rate that is worth a new plan
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class JobRecord:
     steps_made: int = 0  # the redone ones too
     checkpoint_step: int | None = None
     write_s: float = 0.0  # wall, of the last checkpoint
+    every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
     grains_redone: int = 0  # as the bill has them; the log does not tell
     grains_checkpoint: int = 0
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
@@ -118,7 +119,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         min_gpus=spec.min_workers,
         max_gpus=spec.max_workers,
         restart_s=pause_s * speedup,
-        checkpoint_write_s=record.write_s * speedup,
+        checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         model=spec.name,

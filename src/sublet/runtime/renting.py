@@ -61,7 +61,11 @@ class Renting:
                 return
             except RentFailed as error:
                 self._hub.gauges.count_call("rent", "refused")
-                self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, error.why))
+                node = self._hub.kernel.cluster.nodes.get(node_id)
+                if node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED):
+                    self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id))  # its agent was quicker than the no
+                else:
+                    self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
                 self._hub.gauges.count_call("rent", "error")

@@ -32,6 +32,7 @@ class Settings:
     speedup: float = 1.0  # cloud seconds per wall second
     market: tuple[str, ...] = ()  # spot traces to replay, by name or path; () = a steady market
     market_start_s: float = 0.0  # where in the trace to begin
+    market_share: float = 1.0  # of the trace's nodes, how many can be had here; others have the rest
     notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
     strikes: tuple[str, ...] = ()  # scripted losses, "AT_S:notice|kill|restore:NODES", on top of the market
     boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
@@ -51,6 +52,7 @@ class Settings:
         positive("speedup", self.speedup)
         positive("lease_s", self.lease_s)
         at_least("market_start_s", self.market_start_s, 0.0)
+        positive("market_share", self.market_share)
         at_least("notice_s", self.notice_s, 0.0)
         at_least("boot_s", self.boot_s, 0.0)
         if self.most_nodes is not None:

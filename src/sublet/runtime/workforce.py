@@ -210,7 +210,7 @@ class Workforce:
             self._hub.change(record, paused="budget")
 
     def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
-        every_s = self._checkpoint_every_s(record)
+        every_s = record.every_s = self._checkpoint_every_s(record)
         left = self._hub.kernel.snapshot().left
         env = {
             "SUBLET_JOB_ID": record.id,

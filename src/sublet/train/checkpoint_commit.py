@@ -52,12 +52,12 @@ def committed_steps(directory: Path) -> list[int]:
 
 
 def announced(directory: Path) -> int:
-    """The highest generation that was announced; -1 if none."""
+    """The highest generation that was announced; 0, which fences off nobody, if none was."""
     try:
         names = [path.name for path in (directory / "fence").iterdir()]
-    except FileNotFoundError:
-        return -1
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def announce(directory: Path, generation: int) -> None:

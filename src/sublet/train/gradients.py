@@ -15,13 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["BROKEN", "CONTROLS", "INVERSE", "LOSS", "ORDERS", "SMALL", "Gradients"]
+from sublet.train.group import BROKEN, Group
+
+__all__ = ["CONTROLS", "INVERSE", "LOSS", "ORDERS", "SMALL", "Gradients"]
 
 BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
 # Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples.
 ORDERS, LOSS, SMALL, INVERSE = range(4)
 CONTROLS = 4
-BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
 
 
 class Bucket:
@@ -118,23 +119,25 @@ class Gradients:
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
-    def sum(self) -> None:
+    def sum(self, group: Group) -> None:
         """Send what is left (a parameter that took no part counts as zero) and wait; raises one of BROKEN."""
         self._armed = False
         while self._next < len(self.buckets):
             self._send()
         started_s = time.perf_counter()
-        self._settle()
+        self._settle(group)
         self.wait_s = time.perf_counter() - started_s
 
-    def give_up(self, hang_up: Callable[[], None]) -> None:
+    def give_up(self, group: Group) -> None:
         """Drop the step: end what is under way, so that nothing writes into the buckets any more."""
         self._armed = False
         for work in self._works:
-            hang_up()
+            group.hang_up()
             with contextlib.suppress(*BROKEN):
-                work.wait()
+                group.wait(work)
         self._works, self.failed = [], None
+        if group.stuck:
+            self.detach()  # and leave the buckets behind, in case it writes into them after all
         self.clear()
 
     def _own_control(self) -> None:
@@ -168,9 +171,9 @@ class Gradients:
         except BROKEN as error:
             self.failed = error
 
-    def _settle(self) -> None:
+    def _settle(self, group: Group) -> None:
         for work in self._works:
-            work.wait()
+            group.wait(work)
         if self.failed is not None:
             raise RuntimeError("the group is gone") from self.failed
         self._works = []

@@ -8,10 +8,13 @@ here and, because their connections end too, in all other members.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,11 +25,14 @@ import torch.distributed as dist
 from sublet.train.line import Line
 from sublet.wire.messages import Leading, Regroup
 
-__all__ = ["Group", "form"]
+__all__ = ["BROKEN", "Group"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 MEET_S = 300.0  # for the first member to open the store
 CONNECT = timedelta(seconds=0.5)  # then look whether it is still wanted, and try again
+SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still makes sense
+STUCK_S = 0.3  # from hanging up until a collective that has not noticed never will; the others take milliseconds
+BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
 DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -35,13 +41,62 @@ class Group:
 
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0) -> None:
         self.rank, self.world, self.generation = rank, world, generation
+        self.stuck = False  # something of it will never end
         self._store: Any = None
         self._gpu = False
         self._before = _sockets()
         self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
+        self._hung_up_s: float | None = None
+
+    def form(self, order: Regroup, line: Line, *, gpu: bool) -> None:
+        """Meet the others of the order and make the torch group; one of BROKEN if somebody goes away meanwhile."""
+        host = os.environ.get("SUBLET_HOST", "127.0.0.1")
+        if host == "127.0.0.1":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if order.rank == 0:
+            listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
+            port = listening.getsockname()[1]
+            self._store = _opened(host, port, listening.detach())
+            line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
+        else:
+            meet = line.meeting(order.generation, MEET_S)
+            self._store = _found(meet.host, meet.port, line)
+        self._gpu = gpu
+        on_error = sys.excepthook
+        self._in_a_thread(lambda: _make_torch_group(self._store, order, gpu=gpu))
+        sys.excepthook = on_error  # torch puts one more around it each time
+        self._mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
+
+    def wait(self, work: Any) -> None:
+        """Until the collective is over; one of BROKEN if it fails, or never ends after we have hung up.
+
+        Gloo can lose the news that a connection has ended: a message that it was about to answer when the answer
+        failed is not told of it, and its collective waits on. Seen about once in a hundred kills.
+        """
+        if self._gpu:
+            work.wait()  # waits on the stream alone
+            return
+        while True:
+            try:
+                work.wait(SLICE)
+                return
+            except RuntimeError as error:
+                if "timed out" not in str(error) or work.is_completed():
+                    raise
+                self._give_up_if_stuck()
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum over the members, in place."""
+        self.wait(dist.all_reduce(tensor, async_op=True))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """What `source` has, to all."""
+        self.wait(dist.broadcast(tensor, source, async_op=True))
 
     def hang_up(self) -> None:
         """End every connection of the group; any thread may call this, and more than once."""
+        if self._hung_up_s is None:
+            self._hung_up_s = time.monotonic()
         mine = self._mine
         if mine is None:
             mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
@@ -56,6 +111,8 @@ class Group:
     def close(self) -> None:
         """Leave the torch group and give back its sockets."""
         if dist.is_initialized():
+            if self.stuck:  # torch would wait for its threads: nobody may ever destroy it
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
             with contextlib.suppress(RuntimeError):  # of a group that broke
                 dist.destroy_process_group()
         # Torch counts groups and names the next by the count. One that could not be formed is counted and never
@@ -64,31 +121,39 @@ class Group:
         self._store = None
         self._mine = {}
 
+    def _in_a_thread(self, work: Callable[[], None]) -> None:
+        """Forming a group cannot be interrupted where it waits for a connection; so it is left behind if need be."""
+        outcome: list[BaseException | None] = []
+        over = threading.Event()
 
-def form(order: Regroup, line: Line, group: Group, *, gpu: bool) -> None:
-    """Meet the others of the order and make the torch group; RuntimeError if somebody goes away meanwhile."""
-    host = os.environ.get("SUBLET_HOST", "127.0.0.1")
-    if host == "127.0.0.1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if order.rank == 0:
-        listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
-        port = listening.getsockname()[1]
-        group._store = _opened(host, port, listening.detach())  # noqa: SLF001 - a part of the group
-        line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
-    else:
-        meet = line.meeting(order.generation, MEET_S)
-        group._store = _found(meet.host, meet.port, line)  # noqa: SLF001
-    on_error = sys.excepthook
+        def run() -> None:
+            try:
+                work()
+                outcome.append(None)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                outcome.append(error)
+            over.set()
+
+        threading.Thread(target=run, name="sublet-forming", daemon=True).start()
+        while not over.wait(SLICE.total_seconds()):
+            self._give_up_if_stuck()
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _give_up_if_stuck(self) -> None:
+        if self._hung_up_s is not None and time.monotonic() - self._hung_up_s > STUCK_S:
+            self.stuck = True
+            raise RuntimeError("the group is gone and does not notice")
+
+
+def _make_torch_group(store: Any, order: Regroup, *, gpu: bool) -> None:
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpu else "gloo",
-        store=group._store,  # noqa: SLF001
+        store=store,
         rank=order.rank,
         world_size=order.world,
         timeout=COLLECTIVE_TIMEOUT,
     )
-    sys.excepthook = on_error  # torch puts one more around it each time
-    group._gpu = gpu  # noqa: SLF001
-    group._mine = {fd: name for fd, name in _sockets().items() if group._before.get(fd) != name}  # noqa: SLF001
 
 
 def _opened(host: str, port: int, listening: int | None = None) -> Any:

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.train.control import Readings
-from sublet.train.gradients import BROKEN, CONTROLS, INVERSE, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.gradients import CONTROLS, INVERSE, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.group import BROKEN
 from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
@@ -168,7 +168,7 @@ class Session:
                 return
             yield from self._one_step(progress)
             if self._broken is not None:
-                self._gradients.give_up(self._members.group.hang_up)
+                self._gradients.give_up(self._members.group)
                 why, self._broken = self._broken, None
                 self._settle_in(self._members.recover(why))
 
@@ -233,7 +233,7 @@ class Session:
             if self._line is not None and self._line.pending and not self._line.gone:
                 gradients.slots[ORDERS].fill_(1.0)
             try:
-                gradients.sum()
+                gradients.sum(self._members.group)
             except BROKEN as error:
                 self._broken = str(error).partition("\n")[0]
                 return
@@ -336,7 +336,7 @@ class Session:
                 return
             try:
                 with talking():
-                    dist.barrier()
+                    group.all_reduce(torch.zeros(1))
             except Broken as error:
                 if group.rank == 0 or self._line is None:
                     return

@@ -19,11 +19,10 @@ import torch
 import torch.distributed as dist
 
 from sublet.train import EXIT_LEFT, EXIT_LOST
-from sublet.train.gradients import BROKEN
-from sublet.train.group import Group, form
+from sublet.train.group import BROKEN, Group
 from sublet.train.line import Line, Lost, Superseded
 from sublet.train.saving import Saver
-from sublet.train.state import Progress, State, receive, send
+from sublet.train.state import Progress, State, broadcast
 from sublet.wire.messages import Broke, Leave, Left, Regroup
 
 __all__ = ["Broken", "Entry", "Membership", "talking"]
@@ -80,7 +79,7 @@ class Membership:
         assert self.line is not None  # noqa: S101 - orders come over a line
         if self.group.world > 1:
             with contextlib.suppress(*BROKEN):  # nobody hangs up before the last has heard the last sum
-                dist.barrier()
+                self.group.all_reduce(torch.zeros(1))
         self._drop_group()
         return self._follow(self.line)
 
@@ -119,7 +118,7 @@ class Membership:
             return self._agree(batch=order.batch, formed_s=0.0, generation=order.generation)
         with line.holds(self.group.hang_up):
             with talking():
-                form(order, line, self.group, gpu=self._gpu)
+                self.group.form(order, line, gpu=self._gpu)
             formed_s = time.perf_counter() - started_s
             return self._agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
 
@@ -164,27 +163,18 @@ class Membership:
         return Entry(source=source, batch=batch, formed_s=formed_s, state_s=time.perf_counter() - started_s)
 
     def _spread(self, holders: list[int]) -> None:
-        """Each newcomer is served by one holder; rank 0 (or the first holder) is right about buffers."""
-        rank = self.group.rank
-        if rank in holders and len(holders) > 1 and (buffers := self._state.buffers()):
+        """From the first holder to all: buffers, in which holders may differ, and the state if somebody lacks it."""
+        rank, group, first = self.group.rank, self.group, holders[0]
+        if len(holders) > 1 and (buffers := self._state.buffers()):
             with talking():
-                if rank == holders[0]:
-                    send(buffers, holders[1:])
-                    received = None
-                else:
-                    received = receive(holders[0])
-            if received is not None:
-                for name, buffer in buffers.items():
-                    buffer.copy_(received[name])
-        lacking = [member for member in range(self.group.world) if member not in holders]
-        mine = [member for index, member in enumerate(lacking) if holders[index % len(holders)] == rank]
-        if mine:
+                truth = broadcast(group, first, buffers)
+            for name, buffer in buffers.items():
+                buffer.copy_(truth[name])
+        if len(holders) < group.world:
             with talking():
-                send(self._state.tree(self._progress), mine)
-        if rank in lacking:
-            with talking():
-                tree = receive(holders[lacking.index(rank) % len(holders)])
-            self._state.restore(tree, self._progress, same_dice=False, rank=rank)
+                tree = broadcast(group, first, self._state.tree(self._progress) if rank == first else None)
+            if rank not in holders:
+                self._state.restore(tree, self._progress, same_dice=False, rank=rank)
 
     def _load(self, generation: int | None) -> bool:
         self._saver.opened(generation)
@@ -200,7 +190,7 @@ class Membership:
         table = torch.zeros(self.group.world, dtype=torch.int64)
         table[self.group.rank] = number
         with talking():
-            dist.all_reduce(table)
+            self.group.all_reduce(table)
         found: list[int] = table.tolist()
         return found
 

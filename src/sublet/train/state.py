@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from sublet.errors import BadInput
 from sublet.train.checkpoint_snapshot import HostCopy, Tree, state_from
+from sublet.train.group import Group
 from sublet.train.noise import Noise
 from sublet.train.samples import mixed
 
-__all__ = ["Progress", "State", "receive", "send"]
+__all__ = ["Progress", "State", "broadcast"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,33 +103,31 @@ class State:
         return dict(self.model.named_buffers())
 
 
-def send(state: Mapping[str, Any], ranks: Sequence[int]) -> None:
-    """Hand a state to these members of the group."""
-    snapshot = HostCopy().take(state)
-    text = bytearray(snapshot.tree.to_json())
-    for rank in ranks:
-        dist.send(torch.tensor([len(text)]), rank)
-        dist.send(torch.frombuffer(text, dtype=torch.uint8), rank)
+def broadcast(group: Group, source: int, state: Mapping[str, Any] | None) -> Any:
+    """The state of `source`, at all members; nothing of ours is touched before all of it is here."""
+    if group.rank == source:
+        assert state is not None  # noqa: S101 - by contract
+        snapshot = HostCopy().take(state)
+        text = torch.frombuffer(bytearray(snapshot.tree.to_json()), dtype=torch.uint8)
+        group.broadcast(torch.tensor([len(text)]), source)
+        group.broadcast(text, source)
         for segment in snapshot.segments:
             if len(segment):
-                dist.send(torch.frombuffer(segment, dtype=torch.uint8), rank)
-
-
-def receive(rank: int) -> Any:
-    """The state that this member of the group sends; nothing of ours is touched before all of it is here."""
+                group.broadcast(torch.frombuffer(segment, dtype=torch.uint8), source)
+        return state
     length = torch.zeros(1, dtype=torch.int64)
-    dist.recv(length, rank)
+    group.broadcast(length, source)
     text = torch.empty(int(length), dtype=torch.uint8)
-    dist.recv(text, rank)
+    group.broadcast(text, source)
     tree = Tree.from_json(text.numpy().tobytes())
     sizes: dict[int, int] = {}
     for place in tree.places:
         sizes[place.segment] = max(sizes.get(place.segment, 0), place.start + place.size)
     memory = {}
-    for segment in sorted(sizes):
-        memory[segment] = torch.empty(sizes[segment], dtype=torch.uint8)
-        if sizes[segment]:
-            dist.recv(memory[segment], rank)
+    for segment_number in sorted(sizes):
+        memory[segment_number] = torch.empty(sizes[segment_number], dtype=torch.uint8)
+        if sizes[segment_number]:
+            group.broadcast(memory[segment_number], source)
     tensors = [place.seen_in(memory[place.segment][place.start : place.start + place.size]) for place in tree.places]
     return state_from(tree.root, tensors)
 

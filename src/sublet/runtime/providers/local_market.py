@@ -13,7 +13,7 @@ from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.quantity import at_least, named, whole
 from sublet.errors import InvalidValue
 
-__all__ = ["Due", "Fall", "Happening", "MarketChange", "Replay", "Strike"]
+__all__ = ["Due", "Fall", "Happening", "MarketChange", "Replay", "Stock", "Strike"]
 
 MarketChange = PriceChanged | AvailabilityChanged
 
@@ -110,3 +110,43 @@ class Replay:
                 fall = Fall(offer_id=change.offer_id, nodes=change.nodes, at_s=change.at_s)
                 self.put(max(now_s, change.at_s - self._notice_s), fall)
             self.put(change.at_s, change)
+
+
+class Stock:
+    """How many nodes of each offer can be held now: as recorded, less what the script has taken away."""
+
+    def __init__(self) -> None:
+        self.too_dear: set[str] = set()  # offers whose price is above our cap
+        self._recorded: dict[str, int] = {}  # an offer that is not in it has no limit
+        self._struck: dict[str, int] = {}
+
+    def supply(self, offer_id: str) -> int | None:
+        """None = as many as we ask for."""
+        recorded = self._recorded.get(offer_id)
+        return None if recorded is None else self.less_struck(offer_id, recorded)
+
+    def less_struck(self, offer_id: str, nodes: int) -> int:
+        """What is left of a recorded number."""
+        return max(0, nodes - self._struck.get(offer_id, 0))
+
+    def record(self, offer_id: str, nodes: int | None) -> None:
+        """The record says so from now on."""
+        if nodes is None:
+            self._recorded.pop(offer_id, None)
+        else:
+            self._recorded[offer_id] = nodes
+
+    def strike(self, offer_id: str) -> None:
+        """One less, until it is restored."""
+        self._struck[offer_id] = self._struck.get(offer_id, 0) + 1
+
+    def restore(self, offer_ids: Sequence[str], nodes: int) -> list[str]:
+        """Give back up to `nodes`, offer by offer; the offers that have more now."""
+        grown = []
+        for offer_id in offer_ids:
+            back = min(nodes, self._struck.get(offer_id, 0))
+            nodes -= back
+            if back:
+                self._struck[offer_id] -= back
+                grown.append(offer_id)
+        return grown

@@ -1,0 +1,1 @@
+"""HTTP over the controller: for the command line, for scripts, for Prometheus. Loopback only."""

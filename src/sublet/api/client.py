@@ -1,0 +1,131 @@
+"""The other end of the wire: one function per kind of request, over the standard library alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from sublet.api.state import StateDir
+from sublet.errors import BadInput, NoController, NoSuchJob, Refused
+from sublet.runtime.settings import LOOPBACK, default_state_dir
+
+__all__ = ["Client", "connect", "segment"]
+
+TIMEOUT_S = 30.0
+FIRST_ERROR = 400
+CHUNK = 1 << 14
+
+
+def segment(text: str) -> str:
+    """What a user typed for a job, as one part of a path."""
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise NoSuchJob(text, ())  # no job has such a name
+    return quote(text, safe="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Asks one controller."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    timeout_s: float = TIMEOUT_S
+
+    @property
+    def address(self) -> str:
+        """For people."""
+        return f"http://{self.host}:{self.port}"
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """An answer, or the error that the controller told."""
+        return self._ask("GET", path + _query(query), None, {})
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str = "") -> dict[str, Any]:
+        """The same for what changes something. Asked again with the same `key`, it happens once."""
+        text = json.dumps(body or {}).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+        return self._ask("POST", path, text, headers)
+
+    def stream(self, path: str, **query: Any) -> Iterator[bytes]:
+        """Bytes as they come, until the controller has no more."""
+        connection = http.client.HTTPConnection(
+            self.host, self.port, timeout=None if query.get("follow") else TIMEOUT_S
+        )
+        try:
+            response = self._response(connection, "GET", path + _query(query), None, {})
+            if response.status >= FIRST_ERROR:
+                raise _refusal(response.status, response.read())
+            while chunk := response.read1(CHUNK):
+                yield chunk
+        except (OSError, http.client.HTTPException) as error:
+            raise NoController(self.address, f"it went away ({type(error).__name__})") from None
+        finally:
+            connection.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        try:
+            response = self._response(connection, method, path, body, headers)
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise NoController(self.address, why.lower()) from None
+        finally:
+            connection.close()
+        if response.status >= FIRST_ERROR:
+            raise _refusal(response.status, text)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise NoController(self.address, "another program answers there") from None
+        return dict(found)
+
+    def _response(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> http.client.HTTPResponse:
+        connection.request(method, path, body, {"Authorization": f"Bearer {self.token}", **headers})
+        return connection.getresponse()
+
+
+def connect(state_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Client:
+    """The controller of `$SUBLET_SERVER` and `$SUBLET_TOKEN`, or the one that lives in the state directory."""
+    if state_dir is None and (server := environment.get("SUBLET_SERVER")):
+        parts = urlsplit(server)
+        if parts.scheme != "http" or parts.hostname not in LOOPBACK or parts.port is None:
+            raise BadInput("SUBLET_SERVER", f"{server!r} is no loopback address", hint="give http://127.0.0.1:PORT")
+        return Client(host=parts.hostname, port=parts.port, token=environment.get("SUBLET_TOKEN", ""))
+    state = StateDir(state_dir or default_state_dir(environment))
+    address = state.address()
+    return Client(host=address.host, port=address.port, token=state.token())
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in query.items()
+        if value not in (None, "")
+    }
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _refusal(status: int, text: bytes) -> Refused:
+    try:
+        facts = json.loads(text)
+        said = str(facts["error"]) + (f"\n  next: {facts['next']}" if facts.get("next") else "")
+        return Refused(said, exit_code=int(facts["exit_code"]), status=status)
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"the controller answered {status}", status=status)

@@ -1,0 +1,120 @@
+"""The desk: everything that can be asked of a controller. HTTP is one way to reach it, a test another.
+
+All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
+`job_id` is always a whole id; names and prefixes are resolved before (`api.jobs`). What cannot be done is raised as an
+error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypedDict
+
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.views import (
+    BudgetView,
+    CostView,
+    DryRunView,
+    EventView,
+    ExplainView,
+    HealthView,
+    JobView,
+    LogFile,
+    MetricsView,
+    NodeView,
+)
+
+__all__ = ["Desk", "Submitted"]
+
+
+class Submitted(TypedDict):
+    """The answer to a submission."""
+
+    job_id: str
+    name: str
+
+
+class Desk(Protocol):
+    """What `sublet.runtime.controller.Controller` offers."""
+
+    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+        """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""
+        ...
+
+    async def dry_run(self, spec: JobSpec) -> DryRunView:
+        """What would become of it now; nothing is kept."""
+        ...
+
+    async def jobs(self) -> Sequence[JobView]:
+        """All jobs that are remembered, in order of submission."""
+        ...
+
+    async def job(self, job_id: str) -> JobView:
+        """One job."""
+        ...
+
+    async def cancel(self, job_id: str, *, now: bool = False) -> JobView:
+        """End it: with a last checkpoint, or `now` without. A job that has ended stays as it is."""
+        ...
+
+    async def pause(self, job_id: str) -> JobView:
+        """Save it and take its workers away until `resume`; costs nothing meanwhile."""
+        ...
+
+    async def resume(self, job_id: str) -> JobView:
+        """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit."""
+        ...
+
+    async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
+        """From now on between `low` and `high` workers."""
+        ...
+
+    async def events(self, job_id: str | None = None, *, after: int = 0, limit: int = 1000) -> Sequence[EventView]:
+        """History with `seq` above `after`, oldest first, at most `limit`; of one job, or all."""
+        ...
+
+    async def log_path(self, job_id: str, *, rank: int = 0) -> LogFile:
+        """Where the rank's output is, whether or not the file exists yet."""
+        ...
+
+    async def cost(self, job_id: str | None = None) -> CostView:
+        """The bill of one job, or of everything."""
+        ...
+
+    async def explain(self, job_id: str) -> ExplainView:
+        """Why it has this width, and what else was weighed."""
+        ...
+
+    async def budget(self) -> BudgetView:
+        """What may be spent, and what is."""
+        ...
+
+    async def set_budget(
+        self,
+        *,
+        burn_limit_usd_per_h: float | None = None,
+        average_usd_per_h: float | None = None,
+        purse_usd: float | None = None,
+    ) -> BudgetView:
+        """Change what is given; None leaves a limit as it is."""
+        ...
+
+    async def top_up(self, usd: float) -> BudgetView:
+        """Put more into the purse."""
+        ...
+
+    async def nodes(self) -> Sequence[NodeView]:
+        """Every node that is not gone, and those that went in the last cloud minutes."""
+        ...
+
+    async def health(self) -> HealthView:
+        """Alive, and ready or not."""
+        ...
+
+    async def metrics(self) -> MetricsView:
+        """Counters for Prometheus."""
+        ...
+
+    async def shutdown(self, *, end_jobs: bool = False) -> None:
+        """Save and stop every job, give everything back, then let `run` return; with `end_jobs`, cancel them too."""
+        ...

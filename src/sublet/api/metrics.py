@@ -1,0 +1,143 @@
+"""Prometheus: base units, bounded labels (a job, never a rank or an instance), all taken from the desk when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from sublet.api.desk import Desk
+from sublet.runtime.views import ENDED, BudgetView, HistogramView, JobView, MetricsView, NodeView, Quantiles
+
+__all__ = ["exposition"]
+
+MOST_ENDED = 100  # jobs that have ended and are still told of
+
+
+async def exposition(desk: Desk) -> tuple[bytes, str]:
+    """The text that Prometheus reads, and its content type."""
+    collector = _Found(
+        jobs=_recent(await desk.jobs()),
+        budget=await desk.budget(),
+        nodes=await desk.nodes(),
+        metrics=await desk.metrics(),
+    )
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _recent(jobs: Sequence[JobView]) -> list[JobView]:
+    ended = [job["id"] for job in jobs if job["phase"] in ENDED][:-MOST_ENDED]
+    return [job for job in jobs if job["id"] not in ended]
+
+
+def _bill(job: JobView) -> dict[str, float]:
+    return {
+        "useful": job["usd_useful"],
+        "redone": job["usd_redone"],
+        "restart": job["usd_restart"],
+        "idle": job["usd_idle"],
+        "checkpoint": job["usd_checkpoint"],
+    }
+
+
+def _quantiles(found: Quantiles | None) -> dict[str, float]:
+    return {} if found is None else {"p10": found["p10"], "p50": found["p50"], "p90": found["p90"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found(Collector):
+    jobs: Sequence[JobView]
+    budget: BudgetView
+    nodes: Sequence[NodeView]
+    metrics: MetricsView
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_jobs()
+        yield from self._of_money()
+        yield from self._of_controller()
+
+    def _of_jobs(self) -> Iterator[Metric]:
+        cost = _counter("job_cost_dollars", "Dollars by what they bought.", "job", "name", "purpose")
+        steps = _counter("job_steps", "Steps made, the redone ones too.", "job", "name")
+        preempted = _counter("job_preemptions", "Nodes that the cloud took.", "job", "name", "notice")
+        goodput = _gauge("job_goodput_ratio", "Share of the dollars that bought work that counts.", "job", "name")
+        wanted = _gauge("job_workers_desired", "Workers in the plan.", "job", "name")
+        actual = _gauge("job_workers_actual", "Workers in the group.", "job", "name")
+        forecast = _gauge("job_forecast_cost_dollars", "Whole cost at the end.", "job", "name", "quantile")
+        finish = _gauge("job_forecast_finish_seconds", "Time left.", "job", "name", "quantile")
+        for job in self.jobs:
+            who = (job["id"], job["name"])
+            for purpose, usd in _bill(job).items():
+                cost.add_metric((*who, purpose), usd)
+            steps.add_metric(who, self.metrics["steps"].get(job["id"], job["step"]))
+            preempted.add_metric((*who, "noticed"), job["preemptions_noticed"])
+            preempted.add_metric((*who, "unnoticed"), job["preemptions_unnoticed"])
+            if job["usd_total"] > 0:
+                goodput.add_metric(who, job["usd_useful"] / job["usd_total"])
+            wanted.add_metric(who, job["workers_wanted"])
+            actual.add_metric(who, job["workers"])
+            for family, quantiles in ((forecast, job["forecast_usd"]), (finish, job["eta_s"])):
+                for name, value in _quantiles(quantiles).items():
+                    family.add_metric((*who, name), value)
+        yield from (cost, steps, preempted, goodput, wanted, actual, forecast, finish)
+
+    def _of_money(self) -> Iterator[Metric]:
+        yield _gauge_of("burn_rate_dollars_per_hour", "Rent of all nodes, now.", self.budget["burn_usd_per_h"])
+        yield _gauge_of("budget_spent_dollars", "Spent so far.", self.budget["spent_usd"])
+        yield _gauge_of("budget_reserved_dollars", "Kept back to stop safely.", self.budget["reserved_usd"])
+        if self.budget["left_usd"] is not None:
+            yield _gauge_of("budget_remaining_dollars", "Neither spent nor reserved.", self.budget["left_usd"])
+
+    def _of_controller(self) -> Iterator[Metric]:
+        found = self.metrics
+        held = _gauge("nodes", "Nodes by market and phase.", "market", "phase")
+        for market, phase in sorted({(node["market"], node["phase"]) for node in self.nodes}):
+            held.add_metric((market, phase), sum((n["market"], n["phase"]) == (market, phase) for n in self.nodes))
+        yield held
+        resizes = _counter("resizes", "Changes of width.", "reason")
+        for reason, count in sorted(found["resizes"].items()):
+            resizes.add_metric((reason,), count)
+        yield resizes
+        calls = _counter("provider_calls", "Calls to the cloud.", "call", "outcome")
+        for call, outcomes in sorted(found["provider_calls"].items()):
+            for outcome, count in sorted(outcomes.items()):
+                calls.add_metric((call, outcome), count)
+        yield calls
+        orphans = _counter("orphans_found", "Nodes at the cloud that nobody had asked for.")
+        orphans.add_metric((), found["orphans_found"])
+        yield orphans
+        yield _histogram("notice_to_commit_seconds", "From a notice to the checkpoint.", found["notice_to_commit_s"])
+        yield _histogram("recovery_seconds", "From the loss of a node to the next step.", found["recovery_s"])
+        yield _histogram("decision_seconds", "How long the policy thought.", found["decision_s"])
+        for name, text, value in (
+            ("price_age_seconds", "Since prices were last heard.", found["price_age_s"]),
+            ("reconcile_duration_seconds", "Of the last comparison with the cloud.", found["reconcile_s"]),
+            ("reconcile_last_success_timestamp_seconds", "When it was.", found["reconciled_at"]),
+        ):
+            if value is not None:
+                yield _gauge_of(name, text, value)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"sublet_{name}", text, labels=labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"sublet_{name}", text, labels=labels)
+
+
+def _gauge_of(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"sublet_{name}", text, value=value)
+
+
+def _histogram(name: str, text: str, found: HistogramView) -> HistogramMetricFamily:
+    bounds: Iterable[str] = (*(f"{bound:g}" for bound in found["bounds"]), "+Inf")
+    buckets = list(zip(bounds, accumulate(found["counts"]), strict=True))
+    return HistogramMetricFamily(f"sublet_{name}", text, buckets=buckets, sum_value=found["total"])

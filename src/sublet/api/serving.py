@@ -1,0 +1,91 @@
+"""A desk behind a socket: serve until what it fronts has ended, or a signal asks it to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+
+from sublet import __version__
+from sublet.api.desk import Desk
+from sublet.api.server import application
+from sublet.api.state import Address, StateDir
+from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.settings import LOOPBACK
+
+__all__ = ["bound", "serve"]
+
+CUT_OFF_S = 2  # for streams that would go on for ever
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket on the loopback address."""
+    if host not in LOOPBACK:
+        raise InvalidValue("host", host, "the loopback address 127.0.0.1: nothing else is served")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = "take another with --port, or leave it out for any free one"
+            raise BadInput(f"port {port}", "another program uses it", hint=hint) from None
+        raise BadInput(f"port {port}", f"cannot be opened ({error.strerror})", hint="leave --port out") from None
+    return sock
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: the desk is told first."""
+        yield
+
+
+async def serve(
+    desk: Desk,
+    run: Callable[[], Awaitable[None]],
+    *,
+    state: StateDir,
+    sock: socket.socket,
+    pid: int,
+    signals: bool = True,
+) -> None:
+    """Until `run` returns; then clients are let go, and the address and the token vanish."""
+    host, port = sock.getsockname()[:2]
+    app = application(desk, port=port, token_digest=state.new_token())
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=CUT_OFF_S, server_header=False
+    )
+    server = _Server(config)
+    asking: set[asyncio.Task[None]] = set()
+
+    def stop() -> None:
+        asking.add(asyncio.create_task(desk.shutdown(end_jobs=False)))
+
+    if signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    running = asyncio.ensure_future(run())
+    try:
+        while not server.started and not serving.done() and not running.done():  # noqa: ASYNC110 - uvicorn has no event
+            await asyncio.sleep(0.01)
+        if server.started:
+            state.publish(Address(host=host, port=port, pid=pid, version=__version__))
+        await asyncio.wait({serving, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():  # the server died: do not leave anything rented behind it
+            await desk.shutdown(end_jobs=False)
+        await running
+    finally:
+        state.address_file.unlink(missing_ok=True)
+        state.token_file.unlink(missing_ok=True)
+        server.should_exit = True
+        await serving

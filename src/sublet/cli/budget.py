@@ -1,0 +1,74 @@
+"""`sublet budget show|set|top-up`: what may be spent, and what is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.show import print_json
+
+__all__ = ["budget_app"]
+
+budget_app = typer.Typer(help="What may be spent, and what is.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@budget_app.command()
+def show(output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
+    """Limits, spent, reserved, left, burn rate."""
+    from sublet.api.client import connect
+
+    found = connect().get("/v1/budget")
+    if opt.wants_json(output, json):
+        print_json(found)
+    else:
+        _print(found)
+
+
+@budget_app.command("set")
+def set_limits(
+    burn: Annotated[str | None, typer.Option(metavar="USD/H", help="Never rent for more than this per hour.")] = None,
+    average: Annotated[str | None, typer.Option(metavar="USD/H", help="Aim at this in the long run.")] = None,
+    purse: Annotated[str | None, typer.Option(metavar="USD", help="Spend this much in all.")] = None,
+) -> None:
+    """Change a limit; those that are left out stay."""
+    from sublet.api.client import connect
+    from sublet.cli.asked import money_from_text, price_from_text
+    from sublet.errors import InvalidValue
+
+    body = {
+        "burn_limit_usd_per_h": None if burn is None else price_from_text("--burn", burn).usd_per_h,
+        "average_usd_per_h": None if average is None else price_from_text("--average", average).usd_per_h,
+        "purse_usd": None if purse is None else money_from_text("--purse", purse).usd,
+    }
+    given = {name: value for name, value in body.items() if value is not None}
+    if not given:
+        raise InvalidValue("limits", None, "at least one of --burn, --average and --purse")
+    _print(connect().post("/v1/budget", given))
+
+
+@budget_app.command("top-up")
+def top_up(usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")]) -> None:
+    """Put more into the purse; jobs that stopped at the limit go on with 'sublet resume'."""
+    from sublet.api.client import connect
+    from sublet.cli.asked import money_from_text
+
+    _print(connect().post("/v1/budget/top-up", {"usd": money_from_text("USD", usd).usd}))
+
+
+def _print(found: dict[str, Any]) -> None:
+    from sublet.cli.desk_words import money
+
+    def limit(value: float | None, unit: str = "") -> str:
+        return "no limit" if value is None else money(value) + unit
+
+    typer.echo(f"burn limit  {limit(found['burn_limit_usd_per_h'], '/h')}, now {money(found['burn_usd_per_h'])}/h")
+    if found["average_usd_per_h"] is not None:
+        typer.echo(f"average     {money(found['average_usd_per_h'])}/h in the long run")
+    typer.echo(f"purse       {limit(found['purse_usd'])}")
+    typer.echo(f"spent       {money(found['spent_usd'])}, and {money(found['reserved_usd'])} reserved to stop safely")
+    if found["left_usd"] is not None:
+        typer.echo(f"left        {money(found['left_usd'])}")
+    if found["exhausted"]:
+        typer.echo("nothing more is rented\nnext: sublet budget top-up USD")

@@ -1,0 +1,62 @@
+"""How figures of a controller read: dollars, times, shares. A dash where something is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["NOTHING", "exit_code_of", "loss", "money", "percent", "quantiles", "rate", "span"]
+
+NOTHING = "-"
+FINE_USD = 0.01  # below a cent, cents say nothing
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+EXIT_CODES = {"finished": 0, "failed": 100, "cancelled": 103, "out-of-budget": 110}
+NOT_FINISHED = 101
+
+
+def exit_code_of(job: Mapping[str, Any]) -> int:
+    """What a shell hears of a job, as SkyPilot says it."""
+    return EXIT_CODES.get(job["phase"], NOT_FINISHED)
+
+
+def money(usd: float | None) -> str:
+    """`USD 1.23`; more digits below a cent."""
+    if usd is None:
+        return NOTHING
+    return f"USD {usd:.2f}" if usd == 0 or abs(usd) >= FINE_USD else f"USD {usd:.4f}"
+
+
+def span(seconds: float | None) -> str:
+    """`42s`, `12m05s`, `1h59m`, `3d04h`."""
+    if seconds is None:
+        return NOTHING
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole}s" if whole or seconds <= 0 else "<1s"
+    if whole < HOUR_S:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 2 * DAY_S:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // DAY_S}d{whole % DAY_S // 3600:02d}h"
+
+
+def percent(share: float | None) -> str:
+    """Rounded down: 100% is when all of it is done."""
+    return NOTHING if share is None else f"{int(share * 100)}%"
+
+
+def rate(per_s: float | None) -> str:
+    """Samples per second."""
+    return NOTHING if per_s is None else f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2f}"  # noqa: PLR2004 - digits
+
+
+def loss(value: float | None, *, digits: int = 4) -> str:
+    """As many figures as anyone reads."""
+    return NOTHING if value is None else f"{value:.{digits}g}"
+
+
+def quantiles(found: Mapping[str, float] | None, text: Callable[[float | None], str]) -> str:
+    """`2m00s (1m40s to 3m00s)`: the median, and 8 of 10 outcomes."""
+    if found is None:
+        return NOTHING
+    return f"{text(found['p50'])} ({text(found['p10'])} to {text(found['p90'])})"

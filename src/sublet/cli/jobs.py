@@ -1,0 +1,116 @@
+"""`sublet ps`, `cancel`, `pause`, `resume`, `scale`: the jobs of the controller."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.show import print_json, print_table
+
+__all__ = ["cancel", "pause", "ps", "resume", "scale", "workers_from_text"]
+
+LAST_ENDED = 10  # jobs that have ended and are still shown
+
+
+def ps(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay and show what happens, until Ctrl-C.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help=f"Not only the last {LAST_ENDED} that have ended.")
+    ] = False,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """Jobs: phase, workers, progress, loss, dollars, time left."""
+    from sublet.api.client import connect
+
+    client = connect()
+    if watch:
+        from sublet.cli.live_view import looker, watch_desk
+
+        watch_desk(looker(client))
+        return
+    found = client.get("/v1/jobs")
+    if opt.wants_json(output, json):
+        print_json(found)
+    else:
+        _print_jobs(found["jobs"], every=every)
+
+
+def cancel(
+    job: opt.JobRef,
+    now: Annotated[bool, typer.Option("--now", help="Without a last checkpoint.")] = False,
+) -> None:
+    """End a job; its last checkpoint stays."""
+    _tell(_asked(job, "cancel", {"now": now}))
+
+
+def pause(job: opt.JobRef) -> None:
+    """Save a job and take its workers away: it costs nothing until 'resume'."""
+    _tell(_asked(job, "pause", {}))
+
+
+def resume(job: opt.JobRef) -> None:
+    """Let a job go on that was paused, or stopped at the limit of the budget."""
+    _tell(_asked(job, "resume", {}))
+
+
+def scale(
+    job: opt.JobRef, workers: Annotated[str, typer.Option("--workers", metavar="A..B", help="4, or 2..8.")]
+) -> None:
+    """Let a job have between A and B workers from now on."""
+    low, high = workers_from_text(workers)
+    found = _asked(job, "scale", {"low": low, "high": high})
+    typer.echo(f"job {found['id']} ({found['name']}) may have {low}..{high} workers, it has {found['workers']}")
+
+
+def workers_from_text(text: str) -> tuple[int, int]:
+    """`4` or `2..8`."""
+    from sublet.errors import InvalidValue
+    from sublet.runtime.jobfile_values import range_from
+
+    try:
+        return range_from(text)
+    except ValueError as error:
+        raise InvalidValue("--workers", text, str(error)) from None
+
+
+def _asked(job: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    from sublet.api.client import connect, segment
+
+    return connect().post(f"/v1/jobs/{segment(job)}/{verb}", body)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    reason = f": {found['reason']}" if found["reason"] else ""
+    typer.echo(f"job {found['id']} ({found['name']}) is {found['phase']}{reason}")
+
+
+def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:
+    from sublet.cli.desk_words import loss, percent, span
+    from sublet.runtime.views import ENDED
+
+    hidden = [] if every else [job["id"] for job in jobs if job["phase"] in ENDED][:-LAST_ENDED]
+    shown = [job for job in jobs if job["id"] not in hidden]
+    if not shown:
+        typer.echo("no jobs\nnext: sublet submit FILE")
+        return
+    titles = ["job", "name", "phase", "workers", "progress", "loss", "USD", "USD/h", "left"]
+    rows = [
+        [
+            job["id"],
+            job["name"],
+            job["phase"],
+            f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
+            percent(job["progress"]),
+            loss(job["loss"]),
+            f"{job['usd_total']:.2f}",
+            f"{job['usd_per_h']:.2f}",
+            span(job["eta_s"]["p50"] if job["eta_s"] else None),
+        ]
+        for job in shown
+    ]
+    print_table(titles, rows, words=(0, 1, 2))
+    if hidden:
+        typer.echo(f"{len(hidden)} more have ended; --all shows them")

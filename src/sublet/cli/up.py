@@ -1,0 +1,250 @@
+"""`sublet up` and `sublet down`: start the controller as a process of its own, and stop it with all that it rented."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sublet.cli import options as opt
+
+if TYPE_CHECKING:
+    from sublet.api.state import Address, StateDir
+    from sublet.runtime.settings import Settings
+
+__all__ = ["down", "start", "stop", "up"]
+
+DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
+COMMAND = (sys.executable, "-m", "sublet.api.main")
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 120.0
+POLL_S = 0.05
+NEEDED = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")
+
+
+def up(  # noqa: PLR0913 - one argument per option
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD/H", help=f"Never rent for more than this per hour. [default: {DEFAULT_BURN} without --purse]"
+        ),
+    ] = None,
+    average: opt.Average = None,
+    purse: opt.Purse = None,
+    no_budget: Annotated[bool, typer.Option("--no-budget", help="No limit at all.")] = False,
+    provider: Annotated[
+        str, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
+    ] = "local",
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
+    ] = "price",
+    market: Annotated[
+        list[str] | None,
+        typer.Option("--market", metavar="TRACE", help="Spot nodes come and go as in this trace; may be repeated."),
+    ] = None,
+    speedup: Annotated[
+        float, typer.Option(metavar="X", help="Cloud seconds per second, market and money alike.")
+    ] = 1.0,
+    notice_s: opt.NoticeS = 120.0,
+    strike: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="S:VERB:N", help="At second S of the cloud notice, kill or restore N spot nodes; may be repeated."
+        ),
+    ] = None,
+    boot_s: Annotated[float, typer.Option(metavar="S", help="From renting a node to using it, at least.")] = 0.0,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Hold at most N nodes.")] = None,
+    port: Annotated[int, typer.Option(metavar="N", help="Listen here, on 127.0.0.1; 0 = any free port.")] = 0,
+    seed: opt.Seed = 0,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
+) -> None:
+    """Start the controller: it rents, runs jobs and keeps to the budget until 'sublet down'."""
+    from sublet.cli.asked import money_from_text, price_from_text
+    from sublet.errors import InvalidValue
+    from sublet.runtime.settings import Settings, default_state_dir
+
+    if no_budget and (budget or purse or average):
+        raise InvalidValue("--no-budget", True, "left out beside --budget, --average or --purse")
+    if budget is None and purse is None and not no_budget:
+        budget = DEFAULT_BURN
+    settings = Settings(
+        state_dir=str(default_state_dir()),
+        provider=provider,
+        policy=_known_policy(policy),
+        burn_usd_per_h=None if budget is None else price_from_text("--budget", budget).usd_per_h,
+        average_usd_per_h=None if average is None else price_from_text("--average", average).usd_per_h,
+        purse_usd=None if purse is None else money_from_text("--purse", purse).usd,
+        speedup=speedup,
+        market=tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in market or ()),
+        notice_s=notice_s,
+        strikes=tuple(strike or ()),
+        boot_s=boot_s,
+        most_nodes=nodes,
+        seed=seed,
+        port=port,
+    )
+    address = start(settings, foreground=foreground)
+    typer.echo(f"controller at {address}, {_limits(settings)}, policy {policy}")
+    typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
+
+
+def down(
+    end_jobs: Annotated[
+        bool, typer.Option("--end-jobs", help="Cancel the jobs too; otherwise 'up' resumes them.")
+    ] = False,
+) -> None:
+    """Save and stop all jobs, give back everything that is rented, and stop the controller."""
+    from sublet.api.state import StateDir
+    from sublet.errors import NoController
+    from sublet.runtime.settings import default_state_dir
+
+    state = StateDir(default_state_dir())
+    try:
+        state.address()
+    except NoController:
+        typer.echo(f"no controller runs ({state.path})")
+        return
+    if stop(state, end_jobs=end_jobs):
+        typer.echo("stopped; nothing is rented" + ("" if end_jobs else ", jobs go on at the next 'sublet up'"))
+    else:
+        typer.echo("it was gone already; what it rented ends with its lease, and 'sublet up' resumes the jobs")
+
+
+# ---------------------------------------------------------------------- start
+
+
+def start(settings: Settings, *, foreground: bool = False) -> Address:
+    """Start a controller with these settings; returns when it answers."""
+    from sublet.api.state import StateDir
+    from sublet.runtime.settings import settings_to_json
+
+    _refuse_without_extras()
+    state = StateDir(Path(settings.state_dir))
+    state.prepare()
+    _refuse_twice(state)
+    state.write(state.settings, settings_to_json(settings))
+    state.failure.unlink(missing_ok=True)
+    if foreground:
+        typer.echo("Ctrl-C stops the controller and everything it rented", err=True)
+        os.execv(COMMAND[0], [*COMMAND, str(state.path)])  # noqa: S606 - no shell
+    return _awaited(state, _spawned(state))
+
+
+def _spawned(state: StateDir) -> int:
+    """A process of its own session, so that Ctrl-C in this terminal is not for it; its number."""
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        COMMAND[0],
+        [*COMMAND, str(state.path)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(state.log), append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _awaited(state: StateDir, pid: int) -> Address:
+    from sublet.api.client import Client
+    from sublet.errors import NoController, Refused
+
+    give_up = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < give_up:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            raise _start_failure(state, os.waitstatus_to_exitcode(status))
+        try:
+            address = state.address()
+            Client(host=address.host, port=address.port, token=state.token(), timeout_s=5.0).get("/readyz")
+        except (NoController, Refused):
+            time.sleep(POLL_S)
+        else:
+            return address
+    os.kill(pid, signal.SIGTERM)
+    raise NoController(state.path, f"it was not ready within {START_WITHIN_S:g} s; see {state.log}")
+
+
+def _start_failure(state: StateDir, code: int) -> Exception:
+    from sublet.errors import Refused
+
+    try:
+        number, _, text = state.failure.read_text(encoding="utf-8").partition("\n")
+        return Refused(text, exit_code=int(number))
+    except (OSError, ValueError):
+        return Refused(f"the controller ended at once with code {code}\n  next: see {state.log}")
+
+
+def _refuse_twice(state: StateDir) -> None:
+    from sublet.errors import BadInput, NoController
+
+    if not state.taken:
+        state.address_file.unlink(missing_ok=True)  # of one that was killed
+        return
+    try:
+        address = state.address()
+    except NoController:
+        raise BadInput(state.path, "a controller starts or stops here", hint="try again in a few seconds") from None
+    why = f"a controller runs at {address} already (process {address.pid})"
+    raise BadInput(state.path, why, hint="sublet ps, or sublet down before starting another")
+
+
+def _refuse_without_extras() -> None:
+    from importlib.util import find_spec
+
+    from sublet.errors import MissingExtra
+
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise MissingExtra(name, "server")
+
+
+def _known_policy(name: str) -> str:
+    from sublet import plugins
+    from sublet.errors import UnknownName
+
+    known = plugins.names("sublet.policies")
+    if name not in known:
+        raise UnknownName("policy", name, known)
+    return name
+
+
+def _limits(settings: Settings) -> str:
+    limits = []
+    if settings.burn_usd_per_h is not None:
+        limits.append(f"at most USD {settings.burn_usd_per_h:g}/h")
+    if settings.average_usd_per_h is not None:
+        limits.append(f"USD {settings.average_usd_per_h:g}/h on average")
+    if settings.purse_usd is not None:
+        limits.append(f"USD {settings.purse_usd:g} in all")
+    return ", ".join(limits) or "no limit on spending"
+
+
+# ---------------------------------------------------------------------- stop
+
+
+def stop(state: StateDir, *, end_jobs: bool = False) -> bool:
+    """Stop the controller and wait for its end; False if it was gone already."""
+    from sublet.api.client import connect
+    from sublet.errors import NoController
+
+    address = state.address()
+    try:
+        connect(state.path).post("/v1/shutdown", {"end_jobs": end_jobs})
+    except NoController:
+        if state.taken:
+            raise
+        state.address_file.unlink(missing_ok=True)
+        return False
+    give_up = time.monotonic() + STOP_WITHIN_S
+    while time.monotonic() < give_up:
+        if not state.taken:
+            return True
+        time.sleep(POLL_S)
+    raise NoController(address, f"it did not stop within {STOP_WITHIN_S:g} s; see {state.log}")

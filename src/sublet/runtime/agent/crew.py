@@ -1,0 +1,202 @@
+"""The workers of one agent: begun, listened to, ended, seen off."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.agent.worker import CANNOT_START, Worker, start
+from sublet.wire.lines import LONGEST_LINE, to_line
+from sublet.wire.messages import (
+    FromWorker,
+    FromWorkerMessage,
+    Leave,
+    Meet,
+    Regroup,
+    SaveNow,
+    StartWorker,
+    WorkerDown,
+    WorkerUp,
+)
+
+__all__ = ["Crew", "log"]
+
+REMEMBERED_ENDS = 64  # workers whose end is told again to a controller that comes back
+MOST_COMPLAINTS = 100  # about one worker, in the log
+LAST_READS = 64  # of a line that somebody else may still hold and write to
+CHUNK = 1 << 16
+
+Tell = Callable[[WorkerUp | WorkerDown | FromWorker], None]
+
+
+class Crew:
+    """`workers` run; `ended` have, lately. News goes to `tell`."""
+
+    def __init__(self, selector: selectors.BaseSelector, tell: Tell) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.ended: dict[str, WorkerDown] = {}
+        self._selector, self._tell = selector, tell
+
+    def start(self, order: StartWorker, node_id: str, notice_file: str) -> None:
+        """A new one, unless it was started before: then the order was said twice."""
+        if order.worker_id in self.workers or order.worker_id in self.ended:
+            return
+        own_env = {
+            "SUBLET_NODE_ID": node_id,
+            "SUBLET_WORKER_ID": order.worker_id,
+            "SUBLET_JOB_ID": order.job_id,
+            "SUBLET_NOTICE_FILE": notice_file,
+        }
+        try:
+            if not order.argv:
+                raise InvalidValue("argv", order.argv, "a command")
+            worker = start(order, own_env)
+        except (OSError, ValueError) as error:
+            self._tell_end(WorkerDown(worker_id=order.worker_id, code=CANNOT_START, error=f"cannot start: {error}"))
+            return
+        self.workers[worker.worker_id] = worker
+        if worker.line is not None:
+            self._selector.register(worker.line, selectors.EVENT_READ, worker)
+        self._tell(WorkerUp(worker_id=worker.worker_id, pid=worker.pid))
+
+    # ------------------------------------------------------------------ their lines
+
+    def attend(self, worker: Worker, events: int) -> None:
+        """Its line is ready."""
+        if events & selectors.EVENT_WRITE:
+            self._flush(worker)
+        if events & selectors.EVENT_READ:
+            self._listen(worker)
+
+    def pass_on(self, message: Regroup | Meet | Leave | SaveNow) -> None:
+        """To the worker that it is for, if that is there and reads."""
+        worker = self.workers.get(message.worker_id)
+        if worker is None or worker.line is None:
+            return  # its end has been told, or will be
+        line = to_line(message)
+        if len(worker.unsent) + len(line) > LONGEST_LINE:
+            _complain(worker, f"{worker.worker_id} does not read its line: {type(message).__name__} is dropped")
+            return
+        worker.unsent += line
+        self._flush(worker)
+
+    def _listen(self, worker: Worker) -> bool:
+        """Read once; whether there may be more."""
+        if worker.line is None:
+            return False
+        try:
+            data = worker.line.recv(CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._hang_up(worker)
+            return False
+        for message in worker.reader.feed(data):
+            if not isinstance(message, FromWorkerMessage):
+                what = str(message) if isinstance(message, BadInput) else f"a {type(message).__name__} from a worker"
+                _complain(worker, f"refused from {worker.worker_id}: {what}")
+            elif message.worker_id != worker.worker_id:
+                _complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
+            else:
+                self._tell(FromWorker(message=message))
+        return True
+
+    def _flush(self, worker: Worker) -> None:
+        if worker.line is None:
+            return
+        try:
+            while worker.unsent:
+                del worker.unsent[: worker.line.send(worker.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._hang_up(worker)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+        self._selector.modify(worker.line, wanted, worker)
+
+    def _hang_up(self, worker: Worker) -> None:
+        if worker.line is not None:
+            self._selector.unregister(worker.line)
+            worker.close()
+
+    # ------------------------------------------------------------------ their ends
+
+    def end(self, worker: Worker, grace_s: float) -> None:
+        """SIGTERM to the worker alone, which may have to tidy up its own; SIGKILL to its whole group."""
+        if not 0 < grace_s < math.inf:
+            _kill_group(worker.pid)
+            return
+        kill_at_s = time.monotonic() + grace_s
+        worker.kill_at_s = kill_at_s if worker.kill_at_s is None else min(kill_at_s, worker.kill_at_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGTERM)
+
+    def due_s(self) -> float:
+        """When the next grace is over."""
+        return min((w.kill_at_s for w in self.workers.values() if w.kill_at_s is not None), default=math.inf)
+
+    def keep_time(self, now_s: float) -> None:
+        """Kill those whose grace is over."""
+        for worker in self.workers.values():
+            if worker.kill_at_s is not None and now_s >= worker.kill_at_s:
+                worker.kill_at_s = None
+                _kill_group(worker.pid)
+
+    def reap(self) -> None:
+        """See off all children that have ended: workers, and orphans that came to us."""
+        by_pid = {worker.pid: worker for worker in self.workers.values()}
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            worker = by_pid.get(seen.si_pid)
+            if worker is not None:
+                _kill_group(worker.pid)  # its own children; before it is reaped, while its number is still its own
+            os.waitpid(seen.si_pid, 0)
+            if worker is not None:
+                self._bury(worker, seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status)
+
+    def _bury(self, worker: Worker, code: int) -> None:
+        for _ in range(LAST_READS):  # its last words come before the news of its end
+            if not self._listen(worker):
+                break
+        self._hang_up(worker)
+        del self.workers[worker.worker_id]
+        self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
+
+    def _tell_end(self, down: WorkerDown) -> None:
+        self.ended[down.worker_id] = down
+        while len(self.ended) > REMEMBERED_ENDS:
+            del self.ended[next(iter(self.ended))]
+        self._tell(down)
+
+
+def log(text: str) -> None:
+    """A line in the agent's own log."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}"[:2000], file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _complain(worker: Worker, text: str) -> None:
+    """A worker must not be able to fill the disk with what we have to say about it."""
+    worker.complaints += 1
+    if worker.complaints <= MOST_COMPLAINTS:
+        log(text)
+
+
+def _kill_group(pid: int) -> None:
+    for send in (os.killpg, os.kill):  # the group may not exist yet, a moment after the fork
+        with contextlib.suppress(ProcessLookupError):
+            send(pid, signal.SIGKILL)

@@ -1,0 +1,70 @@
+"""The demonstration: three training jobs on a spot market that takes nodes away, for the live system and the simulator.
+
+Half an hour into the recorded p3 market, our share of it falls from four nodes to two within six minutes and comes
+back; later one more node is taken without a word. At a speed-up of 60 it all takes a bit over a minute.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import sublet
+from sublet.errors import MissingData
+from sublet.runtime.settings import Settings
+from sublet.runtime.spec import JobSpec
+
+__all__ = ["NOTICED", "SPEEDUP", "UNNOTICED_S", "demo_jobs", "demo_settings"]
+
+SPEEDUP = 60.0
+MARKET, START_S, SHARE = "bamboo-p3", 1_800.0, 0.15
+NOTICED = 2  # falls of our share that take nodes of ours, while all three jobs run
+UNNOTICED_S = 2_880.0
+MS_PER_SAMPLE = {"gpt": 12.0, "cnn": 1.6, "mlp": 0.8}  # what an accelerator would need; the examples sleep so long
+
+
+def demo_settings(state_dir: Path, *, policy: str = "price") -> Settings:
+    """A box with four nodes, a purse, and the market."""
+    return Settings(
+        state_dir=str(state_dir),
+        policy=policy,
+        burn_usd_per_h=0.95,  # four spot nodes and one on demand
+        purse_usd=5.0,
+        speedup=SPEEDUP,
+        market=(MARKET,),
+        market_start_s=START_S,
+        market_share=SHARE,
+        notice_s=120.0,
+        strikes=(f"{UNNOTICED_S:g}:kill:1",),
+        most_nodes=4,
+        lease_s=15.0,
+    )
+
+
+def demo_jobs() -> list[JobSpec]:
+    """A small GPT on text, a CNN on pictures, an MLP on points; what each is trained with is in examples/."""
+    folder = _examples()
+    wanted = [("gpt", ("--epochs", "4"), 3), ("cnn", ("--epochs", "6"), 2), ("mlp", ("--epochs", "20"), 2)]
+    return [
+        JobSpec(
+            name=name,
+            argv=(
+                sys.executable,
+                str(folder / f"train_{name}.py"),
+                *flags,
+                "--ms-per-sample",
+                str(MS_PER_SAMPLE[name]),
+            ),
+            cwd=str(folder),
+            min_workers=1,
+            max_workers=most,
+        )
+        for name, flags, most in wanted
+    ]
+
+
+def _examples() -> Path:
+    folder = Path(sublet.__file__).parents[2] / "examples"
+    if not (folder / "train_mlp.py").exists():
+        raise MissingData(folder, hint="run the demonstration from a clone of the repository")
+    return folder
