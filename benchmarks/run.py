@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import allocate, decide, liveput, solve
+from benchmarks import advise, allocate, decide, liveput, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -45,6 +45,7 @@ def main() -> None:
         "allocate": allocate.main,
         "decide": decide.main,
         "liveput": liveput.main,
+        "advise": advise.main,
     }
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()

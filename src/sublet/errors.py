@@ -7,7 +7,6 @@
     |-- MissingData         a file that this installation does not have (path, where it comes from)
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
     |-- Infeasible          what was asked for cannot be had (binding limit, needed, available)
-    |   `-- DeadlineInfeasible  not in that time
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
     |-- NoController        nothing answers where the controller should be
     |-- NoSuchJob           no job, or more than one, is called that
@@ -34,7 +33,6 @@ __all__ = [
     "BadInput",
     "CheckpointFailed",
     "DamagedCheckpoint",
-    "DeadlineInfeasible",
     "Infeasible",
     "InvalidValue",
     "InvariantBroken",
@@ -216,12 +214,6 @@ class StaleWriter(CheckpointFailed):
         self.step, self.generation, self.announced = step, generation, announced
         why = f"step {step} is of generation {generation}, but generation {announced} has begun"
         super().__init__(path, why, hint="nothing: the newer generation writes its own")
-
-
-class DeadlineInfeasible(Infeasible):
-    """Not in that time, whatever is paid."""
-
-    exit_code = 111
 
 
 class PlanRefused(SubletError):

@@ -106,7 +106,12 @@ def test_own_figures_are_enough(sublet, own_csv):
         ((*BERT, "--deadline", "soon"), 2, ["--deadline", "12h"]),
         ((*BERT, "--clouds", "asw"), 2, ["no cloud is called 'asw'", "aws"]),
         ((*BERT, "--kinds", "T44"), 2, ["no GPU kind is called 'T44'", "T4"]),
-        ((*BERT, "--budget", "0.05"), 112, ["the budget", "is the least that suffices"]),
+        ((*BERT, "--clouds", "asw"), 2, ["did you mean aws"]),
+        ((*BERT, "--budget", "0.05"), 110, ["the budget", "is the least that suffices"]),
+        ((*BERT, "--deadline", "1m"), 111, ["the time", "is the least that suffices"]),
+        ((*BERT, "--deadline", "-3h"), 2, ["--deadline", "12h"]),
+        ((*BERT, "--max-rate", "0.01/h"), 112, ["the rent", "is the least that suffices"]),
+        ((*BERT, "--budget", "0.05", "--deadline", "1m"), 112, ["together", "relax"]),
         ((*BERT, "--top", "0"), 2, ["--top"]),
     ],
 )
@@ -115,6 +120,70 @@ def test_what_cannot_be_is_refused_with_the_next_step(sublet, arguments, code, t
     assert answer.code == code
     for text in texts:
         assert text in answer.err
+
+
+def test_clusters_of_both_markets_say_what_is_what(sublet):
+    asked = ("advise", "--model", "imagenet", "--samples", "500M", "--clouds", "aws", "--kinds", "A100,T4")
+    told = sublet(*asked, "--deadline", "36h", "-o", "json").json
+    markets = {each["market"] for each in told["frontier"]}
+    assert {"mixed", "spot"} <= markets
+    for each in told["frontier"]:
+        steady, nodes = each["nodes_on_demand"], each["nodes"]
+        assert (each["market"] == "mixed") == (0 < steady < nodes)
+        assert (each["checkpoints"] == "nodes") == (each["market"] == "mixed")
+        assert len(each["spot_offers"]) == (0 if each["market"] == "on-demand" else each["zones"])
+        assert (each["after_a_loss"] is None) == (each["market"] == "on-demand")
+        assert (each["traffic_usd"] > 0) <= (each["zones"] > 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--samples", "1"),
+        ("--samples", "1e15"),
+        ("--samples", "1e15", "--budget", "1e12"),
+        ("--samples", "1e300"),
+        ("--samples", "nan"),
+        ("--samples", "5M", "--budget", "1e-9"),
+        ("--samples", "5M", "--deadline", "1e9d"),
+        ("--samples", "5M", "--state-gib", "1e6"),
+        ("--samples", "5M", "--batch", "1"),
+        ("--samples", "5M", "--most-nodes", "1", "--top", "1"),
+        ("--samples", "5M", "--kinds", "M4000"),
+    ],
+)
+def test_absurd_questions_end_in_an_answer_or_in_a_clear_error(sublet, options):
+    answer = sublet("advise", "--model", "bert", *options, "--json")
+    assert answer.code in {0, 2, 110, 111, 112}
+    if answer.code:
+        assert answer.err.startswith("error: ")
+    else:
+        assert 0 < answer.json["best"]["hours"] < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [("T4,1,nan", "samples_per_s"), ("T4,0,100", "gpus"), ("", "row"), ("Nope,1,100", "runs on none"), ("T4,1,9", "")],
+)
+def test_a_profile_of_one_row_is_enough_or_refused(sublet, tmp_path, rows, text):
+    path = tmp_path / "one.csv"
+    path.write_text(f"gpu,gpus,samples_per_s\n{rows}\n", encoding="utf-8")
+    answer = sublet("advise", "--profile", path, "--samples", "1M")
+    assert answer.code == (0 if not text else 112 if "runs" in text else 2)
+    assert text in answer.err
+
+
+def test_offers_have_an_age_and_say_what_would_fit(sublet):
+    market = sublet("offers", "--gpu", "H100", "--max-price", "3", "--spot", "-o", "json").json["offers"]
+    prices = [each["usd_per_gpu_h"] for each in market]
+    assert prices == sorted(prices)
+    assert all(price <= 3 for price in prices)
+    assert all(each["age_days"] > 0 for each in market)
+    assert "age" in sublet("offers", "--gpu", "H100", "--max-price", "3", "--spot").out.splitlines()[0]
+    none = sublet("offers", "--gpu", "H100", "--max-price", "0.1", "--spot")
+    assert none.code == 0
+    assert "nothing fits: the cheapest is USD" in none.out
+    assert "--max-price" in none.out
 
 
 def test_help_names_the_options(sublet):

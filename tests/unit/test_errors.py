@@ -14,7 +14,12 @@ from sublet.errors import (
     InvariantBroken,
     MissingData,
     MissingExtra,
+    NoController,
+    NoSuchJob,
+    NotNow,
+    OutOfBudget,
     PlanRefused,
+    Refused,
     SubletError,
     UnexpectedEvent,
     UnknownName,
@@ -57,6 +62,11 @@ def test_the_drawing_at_the_top_shows_who_descends_from_whom():
         (UnknownName("k", "n", []), 2),
         (Infeasible("w", binding="b", needed=2, available=1), 112),
         (PlanRefused("b", needed=2, available=1, now_s=0.0), 1),
+        (NoController("w", "y"), 75),
+        (NoSuchJob("a", []), 102),
+        (OutOfBudget("w", spent_usd=2.0, limit_usd=2.0), 110),
+        (NotNow("j", "failed", "pause"), 1),
+        (Refused("no", exit_code=112), 112),
     ],
 )
 def test_errors_of_the_user_exit_otherwise_than_faults_of_ours(error, exit_code):
@@ -100,6 +110,17 @@ def test_a_far_miss_gets_the_whole_list_if_it_is_short_and_its_length_if_it_is_l
 def test_missing_things_say_how_to_get_them():
     assert str(MissingData("a.csv", hint="make data")) == "a.csv does not exist\n  next: make data"
     assert "pip install 'sublet[ray]'" in str(MissingExtra("ray", "ray"))
+
+
+def test_a_job_that_is_not_there_gets_a_suggestion_and_an_unclear_one_the_choice():
+    assert "did you mean train?" in str(NoSuchJob("trian", ["train", "other"]))
+    assert str(NoSuchJob("x", [], several=["x-1", "x-2"])).startswith("2 jobs are called 'x': x-1, x-2")
+
+
+def test_an_empty_purse_says_how_to_fill_it():
+    error = OutOfBudget("job a cannot go on", spent_usd=4.9, limit_usd=5.0)
+    assert str(error).startswith("job a cannot go on: USD 4.90 of USD 5.00")
+    assert str(error).endswith("next: sublet budget top-up USD")
 
 
 def test_infeasible_names_the_binding_limit_and_both_numbers():

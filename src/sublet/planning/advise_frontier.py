@@ -37,6 +37,7 @@ TOLD = {
     "usd_per_h": "the rent, in USD per hour,",
     "deadline_h": "the time, in hours,",
 }
+EXIT_CODES = {"budget_usd": 110, "usd_per_h": 112, "deadline_h": 111}
 FOUND = {"budget_usd": "usd_C", "usd_per_h": "usd_per_h_C", "deadline_h": "hours_C"}
 
 
@@ -102,14 +103,20 @@ class Step:
     gain: float
 
 
-def pick(clusters: Clusters, limits: Limits, goal: Goal = "fastest") -> int:
-    """The fastest or the cheapest cluster within the limits; `Infeasible` names the one in the way."""
+def pick(clusters: Clusters, limits: Limits, goal: Goal = "fastest", *, alike: float = 0.0) -> int:
+    """The fastest or the cheapest cluster within the limits; `Infeasible` names the one in the way.
+
+    Of several that are as fast, the cheapest; and of several that are as cheap, the fastest. With `alike`, clusters
+    that are worse by less than this share count as equal: nobody pays a tenth more to save a minute of a day.
+    """
     kept = np.flatnonzero(limits.keep(clusters))
     if not len(kept):
         raise _nothing(clusters, limits)
     first, second = (clusters.hours_C, clusters.usd_C) if goal == "fastest" else (clusters.usd_C, clusters.hours_C)
-    order = np.lexsort((clusters.late_h_C[kept], second[kept], first[kept]))
-    return int(kept[order[0]])
+    kept = kept[first[kept] <= first[kept].min() * (1.0 + alike)]
+    for value_C in (second, first, clusters.late_h_C):
+        kept = kept[value_C[kept] == value_C[kept].min()]
+    return int(kept[0])
 
 
 def binding(clusters: Clusters, limits: Limits, goal: Goal = "fastest") -> list[str]:
@@ -156,11 +163,11 @@ def frontier(clusters: Clusters, limits: Limits = Limits(), *, resolution: float
     hours, usd, late = (column[kept] for column in (clusters.hours_C, clusters.usd_C, clusters.late_h_C))
     risk = np.round(late / hours, 9)
     boxes = [_boxed(column, resolution) for column in (usd, hours, risk)]
-    order = np.lexsort((hours, usd, boxes[2], boxes[1], boxes[0]))
-    usd_B, hours_B, risk_B = (box[order] for box in boxes)
-    rows = np.flatnonzero(_survivors(usd_B, hours_B, risk_B))
-    front = rows[_staircase(hours_B[rows].tolist(), risk_B[rows].tolist())]
-    found = kept[order[front]]
+    rows = np.flatnonzero(_survivors(*boxes))
+    usd_B, hours_B, risk_B = (box[rows] for box in boxes)
+    order = np.lexsort((hours[rows], usd[rows], risk_B, hours_B, usd_B))
+    front = _staircase(hours_B[order].tolist(), risk_B[order].tolist())
+    found = kept[rows[order[front]]]
     return np.asarray(found[np.lexsort((clusters.hours_C[found], clusters.usd_C[found]))])
 
 
@@ -174,7 +181,7 @@ def _boxed(values: Floats, resolution: float) -> Floats:
 def _survivors(usd: Floats, hours: Floats, risk: Floats) -> Bools:
     """Those that none of a few good ones beats: nearly all fall here, before the slow part."""
     alive = np.ones(len(usd), dtype=np.bool_)
-    share = np.linspace(0.0, 1.0, 9)
+    share = np.linspace(0.0, 1.0, 5)
     scaled = [(column - column.min()) / max(float(np.ptp(column)), 1e-12) for column in (usd, hours, risk)]
     samples = {
         int((a * scaled[0] + (1 - a) * (b * scaled[1] + (1 - b) * scaled[2])).argmin()) for a in share for b in share
@@ -226,6 +233,7 @@ def _nothing(clusters: Clusters, limits: Limits) -> Infeasible:
                 needed=needed,
                 available=getattr(limits, name),
                 hint=f"{needed:.4g} is the least that suffices, with all else as it is",
+                exit_code=EXIT_CODES[name],
             )
     name = limits.stated()[0]
     return Infeasible(

@@ -11,9 +11,10 @@ from functools import cache
 
 from sublet.errors import MissingData
 from sublet.market.hazard import trace_hazard
+from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES, load_trace
 
-__all__ = ["Reclaims", "reclaims_of"]
+__all__ = ["Reclaims", "known_trace", "reclaims_of"]
 
 LONGEST = ("bamboo-p3", "bamboo-gcp", "skynomad-h100", "spothedge-gcp1")  # one trace for each cloud and kind
 BUNDLED = ("bamboo-p3", "bamboo-gcp")  # held for hours and lost: what stands for clouds and kinds without a trace
@@ -21,14 +22,13 @@ BUNDLED = ("bamboo-p3", "bamboo-gcp")  # held for hours and lost: what stands fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaims:
-    """Nodes lost per node-hour, with a range in which it may lie, and how many go at once."""
+    """Nodes lost per node-hour, with a range in which it may lie; how many at once is in `advise_losses`."""
 
     per_h: float
     low_per_h: float
     high_per_h: float
-    at_once: float
     source: str
-    traces: tuple[str, ...]  # by which it was measured
+    traces: tuple[str, ...]  # by which it was measured; none if the offer states it
 
 
 @cache
@@ -42,17 +42,22 @@ def reclaims_of(cloud: str, gpu: str) -> Reclaims:
         per_h=math.exp(sum(math.log(found.per_h) for found in seen) / len(seen)),
         low_per_h=min(found.low_per_h for found in seen),
         high_per_h=max(found.high_per_h for found in seen),
-        at_once=min(found.at_once for found in seen),
         source=f"not measured there: the mean of {' and '.join(BUNDLED)}",
         traces=BUNDLED,
     )
 
 
 @cache
+def known_trace(name: str) -> SpotTrace:
+    """A trace by its name, read once; MissingData where it is not here."""
+    return load_trace(name)
+
+
+@cache
 def _measured(name: str) -> Reclaims | None:
     """The pooled hazard of a trace; None where the trace is not here."""
     try:
-        traced = trace_hazard(load_trace(name))
+        traced = trace_hazard(known_trace(name))
     except MissingData:
         return None
     pooled = traced.pooled
@@ -63,7 +68,6 @@ def _measured(name: str) -> Reclaims | None:
         per_h=pooled.per_h,
         low_per_h=low,
         high_per_h=high,
-        at_once=pooled.losses / pooled.falls,
         source=f"measured in the trace {name}" + ("" if traced.observed else ", in which nothing was held"),
         traces=(name,),
     )

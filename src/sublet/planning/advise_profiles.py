@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +23,6 @@ from sublet.perf.measured import MODELS, Source, goodput_model
 from sublet.perf.memory import memory_from_peaks
 from sublet.perf.restart import h200_restart, published_restart_s
 from sublet.perf.tables import read_profile
-from sublet.planning.advise_transfer import Measured, Transfer
 
 __all__ = [
     "ALIKE",
@@ -32,13 +31,11 @@ __all__ = [
     "Curve",
     "Profile",
     "curve_step_s",
-    "gavel_shelf",
+    "fitted_curve",
     "known_models",
     "known_profile",
-    "learned_ratio",
     "overlapped_s",
     "profile_from_csv",
-    "sia_shelf",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -124,6 +121,12 @@ class Profile:
                 whole(f"GPUs in rates[{kind}]", gpus, 1)
                 positive(f"rates[{kind}][{gpus}]", rate)
 
+    @property
+    def gradient_bytes(self) -> float:
+        """What is exchanged in a step; where only checkpoints are known, their part of it."""
+        share = GRADIENT_BYTES_PER_PARAM / CHECKPOINT_BYTES_PER_PARAM
+        return max((curve.gradient_bytes for curve in self.curves.values()), default=0.0) or share * self.state_bytes
+
 
 def known_models() -> list[str]:
     """Models with a profile of their own."""
@@ -166,64 +169,6 @@ def profile_from_csv(path: str | Path, *, name: str = "", batch: int = 256, stat
     )
 
 
-def sia_shelf(models: tuple[str, ...] = MODELS) -> dict[tuple[str, str], Measured]:
-    """All step times of Sia with their fitted curves; MissingData where they are not installed."""
-    table = read_profile("sia-step-time")
-    shelf = {}
-    for model in models:
-        for kind in sorted(set(table.rows(model=model).texts("gpu"))):
-            rows = table.rows(model=model, gpu=kind)
-            confs = np.column_stack([rows.floats(name) for name in ("nodes", "gpus", "local_bsz")])
-            step_s = rows.floats("step_time_s")
-            unique, group = np.unique(confs, axis=0, return_inverse=True)
-            group = group.reshape(-1)
-            curve = _fitted(model, kind, "sia")
-            shelf[model, kind] = Measured(
-                unique, np.bincount(group, step_s) / np.bincount(group), partial(curve_step_s, curve)
-            )
-    return shelf
-
-
-def gavel_shelf() -> dict[tuple[str, str], Measured]:
-    """Gavel's steps on K80, P100 and V100. It states no nodes: GPUs that are not consolidated are taken for two."""
-    table = read_profile("gavel-simulation")
-    batch_R = np.nan_to_num(table.floats("batch_size"), nan=1.0)  # where it is not stated it is always the same
-    nodes_R = np.where((table.floats("consolidated") == 1) | (table.floats("gpus") == 1), 1.0, 2.0)
-    confs_R = np.column_stack([nodes_R, table.floats("gpus"), batch_R])
-    model_R, kind_R = np.array(table.texts("model")), np.array(table.texts("gpu"))
-    step_s_R = table.floats("step_time_s")
-    shelf = {}
-    for model, kind in sorted(set(zip(model_R.tolist(), kind_R.tolist(), strict=True))):
-        own = (model_R == model) & (kind_R == kind)
-        known = {tuple(conf): step for conf, step in zip(confs_R[own].tolist(), step_s_R[own].tolist(), strict=True)}
-        shelf[model, kind] = Measured(
-            confs_R[own],
-            step_s_R[own],
-            partial(_looked_up, known),
-        )
-    return shelf
-
-
-def _looked_up(known: Mapping[tuple[float, ...], float], confs: Floats) -> Floats:
-    return np.array([known.get(tuple(conf), np.nan) for conf in confs.tolist()])
-
-
-@cache
-def learned_ratio(source: str, target: str) -> float:
-    """Time on one kind by that on another where other models ran on both; NaN where none did."""
-    transfer = _gavel_transfer()
-    return transfer.ratio(_older(source), _older(target))
-
-
-@cache
-def _gavel_transfer() -> Transfer:
-    return Transfer(gavel_shelf())
-
-
-def _older(kind: str) -> str:
-    return "V100" if kind == "V100-32GB" else kind
-
-
 def curve_step_s(curve: Curve, confs: Floats) -> Floats:
     """Seconds of a step at rows of (nodes, GPUs, local batch), where it was measured."""
     nodes, gpus, local = confs.T
@@ -254,12 +199,13 @@ def _pollux_profile(model: str, batch: int | None) -> Profile:
         state_bytes=PARAMS[model] * CHECKPOINT_BYTES_PER_PARAM,
         restart_s=published_restart_s(model),
         source=f"step times of {source.capitalize()}",
-        curves=MappingProxyType({kind: _fitted(model, kind, source) for kind in kinds}),
+        curves=MappingProxyType({kind: fitted_curve(model, kind, source) for kind in kinds}),
     )
 
 
 @cache
-def _fitted(model: str, kind: str, source: Source) -> Curve:
+def fitted_curve(model: str, kind: str, source: Source) -> Curve:
+    """Of the step times of one model on one kind."""
     table = read_profile(f"{source}-step-time")
     rows = table.rows(model=model) if source == "pollux" else table.rows(model=model, gpu=kind)
     step = fit_pollux(rows_from_steps(rows, kind)).model

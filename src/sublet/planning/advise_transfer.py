@@ -17,7 +17,7 @@ between the kinds on which it ran stretches the ratio, as far as it can be told 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,9 +27,9 @@ import numpy.typing as npt
 from sublet.domain.offer import Gpu
 from sublet.errors import InvalidValue
 
-__all__ = ["FACTS_SPREAD", "TRANSFER_SPREAD", "Measured", "Transfer", "ratio_from_facts"]
+__all__ = ["PREDICTED_SPREAD", "Measured", "Transfer", "middle_s", "ratio_from_facts"]
 
-# R rows of (nodes, GPUs, local batch)
+# K kinds on which the model ran, R rows of (nodes, GPUs, local batch)
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
@@ -41,8 +41,7 @@ STRETCHES = (0.2, 2.0)
 # outliers: doubling the fp16 rate saves 8 %, doubling the bandwidth of memory 34 %.
 FP16_POWER, BANDWIDTH_POWER = 0.12, 0.59
 NO_FACTS: Mapping[str, Gpu] = MappingProxyType({})
-FACTS_SPREAD = 0.5  # of the logarithm, one of those kinds from the others: median 0.29 off (0.43 if normal), rms 0.59
-TRANSFER_SPREAD = 0.35  # the same when other models ran on the kind: see `sublet study deepvm`
+PREDICTED_SPREAD = 0.5  # of the logarithm; the notes of `sublet study deepvm` say how many pairs lie within p10 to p90
 
 
 class Measured(NamedTuple):
@@ -84,19 +83,29 @@ class Transfer:
         """
         if model not in self._ranges:
             raise InvalidValue("model", model, "one with measurements: " + ", ".join(sorted(self._ranges)))
-        regime_R = self._regime(model, confs)
         known = [source for of, source in self._shelf if of == model and source != kind]
         if not known:
             return np.full(len(confs), np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            log_KR = np.log(np.array([self._shelf[model, source].curve(confs) for source in known]))
-        ratio_KR = np.array([self._ratio(source, kind, without=model)[regime_R] for source in known])
-        return np.asarray(np.exp(_median(log_KR + _stretch(log_KR, ratio_KR, self._hold) * ratio_KR)))
+        time_KR = np.array([self._shelf[model, source].curve(confs) for source in known])
+        return middle_s(self.carried(model, known, kind, confs, time_KR))
 
-    def ratio(self, source: str, target: str) -> float:
-        """Time on the target by time on the source with one GPU, over all models and batches; NaN if not known."""
-        logs = self._ratio(source, target, without="")[:BATCHES]
-        return float(np.exp(np.median(logs))) if np.isfinite(logs).all() else math.nan
+    def carried(self, model: str, sources: Sequence[str], kind: str, confs: Floats, time_KR: Floats) -> Floats:
+        """The times of a model on some kinds, each carried over to another kind; `middle_s` makes one of them."""
+        regime_R = self._regime(model, confs)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            log_KR = np.log(time_KR)
+        ratio_KR = np.array([self._ratio(source, kind, without=model)[regime_R] for source in sources])
+        return np.asarray(np.exp(log_KR + _stretch(log_KR, ratio_KR, self._hold) * ratio_KR))
+
+    def ratio(self, source: str, target: str, without: str) -> float:
+        """Time on the target by time on the source with one GPU, by other models and facts; NaN if not known."""
+        logs = self._ratio(source, target, without=without)[:BATCHES]
+        return float(np.exp(np.median(logs)))
+
+    def ran(self, model: str, sources: Sequence[str], kind: str) -> bool:
+        """Whether another model ran on this kind and on one of these, so that facts are not all there is."""
+        others = {of for of, on in self._shelf if on == kind and of != model}
+        return any((of, source) in self._shelf for of in others for source in sources)
 
     def _ratio(self, source: str, target: str, *, without: str) -> Floats:
         """Log of time on the target by time on the source, for each regime: the median over the other models."""
@@ -126,7 +135,7 @@ class Transfer:
     def _regime(self, model: str, confs: Floats) -> Ints:
         """0 to 8: one GPU, one node or several, times the third of the range of batches, in logarithms."""
         width_R = np.where(confs[:, 1] == 1, 0, np.where(confs[:, 0] == 1, 1, 2))
-        low, high = self._ranges[model]
+        low, high = self._ranges.get(model, (0.0, 0.0))
         if high <= low:
             return np.asarray(width_R * BATCHES, dtype=np.intp)
         share_R = (np.log(np.maximum(confs[:, 2], 1.0)) - low) / (high - low)
@@ -151,6 +160,12 @@ def ratio_from_facts(source: Gpu, target: Gpu) -> float:
     assert rate is not None and to_rate is not None  # noqa: S101, PT018 - `all` says so, but not to mypy
     assert bandwidth is not None and to_bandwidth is not None  # noqa: S101, PT018 - as above
     return float((rate / to_rate) ** FP16_POWER * (bandwidth / to_bandwidth) ** BANDWIDTH_POWER)
+
+
+def middle_s(time_KR: Floats) -> Floats:
+    """The median over kinds, in logarithms; NaN where none is known."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.exp(_median(np.log(time_KR))))
 
 
 def _median(table: Floats) -> Floats:

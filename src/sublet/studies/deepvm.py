@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sublet.studies.deepvm_advice import on_the_scaling_table, predicted
+from sublet.studies.deepvm_catalogue import on_the_catalogue
 from sublet.studies.deepvm_sweep import at_three_dollars, sweep
 from sublet.studies.study import Findings, Study, Tell
 
@@ -11,7 +12,7 @@ __all__ = ["STUDY"]
 
 def _run(quick: bool, tell: Tell) -> Findings:
     """The published planner, then the adviser."""
-    parts = [at_three_dollars(), sweep(quick, tell), on_the_scaling_table(), predicted(tell)]
+    parts = [at_three_dollars(), sweep(quick, tell), on_the_scaling_table(), predicted(tell), on_the_catalogue(tell)]
     return Findings(
         checks=[check for part in parts for check in part.checks],
         tables=[table for part in parts for table in part.tables],

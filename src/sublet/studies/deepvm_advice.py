@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean, median
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
-from sublet.errors import MissingData
 from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.perf.measured import MODELS
 from sublet.planning.advise import Advice, Ask, advise
+from sublet.planning.advise_error import without_kind
 from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_profiles import Profile, gavel_shelf, known_profile, sia_shelf
-from sublet.planning.advise_transfer import FACTS_SPREAD, Measured, Transfer, ratio_from_facts
+from sublet.planning.advise_profiles import MEASURED_ON_GBIT, Profile, known_profile
+from sublet.planning.advise_shelf import known_shelf
+from sublet.planning.advise_speed import Machine, speeds
+from sublet.planning.advise_transfer import PREDICTED_SPREAD, Transfer
 from sublet.planning.deepvm import AWS, SCALING_S
 from sublet.studies.study import Findings, Table, Tell, at_most, equals, within
 
@@ -33,7 +35,9 @@ PUBLISHED = {("g5.xlarge", 1): (31.0, 0.0026), ("g4dn.xlarge", 16): (16.3, 0.011
 SOLD = {"T4": "aws:g4dn.12xlarge", "V100-32GB": "aws:p3dn.24xlarge", "A100": "aws:p4d.24xlarge"}
 NOT_SOLD_USD_PER_GPU_H = {"RTX-2080Ti": 0.30}  # no cloud of the list has it; between a T4 and half of one
 GPUS_PER_NODE = {"T4": 4}
-WIDTHS = (1, 2, 4, 8, 16, 32)
+MOST_NODES = 8
+TEN_TO_NINETY = 1.2816  # standard deviations on either side of the middle
+NO_SETTINGS: Mapping[str, float] = MappingProxyType({})
 VALUES_OF_TIME = (0.0, 2.0, 20.0)  # USD per hour
 SAMPLES = 1e6
 
@@ -112,40 +116,46 @@ class Missed:
     model: str
     kind: str
     error: float
+    ratio: float  # the median of predicted by measured
     rows: int
 
 
-def left_out(name: str, shelf: Mapping[tuple[str, str], Measured], transfer: Transfer | None = None) -> list[Missed]:
-    """Each (model, kind) predicted from the others: the model on other kinds, other models on this kind."""
-    transfer, found = transfer or Transfer(shelf, load_gpus()), []
+def left_out(settings: Mapping[str, float] = NO_SETTINGS, *, others: bool = True) -> list[Missed]:
+    """Each (model, kind) predicted from the others, by what the adviser predicts with.
+
+    From the model on other kinds and, with `others`, from other models on this kind; without, the kind is as new to all
+    as most kinds on sale are. `settings` are those of `Transfer`.
+    """
+    shelf, gpus, found = known_shelf(), load_gpus(), []
     for (model, kind), measured in shelf.items():
-        predicted_s = transfer.step_s(model, kind, measured.confs)
-        error_R = np.abs(predicted_s / measured.step_s - 1.0)
-        error_R = error_R[np.isfinite(error_R)]
-        if len(error_R):
-            error = float(np.median(error_R))
-            found.append(Missed(shelf=name, model=model, kind=kind, error=error, rows=len(error_R)))
+        kept = {key: each for key, each in shelf.items() if others or key[1] != kind or key[0] == model}
+        predicted_s = Transfer(kept, gpus, **settings).step_s(model, kind, measured.confs)  # type: ignore[arg-type]
+        ratio_R = predicted_s / measured.step_s
+        ratio_R = ratio_R[np.isfinite(ratio_R)]
+        if len(ratio_R):
+            error, middle = float(np.median(np.abs(ratio_R - 1.0))), float(np.median(ratio_R))
+            source = "sia" if model in MODELS else "gavel"
+            found.append(Missed(shelf=source, model=model, kind=kind, error=error, ratio=middle, rows=len(ratio_R)))
     return found
 
 
-def regrets(shelf: Mapping[tuple[str, str], Measured]) -> list[float]:
+def regrets() -> list[float]:
     """What choosing by predictions costs more than by measurements, for each (model, kind, value of time).
 
-    The kind that is left out is predicted, the others are measured. Cost is money and the value of time.
+    The kind that is left out is predicted by the adviser, the others are measured. Cost is money and the value of time.
     """
-    transfer, found = Transfer(shelf, load_gpus()), []
-    usd = _usd_per_gpu_h()
+    gpus, usd, found = load_gpus(), _usd_per_gpu_h(), []
+    machines = {kind: Machine(kind, GPUS_PER_NODE.get(kind, 8), gbit) for kind, gbit in MEASURED_ON_GBIT.items()}
+    transfer = Transfer(known_shelf(), gpus)
     for model in MODELS:
         profile = known_profile(model)
-        kinds = [kind for of, kind in shelf if of == model]
-        true_s = {kind: _seconds(profile, kind, shelf[model, kind].curve) for kind in kinds}
-        for left in kinds:
-            guess_s = dict(true_s)
-            guess_s[left] = _seconds(profile, left, partial(transfer.step_s, model, left))
+        rate = _rates(profile, machines, transfer)
+        for left, machine in machines.items():
+            told = rate | _rates(without_kind(profile, left), {left: machine}, transfer)
             for value in VALUES_OF_TIME:
-                cost = {kind: _cost(true_s[kind], usd[kind], value) for kind in kinds}
-                told = {kind: _cost(guess_s[kind], usd[kind], value) for kind in kinds}
-                _, kind, at = min((float(told[kind].min()), kind, int(told[kind].argmin())) for kind in kinds)
+                cost = {kind: _cost(rate[kind], each.gpus, usd[kind], value) for kind, each in machines.items()}
+                guess = {kind: _cost(told[kind], each.gpus, usd[kind], value) for kind, each in machines.items()}
+                _, kind, at = min((float(guess[kind].min()), kind, int(guess[kind].argmin())) for kind in machines)
                 found.append(float(cost[kind][at]) / min(float(each.min()) for each in cost.values()) - 1.0)
     return found
 
@@ -153,56 +163,63 @@ def regrets(shelf: Mapping[tuple[str, str], Measured]) -> list[float]:
 def predicted(tell: Tell) -> Findings:
     """Leave-one-out: the error of the step time, and what choosing by predictions costs."""
     tell("each profiled (model, kind) predicted from the others")
-    missed, notes = left_out("gavel", gavel_shelf()), []
-    checks = []
-    try:
-        sia = sia_shelf()
-    except MissingData:
-        notes.append("leave-one-out: Gavel's models only, and no choices; the step times of Sia are not here")
-    else:
-        missed = [*left_out("sia", sia), *missed]
-        notes.append(_elsewhere({"sia": sia, "gavel": gavel_shelf()}))
-        lost = regrets(sia)
-        checks = [
-            at_most("leave-one-out: median extra cost of choosing by predictions", 100 * median(lost), 15, unit="%"),
-        ]
+    missed, facts = left_out(), left_out(others=False)
+    error = 100 * median(each.error for each in missed)
+    checks, notes = [at_most("leave-one-out: median error of step time", error, 25, unit="%")], []
+    if any(each.shelf == "sia" for each in missed):
+        lost = regrets()
+        extra = 100 * median(lost)
+        checks.append(at_most("leave-one-out: median extra cost of choosing by predictions", extra, 15, unit="%"))
         notes.append(
             f"leave-one-out: choosing by predictions costs {100 * fmean(lost):.0f} % more on average, "
             f"{100 * max(lost):.0f} % at worst, nothing in {sum(each < 1e-9 for each in lost)} of {len(lost)} cases"
         )
-    checks.insert(
-        0,
-        at_most("leave-one-out: median error of step time", 100 * median(each.error for each in missed), 25, unit="%"),
-    )
+        notes.append(_chosen_elsewhere())
+    else:
+        notes.append("leave-one-out: Gavel's models only, and no choices; the step times of Sia are not here")
     for name in dict.fromkeys(each.shelf for each in missed):
         own = [each.error for each in missed if each.shelf == name]
         notes.append(
             f"leave-one-out: {len(own)} pairs of {name}, median error {100 * median(own):.0f} %, "
             f"nine in ten below {100 * float(np.quantile(own, 0.9)):.0f} %"
         )
-    notes.append(_facts_note())
-    rows = [[each.shelf, each.model, each.kind, f"{each.rows}", f"{100 * each.error:.0f}"] for each in missed]
-    columns = ["source", "model", "kind", "rows", "median error, %"]
+    notes.append(
+        f"kinds on which no model ran, as most on sale, are predicted by GPU facts: with all of a kind left out the "
+        f"median error is {100 * median(each.error for each in facts):.0f} %"
+    )
+    notes += [_covered("with other models on the kind", missed), _covered("without", facts)]
+    by_facts = {(each.model, each.kind): each.error for each in facts}
+    rows = [
+        [
+            *(each.shelf, each.model, each.kind, f"{each.rows}", f"{100 * each.error:.0f}"),
+            f"{100 * by_facts[each.model, each.kind]:.0f}",
+        ]
+        for each in missed
+    ]
+    columns = ["source", "model", "kind", "rows", "median error, %", "by facts alone, %"]
     return Findings(
         checks=checks, tables=[Table(title="Step time predicted", columns=columns, rows=rows, texts=3)], notes=notes
     )
 
 
-def _seconds(profile: Profile, kind: str, step_s: Callable[[Floats], Floats]) -> Floats:
-    """Of the whole job at each width, with a fixed batch."""
-    node = GPUS_PER_NODE.get(kind, 8)
-    gpus = np.array([float(width) for width in WIDTHS if width <= profile.batch])
-    most = profile.curves[kind].max_local
-    each = np.ceil(profile.batch / gpus)
-    steps = np.ceil(each / most)
-    confs = np.column_stack([np.ceil(gpus / node), gpus, np.ceil(each / steps)])
-    seconds = step_s(confs) * steps  # all micro-steps as long as the last: alike for both sides
-    return np.asarray(seconds * SAMPLES / profile.batch)
+def _covered(what: str, missed: Sequence[Missed]) -> str:
+    """Whether the stated spread is honest."""
+    within = sum(abs(math.log(each.ratio)) <= TEN_TO_NINETY * PREDICTED_SPREAD for each in missed) / len(missed)
+    told = f"{100 * within:.0f} % of the {len(missed)} pairs"
+    return f"{what}, {told} lie between the p10 and p90 that the adviser would state"
 
 
-def _cost(seconds: Floats, usd_per_gpu_h: float, usd_per_h: float) -> Floats:
-    gpus = np.array(WIDTHS[: len(seconds)], dtype=np.float64)
-    return np.asarray((gpus * usd_per_gpu_h + usd_per_h) * seconds / 3600.0)
+def _rates(profile: Profile, machines: Mapping[str, Machine], transfer: Transfer) -> dict[str, Floats]:
+    """Samples per second on 1 to 8 nodes of each machine, as the adviser has them."""
+    found = speeds(profile, list(machines.values()), MOST_NODES, load_gpus(), transfer)
+    return dict(zip(machines, found.rate_MN, strict=True))
+
+
+def _cost(rate_N: Floats, gpus_per_node: int, usd_per_gpu_h: float, usd_per_h: float) -> Floats:
+    """USD for a million samples, on each number of nodes."""
+    nodes_N = np.arange(1.0, len(rate_N) + 1.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray((nodes_N * gpus_per_node * usd_per_gpu_h + usd_per_h) * SAMPLES / rate_N / 3600.0)
 
 
 def _usd_per_gpu_h() -> dict[str, float]:
@@ -210,41 +227,21 @@ def _usd_per_gpu_h() -> dict[str, float]:
     return NOT_SOLD_USD_PER_GPU_H | {kind: catalogue.find(name).usd_per_gpu_h for kind, name in SOLD.items()}
 
 
-def _elsewhere(shelves: Mapping[str, Mapping[tuple[str, str], Measured]]) -> str:
+def _chosen_elsewhere() -> str:
     """The error on each source with the settings that are best on the other: what to expect of models to come."""
-    gpus, settings = load_gpus(), [(votes, hold) for votes in (0, 1, 2) for hold in (0.1, 0.3, 1.0, 3.0)]
-    errors = {
-        setting: {
-            name: [
-                each.error for each in left_out(name, shelf, Transfer(shelf, gpus, votes=setting[0], hold=setting[1]))
-            ]
-            for name, shelf in shelves.items()
-        }
-        for setting in settings
-    }
+    settings = [{"votes": votes, "hold": hold} for votes in (0, 1, 2) for hold in (0.1, 0.3, 1.0, 3.0)]
+    tried = [left_out(setting) for setting in settings]
+
+    def error(missed: Sequence[Missed], *names: str) -> float:
+        return median(each.error for each in missed if each.shelf in names)
+
     told = []
     for name, other in (("sia", "gavel"), ("gavel", "sia")):
-        chosen = min(settings, key=lambda setting: median(errors[setting][other]))
-        told.append(f"{100 * median(errors[chosen][name]):.0f} % on {name} with those best on {other}")
-    all_pairs = [median(error for of in errors[setting].values() for error in of) for setting in settings]
+        chosen = min(tried, key=lambda missed: error(missed, other))
+        told.append(f"{100 * error(chosen, name):.0f} % on {name} with those best on {other}")
+    all_pairs = [error(missed, "sia", "gavel") for missed in tried]
     return (
         f"leave-one-out: two settings of the prediction were chosen on these very pairs; chosen elsewhere they err "
         f"{' and '.join(told)}; the {len(settings)} that were tried err {100 * min(all_pairs):.0f} to "
         f"{100 * max(all_pairs):.0f} % over all pairs"
-    )
-
-
-def _facts_note() -> str:
-    """How far facts alone are, where nobody ran on a kind."""
-    gpus, shelf = load_gpus(), gavel_shelf()
-    errors = []
-    for (model, kind), measured in shelf.items():
-        one = measured.confs[:, 1] == 1
-        for of, source in shelf:
-            if of == model and source != kind and one.any():
-                told = shelf[model, source].curve(measured.confs[one]) * ratio_from_facts(gpus[source], gpus[kind])
-                errors += [abs(math.log(x)) for x in (told / measured.step_s[one]).tolist() if math.isfinite(x)]
-    return (
-        f"kinds on which no model ran are predicted by GPU facts: on Gavel's single GPUs the median error is "
-        f"{100 * math.expm1(median(errors)):.0f} %; the adviser takes {100 * FACTS_SPREAD:.0f} % for their spread"
     )

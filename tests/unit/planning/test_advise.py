@@ -20,19 +20,26 @@ from sublet.market.catalogue import load_catalogue, read_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.market.hygiene import outlived
 from sublet.market.prices import load_prices, utc_s
+from sublet.market.spot import SpotTrace
+from sublet.market.steps import Steps
 from sublet.perf.measured import MODELS
 from sublet.perf.speedup import Linear
 from sublet.planning.advise import Ask, advise
-from sublet.planning.advise_error import MEDIAN_ERROR, error_note, left_out
+from sublet.planning.advise_error import ERROR_AS_OTHERS, ERROR_BY_FACTS, error_note, left_out
 from sublet.planning.advise_frontier import Clusters, Limits, binding, frontier, pick, steps_up
 from sublet.planning.advise_hazard import reclaims_of
-from sublet.planning.advise_keep import Checkpoints, anchors_for, outages
+from sublet.planning.advise_keep import Checkpoints, Fleets, anchors_for, outages
+from sublet.planning.advise_losses import Capacity, losses, neighbours
 from sublet.planning.advise_network import gbit_per_s
 from sublet.planning.advise_profiles import Profile, known_models, known_profile, profile_from_csv
+from sublet.planning.advise_rows import rows_from_offers
+from sublet.planning.advise_shelf import known_shelf, shelf_name
 from sublet.planning.advise_speed import Machine, speeds
 from sublet.planning.rental_shapes import reclaim_slowdown
+from sublet.studies import deepvm_advice
+from sublet.studies.deepvm_catalogue import PLANTED, planted, planted_advice
 
-GPUS = load_gpus()
+GPUS, CATALOGUE = load_gpus(), load_catalogue()
 LINEAR = Profile(
     name="toy",
     batch=4096,
@@ -129,39 +136,114 @@ def test_a_coarser_frontier_is_shorter_and_never_far_from_the_fine_one():
 # ---------------------------------------------------------------------- reclaims
 
 
+def fleets(keepers, *, nodes, hazard=0.5, steady=None, at_once=1.0, wait_s=0.0, rates=None, gbit=100.0, spread=False):
+    """Clusters of 1 to the most of these nodes, cut down to these."""
+    rows, most = len(keepers), max(nodes)
+    rates = np.array(rates if rates is not None else range(1, most + 1), dtype=float)
+    steady_N = np.zeros(most) if steady is None else np.minimum(steady, np.arange(1.0, most + 1.0))
+    full = np.ones((rows, most))
+    return Fleets(
+        keepers=keepers,
+        nodes_N=np.arange(1.0, most + 1.0),
+        steady_RN=full * steady_N,
+        hazard_per_h_R=np.full(rows, hazard),
+        at_once_RN=at_once * full,
+        all_RN=np.where(np.arange(1, most + 1) == 1, full, 0.0),
+        wait_s_RN=wait_s * full,
+        wait_square_RN=wait_s**2 * full,
+        spread_R=np.full(rows, spread),
+        gbit_per_s_R=np.full(rows, gbit),
+        rate_RN=full * rates,
+    )
+
+
 @given(
     nodes=st.integers(1, 64),
-    hazard=st.floats(0.0, 2.0),
+    hazard=st.one_of(st.just(0.0), st.floats(1e-6, 2.0)),
     gigabytes=st.floats(0.05, 50.0),
     restart_s=st.floats(0.0, 300.0),
 )
 def test_the_slowdown_is_that_of_a_rental_plan(nodes, hazard, gigabytes, restart_s):
     job = Checkpoints(state_bytes=gigabytes * 1e9, restart_s=restart_s, provision_s=120.0)
-    found = outages(["storage"], np.array([hazard]), np.array([1.0]), np.array([100.0]), np.array([float(nodes)]), job)
+    found = outages(fleets(["storage"], nodes=[nodes], hazard=hazard, rates=[0.0] * (nodes - 1) + [1.0]), job)
     write_s = gigabytes * 1e9 / 0.5e9
     like = Job(
         id="j", submit_s=0.0, work=1.0, speed=Linear(), restart_s=restart_s + write_s, checkpoint_write_s=write_s
     )
     exact = reclaim_slowdown(like, Market.SPOT, hazard, nodes, provision_s=120.0)
-    assert float(found.slowdown_RN[0, 0]) == pytest.approx(exact, rel=1e-9)
+    assert float(found.slowdown_RN[0, nodes - 1]) == pytest.approx(exact, rel=1e-9)
 
 
-def test_a_peer_needs_a_second_node_and_half_a_third():
+def test_a_peer_needs_a_second_node_and_a_mixture_a_spot_node():
     job = Checkpoints(state_bytes=1e9)
-    ways = ["nothing", "storage", "peers", "anchors", "one node", "half"]
-    six = np.full(6, 0.5)
-    found = outages(ways, six, np.full(6, 2.0), np.full(6, 25.0), np.array([1.0, 2.0, 3.0]), job)
-    assert np.isfinite(found.slowdown_RN).tolist() == [
-        [True] * 3,
-        [True] * 3,
-        [False, True, True],
-        [True] * 3,
-        [False, True, True],
-        [False, False, True],
-    ]
-    assert found.slowdown_RN[0].tolist() == [1.0, 1.0, 1.0]  # on demand nothing is taken away
-    assert found.per_h_RN[4].tolist() == [0.0, 0.5, 1.0]
-    assert (np.diff(found.slowdown_RN[1]) > 0).all()  # more nodes, more reclaims
+    alone = outages(fleets(["storage", "peers", "anchors"], nodes=[3]), job)
+    assert np.isfinite(alone.slowdown_RN).tolist() == [[True] * 3, [False, True, True], [True] * 3]
+    assert (np.diff(alone.slowdown_RN[0]) > 0).all()  # more nodes, more reclaims
+    mixed = outages(fleets(["nodes"], nodes=[3], steady=1), job)
+    assert np.isfinite(mixed.slowdown_RN).tolist() == [[False, True, True]]
+    assert mixed.per_h_RN[0].tolist() == [0.0, 0.5, 1.0]  # of the spot nodes only
+    calm = outages(fleets(["nothing"], nodes=[3], steady=3), job)
+    assert calm.slowdown_RN[0].tolist() == [1.0, 1.0, 1.0]  # on demand nothing is taken away
+
+
+def test_survivors_go_on_where_nodes_are_long_gone_and_wait_where_they_come_at_once():
+    job = Checkpoints(state_bytes=1e9, restart_s=60.0, provision_s=0.0)
+    soon = outages(fleets(["storage"], nodes=[8]), job)
+    assert not soon.goes_on_RN.any()
+    late = outages(fleets(["storage"], nodes=[8], wait_s=7200.0), job)
+    assert late.goes_on_RN[0].tolist() == [False] + [True] * 7  # one node leaves nobody
+    # Half an hour's loss of one of eight every quarter of an hour: at 0.5 per hour and two hours gone, half are there.
+    assert late.paid_RN[0, 7] == pytest.approx(8 / (1 + 0.5 * 2.0))
+    assert late.slowdown_RN[0, 7] >= 2.0
+    useless = outages(fleets(["storage"], nodes=[8], wait_s=7200.0, rates=[0.0] * 7 + [8.0]), job)
+    assert useless.slowdown_RN[0, 7] > late.slowdown_RN[0, 7]  # fewer than eight do no work
+    steady = outages(fleets(["nodes"], nodes=[8], steady=4, wait_s=7200.0), job)
+    assert steady.slowdown_RN[0, 7] < late.slowdown_RN[0, 7]
+
+
+def test_a_peer_in_another_zone_is_not_lost_at_the_same_time():
+    job = Checkpoints(state_bytes=1e9)
+    here, there = (
+        outages(fleets(["peers"], nodes=[8], at_once=4.0, spread=spread), job).slowdown_RN[0, 7]
+        for spread in (False, True)
+    )
+    assert there < here
+
+
+def two_zones():
+    """One zone has four nodes, then none, then four; the other always has three."""
+    first = Steps(t_s=np.array([0.0, 100.0, 400.0]), value=np.array([4, 0, 4]))
+    second = Steps(t_s=np.array([0.0]), value=np.array([3]))
+    series = {"r-1a": first, "r-1b": second}
+    return SpotTrace(name="two", series=series, end_s=dict.fromkeys(series, 1000.0), span_s=1000.0, max_available=4)
+
+
+def test_waits_are_those_of_the_zones_that_a_cluster_may_use():
+    trace = two_zones()
+    assert neighbours(trace, 2) == [["r-1a", "r-1b"]]
+    assert neighbours(trace, 3) == [["r-1a"], ["r-1b"]]
+    alone = Capacity.of(trace, ["r-1a"])
+    assert alone.waits_s(1).tolist() == [300.0]
+    spread, moved = (Capacity.of(trace, ["r-1a", "r-1b"], together=together) for together in (False, True))
+    assert [spread.waits_s(nodes).tolist() for nodes in (3, 4)] == [[0.0], [300.0]]  # three are left, then seven
+    assert [moved.waits_s(nodes).tolist() for nodes in (3, 4)] == [[0.0], [300.0]]
+    assert alone.share_F.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("zones", [1, 2, 3])
+def test_what_a_trace_says_of_losses_is_possible(zones):
+    found = losses(("bamboo-p3", "bamboo-gcp"), zones, 64)
+    nodes_S = np.arange(65.0)
+    assert (found.at_once_S >= 1.0).all()
+    assert (found.at_once_S <= np.maximum(nodes_S, 1.0)).all()
+    assert (np.diff(found.at_once_S) >= -1e-9).all()  # of more nodes, more are lost at once
+    assert ((found.all_S >= 0.0) & (found.all_S <= 1.0)).all()
+    assert found.all_S[1] == 1.0
+    assert (found.all_S * nodes_S <= found.at_once_S + 1e-9).all()
+    assert (found.wait_square_S >= found.wait_s_S**2 - 1e-6).all()
+    single = losses(("bamboo-p3", "bamboo-gcp"), 1, 64)
+    assert (found.at_once_S <= single.at_once_S + 1e-9).all()
+    assert (found.wait_s_S <= single.wait_s_S).all()
 
 
 def test_anchors_hold_two_checkpoints():
@@ -231,10 +313,27 @@ def test_the_error_of_predictions_is_measured_where_a_model_ran_on_several_kinds
     assert {each.kind for each in errors["bert"]} == {"A100", "RTX-2080Ti", "T4", "V100-32GB"}
     every = [each.error for found in errors.values() for each in found]
     assert len(every) == 24
-    assert median(every) == pytest.approx(MEDIAN_ERROR, abs=0.005)
+    assert median(every) < 0.25
+    own = median(each.error for each in errors["imagenet"])
     told = error_note(known_profile("imagenet"), errors["imagenet"])
-    for text in ("imagenet", "A100 34 % too slow", "six models: 32 %"):
+    for text in ("imagenet", f"off by {100 * own:.0f} %", "A100", f"{100 * ERROR_BY_FACTS:.0f} %"):
         assert text in told
+
+
+def test_the_adviser_predicts_as_the_study_measures():
+    try:
+        shelf = known_shelf()
+        known_profile("bert").curves["A100"]
+    except KeyError:
+        pytest.skip("the step times of Sia are not here")
+    study = {(each.model, each.kind): each.error for each in deepvm_advice.left_out()}
+    for model in ("bert", "ncf"):
+        for each in left_out(known_profile(model), GPUS, others=True):
+            assert each.error == pytest.approx(study[model, shelf_name(each.kind)], rel=1e-6)
+    assert median(study.values()) == pytest.approx(ERROR_AS_OTHERS, abs=0.006)
+    by_facts = [each.error for each in deepvm_advice.left_out(others=False)]
+    assert median(by_facts) == pytest.approx(ERROR_BY_FACTS, abs=0.006)
+    assert len(shelf) == len(study) == 45
 
 
 def test_the_error_of_a_model_that_ran_on_one_kind_is_said_not_to_be_known():
@@ -312,12 +411,59 @@ def test_a_mixed_cluster_costs_between_spot_and_on_demand_and_loses_less():
     twins = [offer("A100", 8, 22.0), offer("A100", 8, 9.0, "spot")]
     wide = replace(LINEAR, rates={"A100": {8: 700.0, 16: 1300.0, 32: 2400.0}})
     ask = Ask(profile=wide, samples=3e7, most_nodes=4)
-    ways = {each.keeper: each for each in advise(replace(ask, resolution=0.0), twins, GPUS).frontier if each.nodes == 4}
-    assert {"nothing", "half"} <= set(ways)
+    ways = {each.steady: each for each in advise(replace(ask, resolution=0.0), twins, GPUS).frontier if each.nodes == 4}
+    assert {2, 4} <= set(ways)
     spot = advise(ask, twins[1:], GPUS).fastest
-    assert spot.usd_per_h < ways["half"].usd_per_h < ways["nothing"].usd_per_h
-    assert ways["half"].spot == twins[1]
-    assert ways["nothing"].hours < ways["half"].hours < spot.hours
+    assert spot.usd_per_h < ways[2].usd_per_h < ways[4].usd_per_h
+    assert (ways[2].market, ways[2].spots, ways[2].offer) == ("mixed", (twins[1],), twins[0])
+    assert ways[4].hours < ways[2].hours < spot.hours
+    assert ways[2].usd_per_h == pytest.approx(2 * twins[0].price.usd_per_h + 2 * twins[1].price.usd_per_h)
+    assert ways[2].reclaims / ways[2].hours < spot.reclaims / spot.hours
+
+
+def zoned(name, usd, market="spot", **more):
+    return replace(offer("A100", 8, usd, market, **more), id=f"aws:r:{name}:A100x8:{market}", region="r", zone=name)
+
+
+ZONES = [zoned("r-a", 9.0), zoned("r-b", 11.0), zoned("r-c", 10.0), zoned("r-b", 20.0, "on-demand")]
+
+
+def test_zones_are_the_cheapest_of_a_region_and_mixtures_have_a_node_on_demand_beside_them():
+    rows, machines = rows_from_offers(ZONES)
+    assert len(machines) == 1
+    spread = {row.zones: {spot.zone for spot in row.spots} for row in rows if row.spread and not row.steady}
+    assert spread == {2: {"r-a", "r-c"}, 3: {"r-a", "r-b", "r-c"}}
+    assert {row.zones for row in rows if row.together} == {2, 3}
+    mixed = [row for row in rows if row.steady]
+    assert {row.offer.zone for row in mixed} == {"r-b"}
+    assert {row.zones for row in mixed} == {1, 3}  # the two cheapest zones sell nothing on demand
+    assert all(row.keeper == "nodes" for row in mixed)
+    assert {row.steady for row in mixed} == {1, 2, 4, "half"}
+
+
+def test_traffic_between_zones_is_paid_for_and_its_price_decides():
+    wide = replace(LINEAR, rates={"A100": {8: 700.0, 16: 1300.0, 32: 2400.0, 64: 4400.0}}, batch=64)
+    ask = Ask(profile=wide, samples=3e7, most_nodes=8, resolution=0.0)
+    dear = advise(ask, ZONES, GPUS).frontier
+    assert not [each for each in dear if len(each.spots) > 1 and not each.together]
+    steps, gigabytes = 3e7 / 64, LINEAR.state_bytes / 3 / 1e9
+    rows, _ = rows_from_offers(ZONES)
+    assert steps * gigabytes * 2 * 0.02 > 1000  # two zones, USD 0.02 a gigabyte: more than any of these clusters costs
+    free = [replace(each, cloud="azure", id=each.id.replace("aws", "azure")) for each in ZONES]
+    for each in advise(ask, free, GPUS).frontier:
+        assert each.traffic_usd == 0.0
+    assert any(row.spread for row in rows)
+
+
+def test_a_mixture_is_on_the_frontier_only_where_nothing_beats_it():
+    advice = advise(Ask(profile=known_profile("imagenet"), samples=5e7), CATALOGUE.select(), GPUS)
+    for each in advice.frontier:
+        for other in advice.frontier:
+            better = (other.hours <= each.hours, other.usd <= each.usd, other.risk <= each.risk)
+            assert other is each or not all(better)
+    offers = [each for each in CATALOGUE.select() if (each.cloud, each.gpu) == ("aws", "T4")]
+    ways = {each.market for each in advise(Ask(profile=known_profile("imagenet"), samples=5e8), offers, GPUS).frontier}
+    assert ways == {"on-demand", "spot", "mixed"}
 
 
 def test_the_same_nodes_with_checkpoints_elsewhere_stand_beside():
@@ -381,52 +527,25 @@ def test_the_whole_catalogue_on_64_nodes_takes_less_than_a_second():
 
 # ---------------------------------------------------------------------- prices that cannot be
 
-HEAD = "cloud,region,zone,instance_type,gpu,gpu_count,gpu_mem_gib,vcpus,mem_gib,price_ondemand,price_spot,as_of"
-HONEST = [
-    "alpha,east,,good8,B200,8,180,96,768,40,20,2026-08-22",
-    "beta,east,,good8,B200,8,180,96,768,44,24,2026-08-20",
-    "gamma,east,,good8,B200,8,180,96,768,48,,2026-08-01",
-    "alpha,east,,good1,B200,1,180,12,96,5.2,2.6,2026-08-22",
-]
-PLANTED = {
-    "one cent": ("evil,east,,bad,B200,1,180,12,96,0.01,,2026-08-22", "outside"),
-    "zero": ("evil,east,,bad,B200,1,180,12,96,0,,2026-08-22", "zero"),
-    "negative": ("evil,east,,bad,B200,1,180,12,96,-1,,2026-08-22", "negative"),
-    "not a number": ("evil,east,,bad,B200,1,180,12,96,free,,2026-08-22", "not a number"),
-    "spot above on-demand": ("evil,east,,bad,B200,1,180,12,96,5.0,6.0,2026-08-22", "above on-demand"),
-    "one GPU's price for eight": ("evil,east,,bad,B200,8,180,96,768,5.0,,2026-08-22", "below the usual"),
-    "cents for dollars": ("evil,east,,bad,B200,1,180,12,96,520,,2026-08-22", "outside"),
-    "a fraction": ("evil,east,,bad,B200,0.125,180,12,96,0.6,,2026-08-22", "fraction"),
-    "stands twice": ("alpha,east,,good1,B200,1,180,12,96,1.3,,2026-08-22", "same offer"),
-    "stale spot": ("evil,east,,bad,B200,1,180,12,96,,1.1,2026-03-01", "stale"),
-    "stale list": ("evil,east,,bad,B200,1,180,12,96,3.0,,2024-08-22", "stale"),
-}
-
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_price_is_quarantined_with_its_reason_and_never_recommended(tmp_path, kind):
-    row, reason = PLANTED[kind]
-    path = tmp_path / "offers.csv"
-    path.write_text("\n".join([HEAD, *HONEST, row]) + "\n")
-    catalogue = read_catalogue(path)
-    believed, stale = outlived(catalogue.listings)
-    out = [entry for entry in (*catalogue.quarantined, *stale) if entry.listing.line == 6]
-    assert out
-    assert any(reason in entry.reason for entry in out)
-    ids = {listing.id for listing in believed}
-    offers = [each for each in catalogue.select() if each.id in ids]
-    profile = replace(LINEAR, rates={"B200": {1: 100.0, 8: 700.0, 64: 4000.0}})
-    advice = advise(Ask(profile=profile, samples=1e7, most_nodes=8), offers, GPUS)
-    bad = {entry.listing.id for entry in out}
-    for each in (*advice.frontier, advice.best):
-        assert each.offer.id not in bad or kind == "stands twice"
-        assert each.offer.price.usd_per_h >= 2.6
+def test_a_planted_price_is_quarantined_with_its_reason_and_never_recommended(kind):
+    advice, out = planted_advice(kind)
+    assert any(PLANTED[kind][1] in entry.reason for entry in out)
+    bad = {(entry.listing.id, entry.listing.usd_per_h) for entry in out}
+    for each in (*advice.frontier, advice.best, *advice.beside):
+        for offer in (each.offer, *each.spots):
+            assert (offer.id, offer.price.usd_per_h) not in bad
+            assert offer.price.usd_per_h >= 2.6
+
+
+def test_at_least_ten_kinds_of_bad_rows_are_planted():
+    rows = {row for row, _ in PLANTED.values()}
+    assert len(rows) == len(PLANTED) >= 10
 
 
 def test_a_price_that_jumped_five_times_is_quarantined(tmp_path):
-    path = tmp_path / "offers.csv"
-    path.write_text("\n".join([HEAD, *HONEST]) + "\n")
-    listings = read_catalogue(path).listings
+    listings = read_catalogue(planted(tmp_path, "zero")).listings
     spot = next(listing for listing in listings if listing.id == "alpha:east:good8:spot")
     for before in (spot.usd_per_h * 5.1, spot.usd_per_h / 5.1):
         believed, out = outlived(listings, {spot.id: before})
