@@ -128,9 +128,14 @@ def spot(  # noqa: PLR0913 - one argument per option
         rides[each] = ride(job, by_name[each], record, notice_s=notice, usd_per_h=usd_per_h)
     if plan is not None:
         rides[ON_TIME] = ride(job, plan, record, usd_per_h=usd_per_h, on_demand_usd_per_h=od_usd_per_h)
-    if frontier:
-        rides |= more.frontier_rides(job, record, usd_per_h=usd_per_h, notice_s=notice)
-    found = SpotRides(job=job, trace=market.name, capacity=capacity, rides=rides, usd_per_sample=usd_per_sample)
+    found = SpotRides(
+        job=job,
+        trace=market.name,
+        capacity=capacity,
+        rides=rides,
+        usd_per_sample=usd_per_sample,
+        frontier=more.frontier_rides(job, record, usd_per_h=usd_per_h, notice_s=notice) if frontier else {},
+    )
     notes = _notes(found, market, usd_per_h=usd_per_h, zone=zone, most=most)
     if notice:
         notes.append(f"losses are announced {notice:g} s ahead; liveput and oracle prepare for them, the others do not")
@@ -309,7 +314,7 @@ def _json(command: str, found: SpotRides, usd_per_h: float, notes: list[str]) ->
                 "on_demand_h": ride.on_demand_h,
                 "net_usd": found.net_usd(ride),
             }
-            for name, ride in found.rides.items()
+            for name, ride in {**found.rides, **found.frontier}.items()
         ],
         "notes": notes,
     }

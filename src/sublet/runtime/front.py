@@ -64,6 +64,10 @@ class FrontDesk:
         await self._controller.start()
         await self._controller.wait()
 
+    def record(self, job_id: str) -> JobRecord:
+        """What the controller knows of a job, for whoever runs in its process."""
+        return self._record(job_id)
+
     # ------------------------------------------------------------------ jobs come and go
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:

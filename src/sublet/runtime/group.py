@@ -7,54 +7,41 @@ message and counts within the kernel's generation, so that a restart of workers 
     launched -> ready -> member -> (leaving) -> gone
 
 A planned change lets the old group train on until the newcomers are ready; a broken one cannot train, so it waits.
+Every state but IDLE and OVER has a time after which `tick` does something about it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
+from sublet.runtime.members import LEFT_ON_ORDER, Fault, Worker, WorkerPhase, fault_of, regroups, split, torchrun_env
 from sublet.runtime.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
 
-__all__ = ["ROUNDS", "Group", "GroupNews", "Outcome", "Worker", "WorkerPhase"]
+__all__ = ["Group", "GroupNews", "Outcome"]
 
-ROUNDS = 1_000  # rounds within one generation of the kernel, at most
-LEFT_ON_ORDER = 83  # exit code of a worker that left as told
-SILENT_S = 60.0  # a group that makes no step for so long, and for STEPS of its own steps, hangs
+ROUNDS = 1_000  # rounds of one controller within one generation of the kernel, at most
+LIVES = 1_000_000  # controllers one after the other, at most: each counts its rounds above those of all before it
+SILENT_S = 60.0  # wall: a group that makes no step for so long, and for STEPS of its own steps, hangs
+FIRST_STEP_S = 300.0  # wall: the same for the first step in a process, which may compile
 STEPS = 5.0
 FORM_S = 30.0  # wall, from the order to the first joined member, before silence counts as failure
-READY_S = 120.0  # wall, from the start of a worker to its session: imports, data
+READY_S = 600.0  # wall, from the start of a worker to its session: imports, downloads, data
 APART_S = 2.0  # wall, from a member's cry that the group fell apart until we regroup though nobody is missing
+JUDGE_S = 2.0  # wall: one that fails may do so because another is gone, of which we have not heard yet
+QUIT_S = 10.0  # wall, from one worker's good end to the others', or it has ended too early
+LEAVE_S = 60.0  # wall, for a worker to go when told; then it is killed
+PARK_S = 60.0  # wall: survivors that nobody has a place for save and leave; they would not wait for ever
+ADOPTED_S = 5.0  # wall, without a step after the controller came back, until all meet anew
 TAIL_S = 600.0  # wall, for what a script does after its training
+FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were nobody's fault
 BACK_OFF_S = 0.5  # before the first retry, doubled at each further one
 LONGEST_BACK_OFF_S = 60.0
-
-
-class WorkerPhase(StrEnum):
-    """Where a worker stands."""
-
-    LAUNCHED = "launched"  # its process was ordered or runs; its session has not opened
-    READY = "ready"  # waits for a group
-    MEMBER = "member"  # trains
-    LEAVING = "leaving"  # was told to leave, or to end
-
-
-@dataclass(slots=True)
-class Worker:
-    """One training process."""
-
-    id: str
-    node_id: str
-    phase: WorkerPhase = WorkerPhase.LAUNCHED
-    since_s: float = 0.0  # wall, in this phase
-    rank: int = -1
-    step: int = 0
-    start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
 
 
 class Outcome(StrEnum):
@@ -65,7 +52,6 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     RESTARTED = "restarted"  # failed and was started again, under the same order
-    LOST_WORKER = "lost-worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +64,18 @@ class GroupNews:
     exit_code: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A worker that ended by itself, and is not judged yet."""
+
+    fault: Fault
+    why: str
+    code: int
+    at_s: float  # wall
+
+
 class _State(StrEnum):
-    IDLE = "idle"
+    IDLE = "idle"  # no order, or the last one is void since a node was lost: the kernel will give another
     GATHERING = "gathering"  # newcomers are on their way; members train on, unless broken
     FORMING = "forming"  # Regroup is out
     TRAINING = "training"
@@ -90,7 +86,7 @@ class _State(StrEnum):
 
 
 class Group:
-    """See the module. `log_of(rank)` names the file for a worker's output, `env_of(...)` adds to its environment."""
+    """See the module. `log_of(rank)` names the file for a worker's output, `env()` adds to its environment."""
 
     def __init__(
         self,
@@ -100,6 +96,7 @@ class Group:
         log_of: Callable[[int], str],
         env: Callable[[], dict[str, str]],
         address_of: Callable[[], tuple[str, int]],
+        life: int = 0,  # controllers before this one
     ) -> None:
         self.job_id, self.spec = job_id, spec
         self.outbox: list[tuple[str, ToAgent]] = []
@@ -115,91 +112,130 @@ class Group:
         self.failures = Counter[str]()  # by whose fault: user, infra
         self._state = _State.IDLE
         self._placement: Placement = ()
-        self._batch = 0
+        self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
+        self._batch, self._life = 0, life
         self._log_of, self._env, self._address_of = log_of, env, address_of
         self._meeting = (-1, ("", 0))  # (round, where its workers meet), for a script without the SDK
-        self._started = 0  # workers launched in this round
+        self._started = 0  # workers launched
         self._since_s = 0.0  # wall, in this state
         self._stepped_s = 0.0  # wall, of the last sign of progress
-        self._resumable = True
-        self._saver = ""  # the worker that saves on the way out
+        self._apart_s: float | None = None  # wall, of the first cry that this round fell apart
+        self._in_a_row = 0  # infra failures without long enough training between them
+        self._failed_s = 0.0  # wall, of the last
+        self._unformed = 0  # rounds in a row that did not form
+        self._suspect: _Ended | None = None  # the first that failed, until we know why
+        self._quit: _Ended | None = None  # the first that ended well, while others go on
+        self._adopting = False  # this controller has just come, and not all agents have yet
+        self._adopted = False  # it trained before this controller was there, and has not been heard since
+        self._ends: list[wire.WorkerDown] = []  # of workers that ended before this controller was there
+        self._resumable = self._finished = False
+        self._saver = ""  # the worker that saves on the way out; "" = rank 0, whoever that is
 
     # ------------------------------------------------------------------ orders of the kernel
 
     def move(self, generation: int, placement: Placement, batch: int, wall_s: float) -> None:
         """Start or resize: be `placement`, by whatever way keeps most."""
+        if self._state is _State.OVER:
+            return  # the kernel is about to hear why
         self.generation, self._placement, self._batch = generation, placement, batch
-        self.round = max(self.round + 1, generation * ROUNDS)
+        self._nodes |= {node_id for node_id, _ in placement}
+        self._next_round()
         if self._state is _State.ENDING and self.workers:  # it needs nothing any more
-            self.news.append(GroupNews(outcome=Outcome.MOVED, generation=generation))
+            self._answer_move()
             return
         self._enter(_State.GATHERING, wall_s)
         if not self.spec.sdk and self.workers:
             self._end_all(self.spec.grace_s, wall_s)  # the last to go starts the others
             return
-        self._launch_missing(wall_s)
+        self._fit(wall_s)
         self._form_if_ready(wall_s)
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
         """Save and leave; a job that will not be resumed ends without saving."""
+        if self._state is _State.OVER:
+            return
+        tail = self._state is _State.ENDING  # all is saved, and nobody listens to Leave any more
         self.generation, self._resumable = generation, resumable
-        self.round = max(self.round + 1, generation * ROUNDS)
+        self._next_round()
         self._enter(_State.STOPPING, wall_s)
-        members = sorted(self._in(WorkerPhase.MEMBER), key=lambda w: (-w.step, w.rank))
-        if not (resumable and self.spec.sdk and members):
-            self._end_all(self.spec.grace_s if resumable else min(self.spec.grace_s, 5.0), wall_s)
+        if resumable and self.spec.sdk and not tail and self._in(WorkerPhase.MEMBER):
+            for worker in self._in(WorkerPhase.LAUNCHED, WorkerPhase.READY):
+                self._end(worker, 0.0, wall_s)
+            self._tell_to_leave(self._in(WorkerPhase.MEMBER), wall_s)
         else:
-            self._saver = members[0].id
-            for worker in self.workers.values():
-                if worker.phase is WorkerPhase.MEMBER:
-                    leave = wire.Leave(
-                        worker_id=worker.id,
-                        generation=self.round,
-                        save=worker.id == self._saver,
-                        broken=self.broken,
-                    )
-                    self._send(worker, leave)
-                    self._become(worker, WorkerPhase.LEAVING, wall_s)
-                else:
-                    self._end(worker, 0.0, wall_s)
-        self._stopped_if_empty()
+            self._end_all(self.spec.grace_s if resumable else min(self.spec.grace_s, 5.0), wall_s)
+        self._stopped_if_empty(wall_s)
 
-    def adopt(self, generation: int, placement: Placement, wall_s: float) -> None:
-        """A restarted controller: the job trains, its agents will say with whom."""
+    def end_now(self, wall_s: float) -> None:
+        """There is no time to save: what runs is ended."""
+        self._end_all(0.0, wall_s)
+
+    def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
+        """A restarted controller: the job holds these GPUs; its agents will say which workers live."""
         self.generation, self._placement = generation, placement
-        self.round = max(self.round, generation * ROUNDS + ROUNDS // 2)  # above all that the one before us gave out
-        self._enter(_State.TRAINING, wall_s)
+        self._nodes = {node_id for node_id, _ in placement}
+        self._next_round()
+        self._adopting = self._adopted = True
+        self.broken = not trains
+        self._enter(_State.TRAINING if trains else _State.IDLE, wall_s)
         self._stepped_s = wall_s
 
-    def count_members(self, wall_s: float) -> None:
-        """After adoption, when all agents have come: start what is missing, as after a failure."""
-        if self._state is _State.TRAINING and not self._members_complete():
-            self.broken = True
-            self._fail("infra", "workers ended while the controller was away", 0, wall_s)
+    def all_agents_came(self, wall_s: float) -> None:
+        """After adoption: whoever has not come by now is gone; start what is missing."""
+        ends, self._ends = self._ends, []
+        self._adopting = False
+        if self._state is not _State.TRAINING or self._members_complete():
+            return
+        if not self.workers and ends and all(down.code == 0 for down in ends):
+            self._over(Outcome.FINISHED, wall_s, exit_code=0)
+            return
+        self.broken = True
+        for down in ends:
+            if fault_of(down.code) is Fault.USER and down.code != 0:
+                why = down.error or _how_it_ended(down.worker_id, down.code)
+                self._fail(Fault.USER, why, down.code, wall_s, keep=bool(self._in(WorkerPhase.MEMBER)))
+                return
+        self._tell_restart("workers ended while the controller was away", None)
+        if self.spec.sdk:
+            self._once_more(wall_s)
+        else:
+            self.move(self.generation, self._placement, self._batch, wall_s)
 
     # ------------------------------------------------------------------ news of nodes and workers
 
     def agent_came(self, node_id: str, worker_ids: list[str], wall_s: float) -> None:
         """An agent came (back) with these workers of ours."""
+        wanted = node_id in self._nodes and self._state not in (_State.OVER, _State.STOPPING, _State.RESTING)
         for worker_id in worker_ids:
             if worker_id not in self.workers:
-                self.workers[worker_id] = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s)
-        for worker in [w for w in self.workers.values() if w.node_id == node_id and w.id not in worker_ids]:
-            if worker.phase is not WorkerPhase.LAUNCHED:
-                self._gone(worker, wall_s, code=-9, error="its process is gone")
-            elif worker.start is not None:
+                worker = self.workers[worker_id] = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s)
+                if not wanted:
+                    self._end(worker, 0.0, wall_s)
+        for worker in [w for w in self.workers.values() if w.node_id == node_id]:
+            if worker.id in worker_ids:
+                worker.missing_s = None
+            elif worker.phase is WorkerPhase.LAUNCHED and worker.start is not None:
                 self._send(worker, worker.start)
+            else:
+                worker.missing_s = wall_s  # how it ended comes next, if the agent knows
+        if self._state is _State.FORMING:  # what was said meanwhile may not have arrived
+            self.broken = True
+            self._once_more(wall_s)
 
     def node_lost(self, node_id: str, wall_s: float) -> None:
-        """The node is gone with all on it; the kernel will say where to go on."""
-        for worker in [w for w in self.workers.values() if w.node_id == node_id]:
-            del self.workers[worker.id]
-            self.broken = self.broken or worker.phase is WorkerPhase.MEMBER
-        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        """The node is gone with all on it; if the kernel counted it as ours, it will say where to go on."""
+        ours = node_id in self._nodes
+        self._forget_node(node_id)
+        if self._state is _State.OVER:
+            return
         if self._state is _State.STOPPING:
-            self._stopped_if_empty()
+            self._save_elsewhere(wall_s)
+            self._stopped_if_empty(wall_s)
+        elif not ours:
+            self._proceed(wall_s)
         elif self._state is not _State.ENDING or not self.workers:
-            self._enter(_State.IDLE, wall_s)  # until the next order
+            self._suspect = self._quit = None
+            self._enter(_State.IDLE, wall_s)
         if not self.spec.sdk and self.broken:
             self._end_all(0.0, wall_s)
 
@@ -210,183 +246,109 @@ class Group:
 
     def hear(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
         """A worker said something, or its process came up or ended."""
+        if self._adopting and isinstance(message, wire.WorkerDown):
+            self._ends.append(message)
+            self.workers.pop(message.worker_id, None)
+            return
         worker = self.workers.get(message.worker_id)
         if worker is None:
             return  # of a round long past
         match message:
             case wire.Ready():
-                if worker.phase is WorkerPhase.LAUNCHED:
-                    self._become(worker, WorkerPhase.READY, wall_s)
-                    self._form_if_ready(wall_s)
+                self._heard_ready(worker, wall_s)
             case wire.WorkerUp():
                 if not self.spec.sdk:
-                    self._become(worker, WorkerPhase.READY, wall_s)
-                    self._form_if_ready(wall_s)
+                    self._heard_ready(worker, wall_s)
             case wire.Leading():
-                if message.generation == self.round:
+                if message.generation == self.round and self._state is _State.FORMING:
                     for other in self._in(WorkerPhase.MEMBER):
                         if other.id != worker.id:
-                            self._send(other, replace_id(message, other.id))
+                            self._send(other, meet_from(message, other.id))
             case wire.Joined():
                 self._heard_joined(worker, message, wall_s)
             case wire.Stepped():
-                worker.step, self._stepped_s = message.step, wall_s
-                self.step, self.done, self.stepped = message.step, message.done, message
+                self._heard_step(worker, message, wall_s)
             case wire.Broke():
-                worker.step = message.step
-                if message.generation == self.round and self._state is _State.TRAINING and not self.broken:
-                    self.broken, self._since_s = True, wall_s
+                self._heard_broke(worker, message, wall_s)
             case wire.Left():
-                worker.step = message.step
-                if worker.id == self._saver or not self._saver:
+                worker.step, worker.left = message.step, True
+                if not self._saver or worker.id == self._saver:
                     self.step, self.done = message.step, message.done
             case wire.Saved():
                 self._stepped_s = wall_s
             case wire.Finished():
-                self.step, self.done = message.step, message.done
-                if self._state is not _State.OVER:
-                    self._enter(_State.ENDING, wall_s)
+                self._heard_finished(message, wall_s)
             case wire.WorkerDown():
                 self._gone(worker, wall_s, message.code, message.error)
 
     def tick(self, wall_s: float) -> None:
         """Time has passed: start again after a pause, give up waiting for what hangs."""
+        self._tick_workers(wall_s)
         waited_s = wall_s - self._since_s
+        suspect, quitter = self._suspect, self._quit
+        if suspect is not None and wall_s - suspect.at_s > JUDGE_S:
+            keep = self._state is not _State.ENDING and bool(self._in(WorkerPhase.MEMBER))
+            self._fail(suspect.fault, suspect.why, suspect.code, wall_s, keep=keep)
+            return
         match self._state:
-            case _State.RESTING if waited_s >= self._rest_s():
-                self._launch_missing(wall_s)
+            case _State.RESTING if waited_s >= self._rest_s() and (self.spec.sdk or not self.workers):
                 self._enter(_State.GATHERING, wall_s)
+                self._fit(wall_s)
                 self._form_if_ready(wall_s)
             case _State.GATHERING:
-                late = [w for w in self._in(WorkerPhase.LAUNCHED) if wall_s - w.since_s > READY_S]
-                if late:
-                    self._fail("infra", f"{late[0].id} opened no session within {READY_S:g} s", None, wall_s)
+                self._tick_gathering(wall_s, waited_s)
+            case _State.FORMING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
+                self._not_formed("the group fell apart while it formed", wall_s)
             case _State.FORMING if waited_s > FORM_S:
-                self._fail("infra", f"the group did not form within {FORM_S:g} s", None, wall_s)
-            case _State.TRAINING if self.broken and waited_s > APART_S and self._members_complete():
-                self._fail("infra", "the group fell apart, though nobody is gone", 0, wall_s)
+                self._not_formed(f"the group did not form within {FORM_S:g} s", wall_s)
+            case _State.TRAINING if self.spec.sdk and quitter is not None and wall_s - quitter.at_s > QUIT_S:
+                self._fail(Fault.USER, quitter.why, quitter.code, wall_s)
+            case _State.TRAINING if not self._members_complete() and suspect is None and quitter is None:
+                self.broken = True
+                self._fail(Fault.INFRA, "workers are missing", None, wall_s, keep=True)
+            case _State.TRAINING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
+                self._fail(Fault.INFRA, "the group fell apart, though nobody is gone", None, wall_s, keep=True)
+            case _State.TRAINING if self._adopted and self.spec.sdk and wall_s - self._stepped_s > ADOPTED_S:
+                self._adopted = False  # perhaps they were about to form a group when the last controller died
+                self._once_more(wall_s)
+            case _State.TRAINING if self.spec.sdk and not self.broken:
+                self._tick_training(wall_s)
             case _State.ENDING if waited_s > TAIL_S:
                 self._over(Outcome.FINISHED, wall_s, exit_code=0)
-            case _State.TRAINING if self.spec.sdk and self._members_complete() and not self.broken:
-                step_s = self.stepped.step_s if self.stepped is not None else 0.0
-                limit_s = max(SILENT_S, STEPS * step_s)
-                if wall_s - self._stepped_s > limit_s:
-                    self._fail("infra", f"no step for {limit_s:.0f} s: it hangs", None, wall_s)
-            case _State.STOPPING if waited_s > max(self.spec.grace_s, FORM_S):
-                for worker in list(self.workers.values()):
-                    self._end(worker, 0.0, wall_s)
+            case _State.IDLE if self.spec.sdk and waited_s > PARK_S and self._in(WorkerPhase.MEMBER):
+                self.broken = True
+                self._next_round()
+                self._tell_to_leave(self._in(WorkerPhase.MEMBER), wall_s)
+            case _:
+                pass
 
     @property
     def training(self) -> bool:
-        """It makes steps."""
+        """It makes steps, or does what the script does after them."""
         gathers = self._state is _State.GATHERING and bool(self._in(WorkerPhase.MEMBER))
-        return not self.broken and (self._state is _State.TRAINING or gathers)
+        return (not self.broken and (self._state is _State.TRAINING or gathers)) or self._state is _State.ENDING
+
+    @property
+    def idle(self) -> bool:
+        """It follows no order."""
+        return self._state is _State.IDLE
 
     @property
     def size(self) -> int:
         """Workers in the group."""
         return len(self._in(WorkerPhase.MEMBER))
 
-    # ------------------------------------------------------------------ forming a group
+    # ------------------------------------------------------------------ what workers say
 
-    def _launch_missing(self, wall_s: float) -> None:
-        have = Counter(w.node_id for w in self.workers.values() if w.phase is not WorkerPhase.LEAVING)
-        rank = sum(have.values())
-        self._started = 0
-        for node_id, gpus in self._placement:
-            for _ in range(gpus - have[node_id]):
-                self._launch(node_id, rank, wall_s)
-                rank += 1
-
-    def _launch(self, node_id: str, rank: int, wall_s: float) -> None:
-        worker = Worker(f"{self.job_id}.{self.round}.{self._started}", node_id, since_s=wall_s, rank=rank)
-        self._started += 1
-        self.workers[worker.id] = worker
-        env = {**self._env(), "SUBLET_GENERATION": str(self.round)}
-        if not self.spec.sdk:
-            env |= self._torchrun(worker)
-        start = wire.StartWorker(
-            worker_id=worker.id,
-            job_id=self.job_id,
-            argv=self.spec.argv,
-            env={**self.spec.env, **self.spec.secrets, **env},
-            cwd=self.spec.cwd,
-            log=self._log_of(rank),
-        )
-        worker.start = start
-        self._send(worker, start)
-
-    def _torchrun(self, worker: Worker) -> dict[str, str]:
-        """What torchrun would set, for a script that knows nothing of us."""
-        slots = list(_slots(self._placement))
-        rank = worker.rank
-        node_id, local_rank, node_rank = slots[rank]
-        del node_id
-        local_world = dict(enumerate(gpus for _, gpus in self._placement))[node_rank]
-        if self._meeting[0] != self.round:  # one address for all workers of a round
-            self._meeting = (self.round, self._address_of())
-        host, port = self._meeting[1]
-        world = len(slots)
-        restarts = str(self.failures.total())
-        return {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local_rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(local_world),
-            "GROUP_RANK": str(node_rank),
-            "GROUP_WORLD_SIZE": str(len(self._placement)),
-            "ROLE_RANK": str(rank),
-            "ROLE_WORLD_SIZE": str(world),
-            "MASTER_ADDR": host,
-            "MASTER_PORT": str(port),
-            "TORCHELASTIC_RESTART_COUNT": restarts,
-            "TORCHELASTIC_MAX_RESTARTS": "1000000",
-            "TORCHELASTIC_RUN_ID": self.job_id,
-        }
-
-    def _form_if_ready(self, wall_s: float) -> None:
-        """Everybody of the placement is here: agree on ranks and let the group form."""
-        if self._state is not _State.GATHERING:
-            return
-        here = [w for w in self.workers.values() if w.phase in (WorkerPhase.READY, WorkerPhase.MEMBER)]
-        wanted = Counter(dict(self._placement))
-        if self._in(WorkerPhase.LAUNCHED) or any(
-            Counter(w.node_id for w in here)[node] < gpus for node, gpus in wanted.items()
-        ):
-            return
-        staying, leaving = _split(here, wanted)
-        if not self.spec.sdk:
-            if self._in(WorkerPhase.LEAVING):
-                return  # the old processes still hold the GPUs
-            for worker in staying:
-                self._become(worker, WorkerPhase.MEMBER, wall_s)
-            self._moved(wall_s)
-            return
-        members = sorted(staying, key=lambda w: (w.phase is not WorkerPhase.MEMBER, -w.step, w.rank))
-        nodes = list(dict.fromkeys(w.node_id for w in members))
-        seen = Counter[str]()
-        on_node = Counter(w.node_id for w in members)
-        for rank, worker in enumerate(members):
-            order = wire.Regroup(
-                worker_id=worker.id,
-                generation=self.round,
-                rank=rank,
-                world=len(members),
-                local_rank=seen[worker.node_id],
-                local_world=on_node[worker.node_id],
-                node_rank=nodes.index(worker.node_id),
-                nodes=len(nodes),
-                batch=self._batch,
-                broken=self.broken,
-            )
-            seen[worker.node_id] += 1
-            worker.rank = rank
-            self._send(worker, order)
-            self._become(worker, WorkerPhase.MEMBER, wall_s)
-        for worker in leaving:
-            self._send(worker, wire.Leave(worker_id=worker.id, generation=self.round, broken=self.broken))
-            self._become(worker, WorkerPhase.LEAVING, wall_s)
-        self._enter(_State.FORMING, wall_s)
+    def _heard_ready(self, worker: Worker, wall_s: float) -> None:
+        if worker.phase is WorkerPhase.LAUNCHED:
+            self._become(worker, WorkerPhase.READY, wall_s)
+            self._form_if_ready(wall_s)
+        elif worker.phase is WorkerPhase.MEMBER and self._adopted and self.spec.sdk:  # it was started, and no more
+            self._become(worker, WorkerPhase.READY, wall_s)
+            if self._state is _State.TRAINING and not self._adopting:
+                self.broken = True
+                self._once_more(wall_s)
 
     def _heard_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
         worker.step = message.step
@@ -396,85 +358,273 @@ class Group:
         self.step, self.done, self.work = message.step, message.done, message.work
         self._moved(wall_s)
 
+    def _heard_step(self, worker: Worker, message: wire.Stepped, wall_s: float) -> None:
+        if message.generation > self.round or (self.joined and message.generation < self.joined.generation):
+            return
+        worker.step, self._stepped_s, self._adopted = message.step, wall_s, False
+        self.step, self.done, self.stepped = message.step, message.done, message
+
+    def _heard_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
+        worker.step = message.step
+        formed = self.joined.generation if self.joined else 0
+        if message.generation == self.round and self._state in (_State.TRAINING, _State.FORMING):
+            self.broken, self._apart_s = True, self._apart_s or wall_s
+        elif self._adopted and self._state is _State.TRAINING:
+            self.broken, self._apart_s = True, self._apart_s or wall_s
+        elif message.generation == formed and self._state is _State.GATHERING:
+            self.broken = True  # nobody trains on while we gather
+        elif message.generation == formed and self._state is _State.ENDING and self.spec.sdk:
+            self.broken = True  # the one that had the last word is gone before all had heard it
+            self._once_more(wall_s)
+
+    def _heard_finished(self, message: wire.Finished, wall_s: float) -> None:
+        self.step, self.done, self._finished = message.step, message.done, True
+        if self._state in (_State.OVER, _State.STOPPING, _State.ENDING):
+            return
+        for worker in self._in(WorkerPhase.LAUNCHED, WorkerPhase.READY):
+            self._end(worker, 0.0, wall_s)
+        self._enter(_State.ENDING, wall_s)
+
+    # ------------------------------------------------------------------ forming a group
+
+    def _fit(self, wall_s: float) -> None:
+        """Launch what the placement lacks; end newcomers that it has no room for (members train on until it forms)."""
+        staying, leaving = split(self._in(*NOT_LEAVING), self._placement)
+        for worker in leaving:
+            if worker.phase is not WorkerPhase.MEMBER:
+                self._end(worker, 0.0, wall_s)
+        have = Counter(worker.node_id for worker in staying)
+        taken = {worker.rank for worker in self._in(*NOT_LEAVING)}
+        free = (rank for rank in range(len(taken) + sum(gpus for _, gpus in self._placement)) if rank not in taken)
+        for node_id, gpus in self._placement:
+            for _ in range(gpus - have[node_id]):
+                self._launch(node_id, next(free), wall_s)
+
+    def _launch(self, node_id: str, rank: int, wall_s: float) -> None:
+        worker = Worker(f"{self.job_id}.{self.round}.{self._started}", node_id, since_s=wall_s, rank=rank)
+        self._started += 1
+        self.workers[worker.id] = worker
+        env = {**self._env(), "SUBLET_GENERATION": str(self.round)}
+        if not self.spec.sdk:
+            if self._meeting[0] != self.round:  # one address for all workers of a round
+                self._meeting = (self.round, self._address_of())
+            env |= torchrun_env(self.job_id, rank, self._placement, self._meeting[1], self.failures.total())
+        worker.start = wire.StartWorker(
+            worker_id=worker.id,
+            job_id=self.job_id,
+            argv=self.spec.argv,
+            env={**self.spec.env, **self.spec.secrets, **env},
+            cwd=self.spec.cwd,
+            log=self._log_of(rank),
+        )
+        self._send(worker, worker.start)
+
+    def _form_if_ready(self, wall_s: float) -> None:
+        """Everybody of the placement is here: agree on ranks and let the group form."""
+        if self._state is not _State.GATHERING or self._in(WorkerPhase.LAUNCHED):
+            return
+        staying, leaving = split(self._in(WorkerPhase.READY, WorkerPhase.MEMBER), self._placement)
+        if len(staying) < sum(gpus for _, gpus in self._placement) or not staying:
+            return
+        self._suspect = self._quit = None
+        if not self.spec.sdk:
+            if self._in(WorkerPhase.LEAVING):
+                return  # the old processes still hold the GPUs
+            for worker in staying:
+                self._become(worker, WorkerPhase.MEMBER, wall_s)
+            self._moved(wall_s)
+            return
+        for order in regroups(staying, self.round, self._batch, broken=self.broken):
+            worker = self.workers[order.worker_id]
+            self._send(worker, order)
+            self._become(worker, WorkerPhase.MEMBER, wall_s)
+        for worker in leaving:
+            self._send(worker, wire.Leave(worker_id=worker.id, generation=self.round, broken=self.broken))
+            self._become(worker, WorkerPhase.LEAVING, wall_s)
+        self._enter(_State.FORMING, wall_s)
+
     def _moved(self, wall_s: float) -> None:
-        self.broken = False
-        self._stepped_s = wall_s
+        self.broken = self._adopted = False
+        self._unformed, self._stepped_s = 0, wall_s
         self._enter(_State.TRAINING, wall_s)
+        self._answer_move()
+
+    def _answer_move(self) -> None:
+        self._nodes = {node_id for node_id, _ in self._placement}
         self.news.append(GroupNews(outcome=Outcome.MOVED, generation=self.generation))
 
-    # ------------------------------------------------------------------ failures
+    def _once_more(self, wall_s: float) -> None:
+        """A new round under the same order, with all who are here."""
+        self.round += 1
+        self._enter(_State.GATHERING, wall_s)
+        self._fit(wall_s)
+        self._form_if_ready(wall_s)
+
+    # ------------------------------------------------------------------ leaving
+
+    def _tell_to_leave(self, members: list[Worker], wall_s: float) -> None:
+        """Rank 0 saves. In a broken group nobody knows who that is: the one with the most steps does."""
+        members = sorted(members, key=lambda w: (-w.step, w.rank))
+        self._saver = members[0].id if self.broken else ""
+        for worker in members:
+            save = not self.broken or worker.id == self._saver
+            leave = wire.Leave(worker_id=worker.id, generation=self.round, save=save, broken=self.broken)
+            self._send(worker, leave)
+            self._become(worker, WorkerPhase.LEAVING, wall_s)
+
+    def _save_elsewhere(self, wall_s: float) -> None:
+        """Somebody died on the way out: unless the one that saves is through, another must."""
+        waiting = [w for w in self._in(WorkerPhase.LEAVING) if not w.left]
+        saver = self.workers.get(self._saver)
+        if not (self._resumable and self.spec.sdk and waiting) or (saver is not None and not saver.left):
+            return
+        if any(worker.left for worker in self.workers.values()):
+            return
+        self.broken = True
+        self.round += 1
+        self._tell_to_leave(waiting, wall_s)
+
+    def _stopped_if_empty(self, wall_s: float) -> None:
+        if self._state is not _State.STOPPING or self.workers:
+            return
+        self.broken = False
+        self._saver, self._nodes = "", set()
+        if self._resumable and self._finished:
+            self._over(Outcome.FINISHED, wall_s, exit_code=0)
+        elif self._resumable:
+            self._enter(_State.IDLE, wall_s)
+            self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
+        else:
+            self._enter(_State.OVER, wall_s)
+
+    # ------------------------------------------------------------------ ends and failures
 
     def _gone(self, worker: Worker, wall_s: float, code: int, error: str) -> None:
         del self.workers[worker.id]
         if self._state is _State.OVER:
             return
         if self._state is _State.STOPPING:
-            self._stopped_if_empty()
-        elif self._state is _State.ENDING and (worker.phase is WorkerPhase.LEAVING or code == 0):
-            if not self.workers:
-                self._over(Outcome.FINISHED, wall_s, exit_code=0)
-        elif worker.phase is WorkerPhase.LEAVING:
-            if self._state is _State.GATHERING and not self.spec.sdk and not self.workers:
-                self._launch_missing(wall_s)
-            self._form_if_ready(wall_s)
-        elif code == 0:  # it thinks that it is done; the others, or the word of the first, will follow
-            if not self.workers:
-                self._over(Outcome.FINISHED, wall_s, exit_code=0)
-        elif code < 0:  # somebody or the machine killed it
-            self.broken = self.broken or worker.phase is WorkerPhase.MEMBER
-            self._fail("infra", f"{worker.id} was ended by signal {-code}", code, wall_s)
-        elif code == LEFT_ON_ORDER:
-            self.broken = True
-            self._fail("infra", f"{worker.id} left without an order", code, wall_s)
+            if code not in (0, LEFT_ON_ORDER):
+                self._save_elsewhere(wall_s)
+            self._stopped_if_empty(wall_s)
+            return
+        if worker.phase is WorkerPhase.LEAVING:
+            self._proceed(wall_s)
+            return
+        self.broken = self.broken or (worker.phase is WorkerPhase.MEMBER and self._state is not _State.ENDING)
+        if self._state is _State.IDLE:
+            return  # the kernel's next order finds it missing
+        why = error if code > 0 and error else _how_it_ended(worker.id, code)
+        ended = _Ended(fault=Fault.USER if code == 0 else fault_of(code), why=why, code=code, at_s=wall_s)
+        if code == 0:
+            self._quit = self._quit or ended
+        elif ended.fault is Fault.USER:
+            self._suspect = self._suspect or ended
+        elif self._state is _State.ENDING:
+            self._suspect = self._suspect or ended  # the rest of the script may still end well; then look
         else:
-            self.broken = True
-            self._fail("user", error or f"{worker.id} ended with exit code {code}", code, wall_s)
+            keep = worker.phase is not WorkerPhase.MEMBER or bool(self._in(WorkerPhase.MEMBER))
+            self._fail(Fault.INFRA, why, code, wall_s, keep=keep)
+            return
+        if not self._in(*NOT_LEAVING):  # nobody is left to wait for
+            if self._suspect is not None:
+                self._fail(self._suspect.fault, self._suspect.why, self._suspect.code, wall_s)
+            else:
+                self._over(Outcome.FINISHED, wall_s, exit_code=0)
 
-    def _fail(self, fault: str, why: str, code: int | None, wall_s: float) -> None:
-        """Count it; start again what is missing, or give up."""
+    def _proceed(self, wall_s: float) -> None:
+        """One that was to go has gone: perhaps the others waited for that."""
+        if self._state is _State.GATHERING and not self.spec.sdk and not self.workers:
+            self._fit(wall_s)
+        self._form_if_ready(wall_s)
+
+    def _fail(self, fault: Fault, why: str, code: int | None, wall_s: float, *, keep: bool = False) -> None:
+        """Count it; start again what is missing (`keep`: with the survivors and their state), or give up."""
+        self._suspect = self._quit = None
         self.failures[fault] += 1
-        limit = self.spec.retries.user if fault == "user" else self.spec.retries.infra
-        hopeless = fault == "user" and self.spec.sdk and self.step == 0  # it would fail again before its first step
-        if hopeless or (limit is not None and self.failures[fault] > limit):
+        if fault is Fault.INFRA:
+            trained_s = wall_s - self._failed_s
+            self._in_a_row = 1 if trained_s > FORGIVEN_S else self._in_a_row + 1
+            self._failed_s = wall_s
+        limit, count = self.spec.retries.infra, self._in_a_row
+        if fault is Fault.USER:
+            limit, count = self.spec.retries.user, self.failures[fault]
+        hopeless = fault is Fault.USER and self.spec.sdk and self.step == 0  # it would fail again before its first step
+        if hopeless or (limit is not None and count > limit):
             self._over(Outcome.FAILED, wall_s, why=why, exit_code=code)
             return
-        self.news.append(
-            GroupNews(outcome=Outcome.RESTARTED, generation=self.generation, why=why, exit_code=code),
-        )
+        self._tell_restart(why, code)
         self.round += 1
-        if fault == "user" or code is None:  # what hangs or is wrong in one is wrong in all: start all anew
+        keep = keep and self.spec.sdk
+        if not keep:  # what hangs or is wrong in one is wrong in all: start all anew
             self._end_all(0.0, wall_s)
-        self.broken = True
+            self.broken = True
         self._enter(_State.RESTING, wall_s)
-        if fault == "infra" and code is not None:
-            self._launch_missing(wall_s)  # survivors keep the state: no pause
+        if keep and self._unformed <= 2:  # noqa: PLR2004 - then with a pause
+            self._unformed += 1
             self._enter(_State.GATHERING, wall_s)
+            self._fit(wall_s)
             self._form_if_ready(wall_s)
 
-    def _rest_s(self) -> float:
-        return min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** (self.failures.total() - 1))
+    def _not_formed(self, why: str, wall_s: float) -> None:
+        """Once, all try again; then all are started anew."""
+        self.broken = True
+        self._fail(Fault.INFRA, why, None, wall_s, keep=self._unformed <= 1)
+
+    def _tell_restart(self, why: str, code: int | None) -> None:
+        self.news.append(GroupNews(outcome=Outcome.RESTARTED, generation=self.generation, why=why, exit_code=code))
 
     def _over(self, outcome: Outcome, wall_s: float, *, why: str = "", exit_code: int | None = None) -> None:
         self._enter(_State.OVER, wall_s)
-        for worker in list(self.workers.values()):
-            self._end(worker, 5.0 if outcome is Outcome.FINISHED else 0.0, wall_s)
+        self._end_all(5.0 if outcome is Outcome.FINISHED else 0.0, wall_s)
         self.news.append(GroupNews(outcome=outcome, generation=self.generation, why=why, exit_code=exit_code))
 
-    def _stopped_if_empty(self) -> None:
-        if self._state is _State.STOPPING and not self.workers:
-            self._state = _State.IDLE
-            self.broken = False
-            self._saver = ""
-            if self._resumable:
-                self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
+    # ------------------------------------------------------------------ time
+
+    def _tick_workers(self, wall_s: float) -> None:
+        for worker in list(self.workers.values()):
+            if worker.missing_s is not None and wall_s - worker.missing_s > JUDGE_S:
+                self._gone(worker, wall_s, code=-9, error="")
+            elif worker.phase is WorkerPhase.LEAVING and wall_s - worker.since_s > max(self.spec.grace_s, LEAVE_S):
+                self._end(worker, 0.0, wall_s)
+
+    def _tick_gathering(self, wall_s: float, waited_s: float) -> None:
+        late = [w for w in self._in(WorkerPhase.LAUNCHED) if wall_s - w.since_s > READY_S]
+        for worker in late:
+            self._end(worker, 0.0, wall_s)
+        if late:
+            self._fail(Fault.INFRA, f"{late[0].id} opened no session within {READY_S:g} s", None, wall_s, keep=True)
+        elif waited_s > READY_S and not self._in(WorkerPhase.LAUNCHED) and (self.spec.sdk or not self.workers):
+            fault = Fault.INFRA if self._quit is None else Fault.USER
+            why = "workers are missing" if self._quit is None else self._quit.why
+            self._fail(fault, why, None, wall_s)
+
+    def _tick_training(self, wall_s: float) -> None:
+        stepped = self.stepped if self.joined and self.stepped and self.stepped.step > self.joined.step else None
+        limit_s = FIRST_STEP_S if stepped is None else max(SILENT_S, STEPS * stepped.step_s)
+        if wall_s - self._stepped_s > limit_s:
+            self._fail(Fault.INFRA, f"no step for {limit_s:.0f} s: it hangs", None, wall_s)
+
+    def _rest_s(self) -> float:
+        return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(self.failures.total() - 1, 30)))
 
     # ------------------------------------------------------------------ small things
+
+    def _next_round(self) -> None:
+        self.round = max(self.round + 1, (self.generation * LIVES + self._life) * ROUNDS)
+
+    def _forget_node(self, node_id: str) -> None:
+        for worker in [w for w in self.workers.values() if w.node_id == node_id]:
+            del self.workers[worker.id]
+            self.broken = self.broken or worker.phase is WorkerPhase.MEMBER
+        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self._nodes.discard(node_id)
 
     def _members_complete(self) -> bool:
         return len(self._in(WorkerPhase.MEMBER)) == sum(gpus for _, gpus in self._placement)
 
-    def _in(self, phase: WorkerPhase) -> list[Worker]:
-        return [worker for worker in self.workers.values() if worker.phase is phase]
+    def _in(self, *phases: WorkerPhase) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.phase in phases]
 
     def _end_all(self, grace_s: float, wall_s: float) -> None:
         for worker in list(self.workers.values()):
@@ -491,29 +641,18 @@ class Group:
         worker.phase, worker.since_s = phase, wall_s
 
     def _enter(self, state: _State, wall_s: float) -> None:
-        self._state, self._since_s = state, wall_s
+        self._state, self._since_s, self._apart_s = state, wall_s, None
 
 
-def replace_id(leading: wire.Leading, worker_id: str) -> wire.Meet:
+NOT_LEAVING = (WorkerPhase.LAUNCHED, WorkerPhase.READY, WorkerPhase.MEMBER)
+
+
+def meet_from(leading: wire.Leading, worker_id: str) -> wire.Meet:
     """The leader's address, for another member."""
     return wire.Meet(worker_id=worker_id, generation=leading.generation, host=leading.host, port=leading.port)
 
 
-def _slots(placement: Placement) -> Iterator[tuple[str, int, int]]:
-    """(node, local rank, node rank) by rank."""
-    for node_rank, (node_id, gpus) in enumerate(placement):
-        for local_rank in range(gpus):
-            yield node_id, local_rank, node_rank
-
-
-def _split(workers: list[Worker], wanted: Counter[str]) -> tuple[list[Worker], list[Worker]]:
-    """Those that fill the placement, members first, and the rest."""
-    room = Counter(wanted)
-    staying, leaving = [], []
-    for worker in sorted(workers, key=lambda w: (w.phase is not WorkerPhase.MEMBER, w.rank)):
-        if room[worker.node_id] > 0:
-            room[worker.node_id] -= 1
-            staying.append(worker)
-        else:
-            leaving.append(worker)
-    return staying, leaving
+def _how_it_ended(worker_id: str, code: int) -> str:
+    if code == 0:
+        return f"{worker_id} ended with exit code 0 while the others train on"
+    return f"{worker_id} was ended by signal {-code}" if code < 0 else f"{worker_id} ended with exit code {code}"

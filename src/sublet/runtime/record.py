@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,7 @@ class JobRecord:
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
+    saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
 
     def measure(self, report: Stepped, gpu: str, workers: int) -> bool:
@@ -77,6 +79,10 @@ class JobRecord:
             "steps_lost": self.steps_lost,
             "steps_made": self.steps_made,
             "checkpoint_step": self.checkpoint_step,
+            "write_s": self.write_s,
+            "pauses_s": self.pauses_s[-3:],
+            "failures": dict(self.group.failures),
+            "round": self.group.round,
             "grains_redone": self.grains_redone,
             "grains_checkpoint": self.grains_checkpoint,
             "work": self.group.work,
@@ -90,6 +96,8 @@ class JobRecord:
         plain = dict(facts)
         self.group.work, self.group.step = plain.pop("work", None), plain.pop("step", 0)
         self.group.done = plain.pop("done", 0.0)
+        self.group.round = plain.pop("round", 0)
+        self.group.failures = Counter(plain.pop("failures", {}))
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
         for name, value in plain.items():
             setattr(self, name, value)

@@ -63,7 +63,7 @@ class Renting:
                 self._hub.gauges.count_call("rent", "refused")
                 node = self._hub.kernel.cluster.nodes.get(node_id)
                 if node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED):
-                    self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id))  # its agent was quicker than the no
+                    self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id))  # its agent was quicker
                 else:
                     self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, error.why))
                 return

@@ -41,26 +41,31 @@ def demo_settings(state_dir: Path, *, policy: str = "price") -> Settings:
     )
 
 
-def demo_jobs() -> list[JobSpec]:
-    """A small GPT on text, a CNN on pictures, an MLP on points; what each is trained with is in examples/."""
+def demo_jobs(work: float = 1.0) -> list[JobSpec]:
+    """A small GPT on text, a CNN on pictures, an MLP on points, as in examples/; `work` makes their data smaller."""
     folder = _examples()
-    wanted = [("gpt", ("--epochs", "4"), 3), ("cnn", ("--epochs", "6"), 2), ("mlp", ("--epochs", "20"), 2)]
+    wanted = [("gpt", 2_048, 4, 3), ("cnn", 4_096, 6, 2), ("mlp", 5_000, 20, 2)]
     return [
-        JobSpec(
-            name=name,
-            argv=(
-                sys.executable,
-                str(folder / f"train_{name}.py"),
-                *flags,
-                "--ms-per-sample",
-                str(MS_PER_SAMPLE[name]),
-            ),
-            cwd=str(folder),
-            min_workers=1,
-            max_workers=most,
-        )
-        for name, flags, most in wanted
+        _job(folder, name, samples=round(samples * work), epochs=epochs, most=most)
+        for name, samples, epochs, most in wanted
     ]
+
+
+def _job(folder: Path, name: str, *, samples: int, epochs: int, most: int) -> JobSpec:
+    flags = {"--samples": samples, "--epochs": epochs, "--ms-per-sample": MS_PER_SAMPLE[name]}
+    return JobSpec(
+        name=name,
+        argv=(
+            sys.executable,
+            str(folder / f"train_{name}.py"),
+            *(str(part) for flag in flags.items() for part in flag),
+        ),
+        cwd=str(folder),
+        min_workers=1,
+        max_workers=most,
+        work=float(samples * epochs),
+        samples_per_s=1000.0 / MS_PER_SAMPLE[name],
+    )
 
 
 def _examples() -> Path:

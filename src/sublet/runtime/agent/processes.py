@@ -14,7 +14,17 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Process", "adopt_orphans", "alive", "die_with_parent", "everybody", "instance", "kill_instance", "look"]
+__all__ = [
+    "Process",
+    "adopt_orphans",
+    "alive",
+    "die_with_parent",
+    "everybody",
+    "instance",
+    "kill_instance",
+    "look",
+    "rename",
+]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_NAME = 15

@@ -1,0 +1,367 @@
+"""A desk without a cloud behind it: jobs are rows in memory that a test moves along; served over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sublet.api.client import Client, connect
+from sublet.api.desk import Desk, Submitted
+from sublet.api.serving import bound, serve
+from sublet.api.state import StateDir
+from sublet.errors import NotNow, OutOfBudget
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.views import (
+    ENDED,
+    BudgetView,
+    CostView,
+    DryRunView,
+    EventView,
+    ExplainView,
+    HealthView,
+    HistogramView,
+    JobView,
+    LogFile,
+    MetricsView,
+    NodeView,
+)
+
+HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
+BILL: dict[str, float] = {
+    "usd_useful": 0.6,
+    "usd_redone": 0.0,
+    "usd_restart": 0.1,
+    "usd_idle": 0.2,
+    "usd_checkpoint": 0.1,
+    "usd_total": 1.0,
+}
+
+
+@dataclass
+class LittleDesk:
+    folder: Path
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    history: list[EventView] = field(default_factory=list)
+    burn: float | None = 2.0
+    purse: float | None = 5.0
+    spent: float = 1.0
+    stopping: bool = False
+    ended_jobs: bool = False
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.over = asyncio.Event()
+
+    async def run(self) -> None:
+        await self.over.wait()
+
+    def tell(self, kind: str, job_id: str, text: str) -> None:
+        self.now_s += 60.0
+        row = self.rows.get(job_id, {})
+        held = sum(each["workers"] for each in self.rows.values())
+        self.history.append(
+            {
+                "seq": len(self.history) + 1,
+                "at_s": self.now_s,
+                "at": "2026-01-01T00:00:00Z",
+                "kind": kind,
+                "job_id": job_id,
+                "node_id": "",
+                "text": text,
+                "workers": row.get("workers"),
+                "nodes_held": held,
+                "usd_per_h": 0.3 * held,
+                "usd_total": self.spent,
+            }
+        )
+
+    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+        if key in self.keys:
+            job_id = self.keys[key]
+            return {"job_id": job_id, "name": self.specs[job_id].name}
+        if self.purse is not None and self.spent >= self.purse:
+            raise OutOfBudget("no new job can start", spent_usd=self.spent, limit_usd=self.purse)
+        job_id = f"j{len(self.rows) + 1}-{spec.name[:4]}"
+        self.keys[key or job_id] = job_id
+        self.specs[job_id] = spec
+        self.rows[job_id] = row_from(job_id, spec)
+        self.tell("JobSubmitted", job_id, f"{spec.name} was submitted")
+        return {"job_id": job_id, "name": spec.name}
+
+    def change(self, job_id: str, **facts: Any) -> JobView:
+        self.rows[job_id] |= facts
+        return self.rows[job_id]  # type: ignore[return-value]
+
+    async def dry_run(self, spec: JobSpec) -> DryRunView:
+        return {
+            "name": spec.name,
+            "feasible": True,
+            "shape": f"{spec.max_workers} x cpu-spot",
+            "workers": spec.max_workers,
+            "usd_per_h": 0.3 * spec.max_workers,
+            "starts_s": 1.0,
+            "finish_s": {"p10": 100.0, "p50": 120.0, "p90": 180.0},
+            "cost_usd": {"p10": 0.01, "p50": 0.02, "p90": 0.03},
+            "usd_on_demand": 0.06,
+            "reason": "the widest pays for itself",
+            "alternatives": [],
+            "notes": ["speed not measured yet"],
+        }
+
+    async def jobs(self) -> Sequence[JobView]:
+        return list(self.rows.values())  # type: ignore[arg-type]
+
+    async def job(self, job_id: str) -> JobView:
+        return self.rows[job_id]  # type: ignore[return-value]
+
+    async def cancel(self, job_id: str, *, now: bool = False) -> JobView:
+        if self.rows[job_id]["phase"] not in ENDED:
+            self.change(job_id, phase="cancelled", workers=0, reason="now" if now else "saved")
+            self.tell("JobCancelled", job_id, "cancelled by the user")
+        return await self.job(job_id)
+
+    async def pause(self, job_id: str) -> JobView:
+        if self.rows[job_id]["phase"] in ENDED:
+            raise NotNow(job_id, self.rows[job_id]["phase"], "pause")
+        return self.change(job_id, phase="paused", workers=0)
+
+    async def resume(self, job_id: str) -> JobView:
+        if self.rows[job_id]["phase"] not in ("paused", "out-of-budget", "failed"):
+            raise NotNow(job_id, self.rows[job_id]["phase"], "resume")
+        return self.change(job_id, phase="queued")
+
+    async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
+        self.specs[job_id] = replace(self.specs[job_id], min_workers=low, max_workers=high, sizes=())
+        return self.change(job_id, min_workers=low, max_workers=high)
+
+    async def events(self, job_id: str | None = None, *, after: int = 0, limit: int = 1000) -> Sequence[EventView]:
+        found = [event for event in self.history if event["seq"] > after and job_id in (None, event["job_id"])]
+        return found[:limit]
+
+    async def log_path(self, job_id: str, *, rank: int = 0) -> LogFile:
+        return LogFile(path=str(self.folder / f"{job_id}-{rank}.log"), hide=tuple(self.specs[job_id].secrets.values()))
+
+    async def cost(self, job_id: str | None = None) -> CostView:
+        if job_id is not None:
+            return cost_from(self.rows[job_id])
+        jobs = [cost_from(row) for row in self.rows.values()]
+        whole = {name: sum(job[name] for job in jobs) for name in BILL}
+        whole["usd_idle"] += 0.5
+        whole["usd_total"] += 0.5
+        return {**cost_from(row_from("", None)), **whole, "job_id": "", "name": "", "jobs": jobs}  # type: ignore[typeddict-item]
+
+    async def explain(self, job_id: str) -> ExplainView:
+        base = {"market": "spot", "samples_per_s": 100.0, "left_s": 60.0, "left_usd": 0.01}
+        return {
+            "job_id": job_id,
+            "at_s": self.now_s,
+            "policy": "price",
+            "shape": "2 x cpu-spot",
+            "reason": "a third worker would cost more than the time it saves",
+            "value_of_time_usd_per_h": 1.5,
+            "congestion_usd_per_gpu_h": {"cpu-spot": 0.1},
+            "alternatives": [
+                {**base, "shape": "1 x cpu-spot", "workers": 1, "usd_per_h": 0.3, "price_usd": 0.05}
+                | {"chosen": False, "why": "slower"},
+                {**base, "shape": "2 x cpu-spot", "workers": 2, "usd_per_h": 0.6, "price_usd": 0.04}
+                | {"chosen": True, "why": "cheapest"},
+            ],
+            "notes": [],
+        }  # type: ignore[typeddict-item]
+
+    async def budget(self) -> BudgetView:
+        left = None if self.purse is None else self.purse - self.spent - 0.1
+        return {
+            "burn_limit_usd_per_h": self.burn,
+            "average_usd_per_h": None,
+            "purse_usd": self.purse,
+            "spent_usd": self.spent,
+            "reserved_usd": 0.1,
+            "left_usd": left,
+            "burn_usd_per_h": 0.6,
+            "exhausted": left is not None and left <= 0,
+        }
+
+    async def set_budget(
+        self,
+        *,
+        burn_limit_usd_per_h: float | None = None,
+        average_usd_per_h: float | None = None,
+        purse_usd: float | None = None,
+    ) -> BudgetView:
+        self.burn = burn_limit_usd_per_h or self.burn
+        self.purse = purse_usd or self.purse
+        return await self.budget()
+
+    async def top_up(self, usd: float) -> BudgetView:
+        self.purse = (self.purse or 0.0) + usd
+        return await self.budget()
+
+    async def nodes(self) -> Sequence[NodeView]:
+        running = [job_id for job_id, row in self.rows.items() if row["workers"]]
+        return [
+            {
+                "id": "n1",
+                "offer_id": "local:cpu:spot",
+                "market": "spot",
+                "gpu": "cpu",
+                "phase": "noticed",
+                "usd_per_h": 0.3,
+                "since_s": 0.0,
+                "until_s": 120.0,
+                "slots": 1,
+                "job_ids": running[:1],
+            }
+        ]
+
+    async def health(self) -> HealthView:
+        return {
+            "ready": True,
+            "why": "",
+            "version": "0",
+            "provider": "local",
+            "engine": "local",
+            "policy": "price",
+            "now_s": self.now_s,
+            "speedup": 60.0,
+            "wall_up_s": 1.0,
+            "last_reconcile_wall_s": 0.5,
+            "stopping": self.stopping,
+        }
+
+    async def metrics(self) -> MetricsView:
+        return {
+            "notice_to_commit_s": HISTOGRAM,
+            "recovery_s": HISTOGRAM,
+            "decision_s": HISTOGRAM,
+            "resizes": {"grow": 2, "loss": 1},
+            "provider_calls": {"rent": {"ok": 4, "refused": 1}},
+            "orphans_found": 0,
+            "reconcile_s": 0.01,
+            "reconciled_at": 1.7e9,
+            "price_age_s": 3.0,
+            "steps": {},
+        }
+
+    async def shutdown(self, *, end_jobs: bool = False) -> None:
+        self.stopping, self.ended_jobs = True, end_jobs
+        self.over.set()
+
+
+def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "name": spec.name if spec else "",
+        "phase": "queued",
+        "reason": "waits for a node",
+        "submitted_s": 0.0,
+        "started_s": None,
+        "ended_s": None,
+        "workers": 0,
+        "workers_wanted": spec.max_workers if spec else 0,
+        "min_workers": spec.min_workers if spec else 1,
+        "max_workers": spec.max_workers if spec else 1,
+        "shape": "",
+        "node_ids": [],
+        "generation": 0,
+        "step": 0,
+        "epoch": 0,
+        "done": 0.0,
+        "work": None,
+        "progress": None,
+        "loss": None,
+        "global_batch": None,
+        "step_s": None,
+        "samples_per_s": None,
+        "usd_per_h": 0.0,
+        "usd_on_demand": None,
+        "purse_usd": None,
+        "deadline_s": None,
+        "eta_s": None,
+        "forecast_usd": None,
+        "preemptions_noticed": 0,
+        "preemptions_unnoticed": 0,
+        "resizes": 0,
+        "steps_lost": 0,
+        "checkpoint_step": None,
+        "failures_infra": 0,
+        "failures_user": 0,
+        "exit_code": None,
+        "error": "",
+        **dict.fromkeys(BILL, 0.0),
+    }
+
+
+RUNNING: dict[str, Any] = {
+    "phase": "running",
+    "workers": 2,
+    "shape": "2 x cpu-spot",
+    "step": 40,
+    "epoch": 1,
+    "done": 4000.0,
+    "work": 10_000.0,
+    "progress": 0.4,
+    "loss": 1.234,
+    "global_batch": 100,
+    "step_s": 0.05,
+    "samples_per_s": 2000.0,
+    "usd_per_h": 0.6,
+    "usd_on_demand": 2.5,
+    "eta_s": {"p10": 100.0, "p50": 120.0, "p90": 180.0},
+    "forecast_usd": {"p10": 1.2, "p50": 1.5, "p90": 2.0},
+    **BILL,
+}
+
+
+def cost_from(row: dict[str, Any]) -> CostView:
+    shared = set(CostView.__annotations__) & set(row)
+    return {**{name: row[name] for name in shared}, "job_id": row["id"], "jobs": []}  # type: ignore[typeddict-item, return-value]
+
+
+@dataclass
+class Served:
+    desk: LittleDesk
+    state: StateDir
+    client: Client
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Served]:
+    """The desk on a free loopback port, in a thread of its own, until the block ends."""
+    state = StateDir(folder / "state")
+    state.prepare()
+    box: dict[str, Any] = {}
+    up = threading.Event()
+
+    async def whole() -> None:
+        desk: LittleDesk = LittleDesk(folder)
+        contract: Desk = desk
+        box["desk"], box["loop"] = desk, asyncio.get_running_loop()
+        task = asyncio.create_task(
+            serve(contract, desk.run, state=state, sock=bound("127.0.0.1", 0), pid=os.getpid(), signals=False)
+        )
+        while not state.address_file.exists() and not task.done():  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
+        up.set()
+        await task
+
+    thread = threading.Thread(target=lambda: asyncio.run(whole()), daemon=True)
+    thread.start()
+    assert up.wait(20)
+    try:
+        yield Served(box["desk"], state, connect(state.path), box["loop"], thread)
+    finally:
+        with suppress(RuntimeError):  # it has stopped already
+            box["loop"].call_soon_threadsafe(box["desk"].over.set)
+        thread.join(20)
+        assert not thread.is_alive()

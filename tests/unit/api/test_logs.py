@@ -1,0 +1,50 @@
+"""Secrets are hidden in a stream, wherever it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sublet.api.logs import Mask, log_stream
+from sublet.runtime.views import LogFile
+
+letters = st.text("ab\n", max_size=12)
+
+
+@given(
+    st.lists(st.text("ab", min_size=2, max_size=5), min_size=1, max_size=3),
+    st.lists(letters, max_size=8),
+)
+def test_no_secret_is_shown_however_the_stream_is_cut(secrets, chunks):
+    mask = Mask(secrets)
+    shown = b"".join([*(mask.feed(chunk.encode()) for chunk in chunks), mask.rest()]).decode()
+    assert not any(secret in part for secret in secrets for part in shown.split("***"))
+
+
+@given(st.lists(letters, max_size=8))
+def test_without_secrets_the_stream_is_as_it_was(chunks):
+    mask = Mask(["", "zzz"])
+    assert b"".join([*(mask.feed(chunk.encode()) for chunk in chunks), mask.rest()]) == "".join(chunks).encode()
+
+
+def test_a_key_of_many_lines_is_hidden_line_by_line():
+    mask = Mask(["-----BEGIN-----\nMIIEvQIBADAN\nBgkqhkiG\n"])
+    assert mask.feed(b"it is BgkqhkiG, you see") == b"it is ***, you see"
+
+
+def test_the_last_lines_are_the_last_lines(tmp_path):
+    path = tmp_path / "x.log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
+
+    async def read(tail):
+        async def ended():
+            return True
+
+        stream = log_stream(LogFile(path=str(path)), ended=ended, follow=False, tail=tail)
+        return b"".join([chunk async for chunk in stream])
+
+    assert asyncio.run(read(2)) == b"line 99998\nline 99999\n"
+    assert asyncio.run(read(0)) == b""
+    assert asyncio.run(read(None)) == path.read_bytes()

@@ -1,0 +1,247 @@
+"""Job files: what is written becomes a job, and what is wrong is told with its place."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sublet.errors import BadInput, InvalidValue, SubletError
+from sublet.runtime.jobfile import job_from_command, job_from_file, job_from_text, json_schema, name_from
+from sublet.runtime.spec import Retries
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+SURROUNDINGS = {"TOKEN": "hush", "FROM_ME": "mine"}
+WHOLE = """
+name: pretrain-small
+run: torchrun --nproc-per-node 4 train.py --lr 0.1
+resources:
+  any_of: [{accelerators: A100:1..8}, {accelerators: L4:1..16}]
+  spot: spot
+elastic: {workers: 2..16, sizes: [2, 4, 8, 16], on_node_loss: continue, restart: 500ms}
+training: {target: {steps: 1000}, global_batch: 512, samples_per_s: 100}
+envs:
+  LEVEL: 010
+  ANSWER: yes
+  FROM_ME:
+secrets: {TOKEN: }
+budget: {total: 120 USD, on_exhausted: checkpoint_stop}
+deadline: 2026-11-02T00:00Z
+checkpoint: {uri: ck, interval: 10m, keep: 5}
+retry: {preemption: unlimited, infra: 4, user: 0}
+stop_duration: 1m30s
+weight: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text("from sublet import train\n")
+    (tmp_path / "plain.py").write_text("import torch\n")
+    return tmp_path
+
+
+def job(text, folder, **environment):
+    return job_from_text(text, source="job.yaml", base=folder, environment=environment, now=NOW)
+
+
+def complaint(text, folder, **environment):
+    with pytest.raises(BadInput) as caught:
+        job(text, folder, **environment)
+    return caught.value
+
+
+def test_every_key_reaches_the_job(folder):
+    spec = job(WHOLE, folder, **SURROUNDINGS)
+    assert spec.name == "pretrain-small"
+    assert spec.argv == ("python", "train.py", "--lr", "0.1")
+    assert spec.cwd == str(folder)
+    assert spec.env == {"LEVEL": "010", "ANSWER": "yes", "FROM_ME": "mine"}
+    assert spec.secrets == {"TOKEN": "hush"}
+    assert spec.sdk
+    assert (spec.min_workers, spec.max_workers, spec.sizes) == (2, 16, (2, 4, 8, 16))
+    assert (spec.accelerators, spec.market) == (("A100", "L4"), "spot")
+    assert (spec.work, spec.samples_per_s, spec.restart_s) == (512_000.0, 100.0, 0.5)
+    assert (spec.checkpoint_dir, spec.checkpoint_every_s, spec.checkpoint_keep) == (str(folder / "ck"), 600.0, 5)
+    assert spec.retries == Retries(preemption=None, infra=4, user=0)
+    assert (spec.purse_usd, spec.deadline_s, spec.grace_s, spec.weight) == (120.0, 86_400.0, 90.0, 2.0)
+
+
+def test_a_secret_is_never_part_of_how_a_job_prints(folder):
+    assert "hush" not in repr(job(WHOLE, folder, **SURROUNDINGS))
+
+
+def test_one_line_is_enough(folder):
+    spec = job("run: python plain.py", folder)
+    assert (spec.name, spec.min_workers, spec.max_workers, spec.market) == ("job", 1, 1, "auto")
+    assert not spec.sdk
+
+
+def test_a_skypilot_file_means_the_same_here(folder):
+    text = "num_nodes: 2\nresources: {accelerators: 'A100:4', use_spot: true}\nrun: python plain.py"
+    spec = job(text, folder)
+    assert (spec.min_workers, spec.max_workers, spec.accelerators, spec.market) == (8, 8, ("A100",), "spot")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("run: python train.py\nwrkdir: .", 2, ("wrkdir", "did you mean workdir?")),
+        ("run: python train.py\nelastic:\n  worker: 2", 3, ("elastic.worker", "did you mean workers?")),
+        ("run: python train.py\nelastic:\n  workers: 9..2", 3, ("elastic.workers = '9..2'", "smaller number first")),
+        ("run: python train.py\nelastic: {workers: 0}", 2, ("elastic.workers = 0", "from 1 to")),
+        ("run: python train.py\nelastic: {workers: 2..4, sizes: [8]}", 2, ("elastic.sizes = 8", "from 2 to 4")),
+        ("run: python train.py\nname: Big_Job", 2, ("name = 'Big_Job'", "lower case")),
+        ("run: python train.py\nbudget: -3", 2, ("budget.total = -3", "dollars above 0")),
+        ("run: python train.py\nbudget: {total: 3 EUR}", 2, ("budget.total = '3 EUR'", "120 USD")),
+        ("run: python train.py\ndeadline: 90", 2, ("deadline = 90", "a moment in the future")),
+        ("run: python train.py\ndeadline: 2020-01-01", 2, ("deadline", "in the future")),
+        ("run: python train.py\nstop_duration: 30", 2, ("stop_duration = 30", "say the unit")),
+        ("run: python train.py\nretry: {user: often}", 2, ("retry.user = 'often'", "unlimited")),
+        ("run: python train.py\ncheckpoint: {keep: 1}", 2, ("checkpoint.keep = 1", "greater than or equal to 2")),
+        ("run: python train.py\ncheckpoint: {uri: s3://b/x}", 2, ("checkpoint.uri", "nothing else is supported yet")),
+        ("run: python train.py\nresources: {use_spot: maybe}", 2, ("resources.use_spot = 'maybe'", "boolean")),
+        ("run: python train.py\nresources: {use_spot: true, spot: auto}", 2, ("resources", "not both")),
+        ("run: python train.py\ntraining: {target: {steps: 5}}", 2, ("training", "global_batch beside")),
+        ("run: python train.py\nworkdir: nosuch", 2, ("workdir = 'nosuch'", "exists")),
+        ("run: python nosuch.py", 1, ("nosuch.py", "there is no nosuch.py in")),
+        ("run: |\n  cd x\n  torchrun train.py", 1, ("run", "Sublet starts the workers itself")),
+        ("run: 'python \"train.py'", 1, ("run", "quotes closed")),
+        ("name: x", 1, ("run is missing",)),
+        ("run: python train.py\nsecrets: {NOT_SET: }", 2, ("secrets.NOT_SET", "export NOT_SET=")),
+        ("run: python train.py\nenvs: {1x: 2}", 2, ("envs.1x", "letters, digits")),
+        ("run: python train.py\nrun: python train.py", 2, ("run is there twice",)),
+        ("run: [python", 1, ("not YAML",)),
+        ("run: python train.py\n\tname: x", 2, ("not YAML",)),
+        ("- a\n- b", 1, ("'key: value'",)),
+        ("", None, ("it is empty",)),
+        ("a: &x 1\n<<: {b: 1}", 2, ("merge",)),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_line_field_value_and_range(folder, text, line, words):
+    error = complaint(text, folder)
+    assert error.line == line
+    for word in words:
+        assert word in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "advice"),
+    [
+        ("setup: pip install x", "setup", "before submitting"),
+        ("file_mounts: {a: b}", "file_mounts", "files of this machine"),
+        ("resources: {image_id: x}", "resources.image_id", "leave it out"),
+        ("resources: {max_hourly_cost: 3}", "resources.max_hourly_cost", "sublet budget set"),
+        ("resources: {region: eu}", "resources.region", "the controller rents"),
+        ("budget: {total: 5, max_burn: 1 USD/h}", "budget.max_burn", "sublet budget set"),
+        ("retry: {on_events: [error]}", "retry.on_events", "use preemption"),
+        ("max_duration: 3h", "max_duration", "use deadline"),
+    ],
+)
+def test_a_key_of_other_tools_is_refused_as_that_and_not_as_a_typo(folder, text, key, advice):
+    error = complaint(f"run: python train.py\n{text}", folder)
+    assert f"{key} is not supported by Sublet" in str(error)
+    assert advice in str(error)
+    assert error.line == 2
+
+
+def test_several_mistakes_are_told_at_once_in_the_order_of_the_file(folder):
+    error = complaint("name: A\nrun: python train.py\nbudget: no\nelastic: {workers: many}\nzzz: 1", folder)
+    lines = str(error).splitlines()
+    assert lines[0].startswith("job.yaml, line 1: name")
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == ["also line 3", "also line 4", "also line 5"]
+    assert lines[-1] == "  next: sublet schema shows every key"
+
+
+def test_the_value_of_a_secret_is_not_in_an_error(folder):
+    error = complaint("run: python train.py\nsecrets: {TOKEN: [hush, hush]}\nenvs: {A: [hush]}", folder)
+    assert "TOKEN" in str(error)
+    assert "hush" not in str(error)
+
+
+def test_a_small_file_cannot_become_a_huge_one(folder):
+    bomb = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 10)}]\n" for n in range(8)
+    )
+    assert "too many values" in str(complaint(bomb, folder))
+    assert isinstance(complaint("a: &a [*a]", folder), BadInput)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sdk"),
+    [
+        (["python", "train.py"], True),
+        (["python3", "-u", "-X", "dev", "train.py", "--x"], True),
+        (["torchrun", "--standalone", "--nproc_per_node=2", "train.py"], True),
+        (["python", "-m", "train"], True),
+        (["python", "-c", "import sublet.train"], True),
+        (["python", "beside.py"], True),
+        (["python", "plain.py"], False),
+        (["python", "-c", "print('sublet')"], False),
+        (["true"], False),
+        (["python", "broken.py"], False),
+    ],
+)
+def test_the_script_tells_whether_it_uses_the_sdk(folder, argv, sdk):
+    (folder / "beside.py").write_text("import train\n")
+    (folder / "broken.py").write_text("import sublet\ndef (:\n")
+    assert job_from_command(argv, cwd=str(folder)).sdk is sdk
+    assert job_from_command(argv, cwd=str(folder), sdk=not sdk).sdk is not sdk
+
+
+def test_a_command_has_a_name_and_its_script_must_exist(folder):
+    spec = job_from_command(["torchrun", "-m", "train"], cwd=str(folder), workers=(2, 4))
+    assert (spec.name, spec.argv, spec.min_workers, spec.max_workers) == ("train", ("python", "-m", "train"), 2, 4)
+    with pytest.raises(InvalidValue, match=r"there is no gone\.py"):
+        job_from_command(["python", "gone.py"], cwd=str(folder))
+    with pytest.raises(InvalidValue, match="a command"):
+        job_from_command([], cwd=str(folder))
+
+
+def test_what_needs_a_shell_gets_one(folder):
+    assert job("run: python plain.py > out.txt", folder).argv[:2] == ("bash", "-euo")
+    assert job("run: |\n  export A=1\n  python train.py", folder).sdk
+
+
+@pytest.mark.parametrize(("text", "name"), [("My Job_2", "my-job-2"), ("---", "job"), ("a" * 80, "a" * 63)])
+def test_names_are_made_of_what_is_there(text, name):
+    assert name_from(text) == name
+
+
+def test_files_that_cannot_be_read_are_errors_of_the_tree(tmp_path):
+    (tmp_path / "raw.yaml").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "raw.yaml", Path("x" * 5000)):
+        with pytest.raises(SubletError):
+            job_from_file(path)
+
+
+def test_the_schema_knows_every_key_of_the_whole_file():
+    schema = json_schema()
+    assert schema["additionalProperties"] is False
+    assert {"run", "elastic", "training", "budget", "retry", "secrets"} <= set(schema["properties"])
+    assert schema["required"] == ["run"]
+    assert "2..16" in json.dumps(schema)
+
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_a_job(path):
+    assert job_from_file(path).name == path.stem
+
+
+def test_there_are_examples_with_and_without_the_sdk():
+    assert {job_from_file(path).sdk for path in EXAMPLES} == {True, False}
+
+
+def test_the_reference_names_every_key():
+    page = (ROOT / "docs" / "reference" / "job-files.md").read_text()
+    schema = json_schema()
+    groups = [schema, *schema["$defs"].values()]
+    keys = {key for group in groups for key in group.get("properties", {})}
+    assert len(keys) > 30
+    assert [key for key in sorted(keys) if f"`{key}" not in page and f".{key}`" not in page] == []
