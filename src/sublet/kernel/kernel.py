@@ -127,6 +127,11 @@ class Kernel:
             arrived=self.tenancy.census.demand,
         )
 
+    @property
+    def orders(self) -> list[Action]:
+        """What the last event has led to; where it was refused in the end, what had been ordered by then."""
+        return self._actions
+
     def story(self, job_id: str) -> list[str]:
         """What happened to a job so far, oldest first."""
         return self.tenancy.story(job_id)

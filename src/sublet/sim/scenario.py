@@ -20,7 +20,7 @@ from sublet.domain.shape import packed
 from sublet.errors import Infeasible, InvalidValue, UnknownName
 from sublet.market.catalogue import CATALOGUES, load_catalogue
 from sublet.market.gpus import load_gpus
-from sublet.market.hazard import trace_hazard
+from sublet.market.hazard import Hazard, trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES
 from sublet.planning.widths import useful_widths
@@ -190,7 +190,8 @@ def spot_offers(
         raise InvalidValue(
             "--spot-price", None, f"USD per hour of a {kind or gpu} node: no catalogue has its spot price"
         )
-    hazard_per_h = trace_hazard(trace).pooled.per_h or 0.0
+    hazard = trace_hazard(trace)
+    at_once = {zone: _at_once(seen) for zone, seen in hazard.zones.items()}
     prices = {zone: fixed or _regional(listed, zone) for zone in trace.zones}
     offers = {
         zone: Offer(
@@ -202,7 +203,8 @@ def spot_offers(
             cloud=cloud,
             zone=zone,
             instance_type=kind,
-            hazard_per_h=hazard_per_h,
+            hazard_per_h=hazard.pooled.per_h or 0.0,
+            reclaim_share=at_once[zone],
         )
         for zone in trace.zones
     }
@@ -256,8 +258,11 @@ def _runs_on(job: Job, gpu: str, gpus_per_node: int) -> bool:
 
 
 def _booting(offers: Sequence[Offer], physics: Physics) -> tuple[Offer, ...]:
-    """Offers that say how long a node takes to boot here."""
-    return tuple(replace(offer, boot_s=physics.provision_s) for offer in offers)
+    """Offers that say how long a node takes to boot here, and how long before it is taken we are told."""
+    return tuple(
+        replace(offer, boot_s=physics.provision_s, notice_s=physics.notice_s if offer.market is Market.SPOT else 0.0)
+        for offer in offers
+    )
 
 
 def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
@@ -298,6 +303,11 @@ def _regional(listed: Sequence[Offer], zone: str) -> Price:
     """AWS writes a zone as its region and a letter, Google as its region, a hyphen and a letter."""
     here = [o.price.micro_usd_per_h for o in listed if o.region and o.region in {zone[:-1], zone[:-2]}]
     return Price(round(median(here or [o.price.micro_usd_per_h for o in listed])))
+
+
+def _at_once(seen: Hazard) -> float:
+    """Of the nodes of a zone, what a fall took on average."""
+    return min(1.0, seen.losses / seen.falls / seen.mean_available) if seen.falls and seen.mean_available else 0.0
 
 
 def _described(offer: Offer) -> str:

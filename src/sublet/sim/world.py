@@ -21,6 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Placement, Spread
+from sublet.market.reclaim import drawn, taken
 from sublet.sim.agenda import Agenda, Tie
 
 __all__ = ["FRICTIONLESS", "Happening", "MarketChange", "Physics", "PlanDue", "World"]
@@ -201,12 +202,8 @@ class World:
 
     def _notices(self, now_s: float, fall: _Fall) -> list[Event]:
         staying = [n for n in self._nodes[fall.offer_id] if n not in self._doomed]
-        excess = len(staying) - fall.nodes
-        if excess <= 0:
-            return []
-        victims = self._rng.choice(len(staying), size=excess, replace=False)
         told: list[Event] = []
-        for node_id in (staying[int(i)] for i in sorted(victims)):
+        for node_id in drawn(staying, fall.nodes, self._rng):
             self._doomed[node_id] = (now_s, fall.at_s)
             told.append(news.NodeNoticed(now_s, node_id, fall.at_s))
         return told
@@ -216,12 +213,9 @@ class World:
             self._supply.pop(change.offer_id, None)
             return []
         self._supply[change.offer_id] = change.nodes
-        nodes = self._nodes[change.offer_id]
-        lost = [n for n in nodes if n in self._doomed and self._doomed[n][1] <= now_s]
-        rest = [n for n in nodes if n not in set(lost)]
-        excess = len(rest) - change.nodes
-        if excess > 0:  # rented after the notice went out, or no notice is given here
-            lost += [rest[int(i)] for i in sorted(self._rng.choice(len(rest), size=excess, replace=False))]
+        nodes = list(self._nodes[change.offer_id])
+        lost_s = {node_id: self._doomed[node_id][1] for node_id in nodes if node_id in self._doomed}
+        lost = taken(nodes, lost_s, change.nodes, now_s, self._rng)
         return [event for node_id in lost for event in self._lose(now_s, node_id)]
 
     def _above_cap(self, now_s: float, change: news.PriceChanged) -> list[Event]:
@@ -278,8 +272,13 @@ class World:
         self._leave(action.job_id, run)
         run.placement = action.placement
         run.spread = tuple(gpus for _, gpus in action.placement)
+        gone = [node_id for node_id, _ in action.placement if node_id not in self._node_offer]
         for node_id, _ in action.placement:
-            self._on_node[node_id][action.job_id] = None
+            if node_id not in gone:
+                self._on_node[node_id][action.job_id] = None
+        if gone:  # lost at this very instant; the kernel hears of it next, and moves the job again
+            run.placement = tuple(part for part in action.placement if part[0] not in gone)
+            return []
         run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
         run.resumes_s = now_s + run.job.restart_s
         needs_s = run.job.speed.seconds(run.gpu, run.spread, run.done, run.job.work)

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
-from sublet.domain.offer import Market
 from sublet.domain.shape import Spread, packed
 from sublet.perf.phased import Phased
 from sublet.perf.restart import RESTART_S
 from sublet.planning.boa_widths import boa_widths
 from sublet.planning.menu import Site, menu_of
+from sublet.planning.spot_time import NO_RECLAIMS
 from sublet.policies.boa import Boa
 from sublet.policies.price import Price
 from sublet.sim.simulator import simulate
@@ -113,7 +113,7 @@ class _Mix:
         return total_h / sum(MIX.values())
 
 
-SITE = Site("T4x1:on-demand", GPU, 1, Market.ON_DEMAND, 0.0, 0.0, float("inf"))
+SITE = Site("T4x1:on-demand", GPU, 1, NO_RECLAIMS, 0.0, float("inf"))
 
 
 def restarts(quick: bool, tell: Tell) -> Findings:

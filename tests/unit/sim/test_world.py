@@ -355,6 +355,20 @@ def test_a_job_that_loses_two_nodes_at_once_falls_back_once():
     assert {event.done for event in only(passing(here), ProgressReported)} == {320.0}
 
 
+def test_a_job_ordered_to_a_node_that_was_lost_at_this_instant_waits_for_the_next_order():
+    """Several nodes go at once; the kernel hears of them one by one and may order a job to the next to go."""
+    here = world(fall(100.0, 0), notice_s=0.0)
+    rent(here, "n1", "n2")
+    train(here, a_job("j", work=1e6, restart_s=10.0), "n1")
+    told = passing(here)
+    assert [event.node_id for event in only(told, NodeLost)] == ["n1", "n2"]
+    assert here.obey(100.0, ResizeJob("j", 2, Shape("p", 4), (("n2", 4),))) == []
+    here.occur(200.0, fall(200.0, 1))
+    rent(here, "n3", at_s=200.0)
+    (moved,) = here.obey(200.0, ResizeJob("j", 3, Shape("p", 4), (("n3", 4),)))
+    assert (moved.generation, moved.resumes_s) == (3, 210.0)
+
+
 def test_only_jobs_on_the_lost_node_lose_work():
     here = world(fall(50.0, 1), notice_s=0.0)
     rent(here, "n1", "n2")
