@@ -1,85 +1,96 @@
-"""A small GPT that learns to write this project's documentation, letter by letter, elastic.
-
-Alone, `python examples/train_gpt.py`, it is plain PyTorch in one process.
-"""
+"""A small GPT that learns to write like Sublet's own source. Run with `python examples/train_gpt.py`."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import math
+from importlib.resources import files
 
 import torch
-from pace import Pace
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch import nn
+from torch.utils.data import Dataset
 
 from sublet import train
 
-CONTEXT = 32  # letters that the model sees
+LENGTH, WIDTH, HEADS, LAYERS = 64, 64, 4, 2
+
+
+class Text(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Pieces of a text; the target of each letter is the next one."""
+
+    def __init__(self, text: str, samples: int) -> None:
+        self.letters = sorted(set(text))
+        number = {letter: index for index, letter in enumerate(self.letters)}
+        self._codes = torch.tensor([number[letter] for letter in text])
+        self._starts = torch.randint(len(text) - LENGTH, (samples,), generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        start = int(self._starts[index])
+        return self._codes[start : start + LENGTH], self._codes[start + 1 : start + LENGTH + 1]
 
 
 class Block(nn.Module):
-    """Attention to the letters before, then a little thought about each."""
+    """Attention to what came before, then a perceptron, each beside a short cut."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.thought = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.register_buffer("future", torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1))
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.ask, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.think = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """From (batch, letters, width) to the same."""
-        seen = self.before(x)
-        mixed, _ = self.attention(seen, seen, seen, attn_mask=self.future, need_weights=False)
-        x = x + mixed
-        return x + self.thought(self.after(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        batch, length, _ = x.shape
+        parts = self.ask(self.first(x)).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        out: torch.Tensor = x + self.think(self.second(x))
+        return out
 
 
 class Gpt(nn.Module):
-    """Which letter comes next?"""
+    """Letters in, scores of the next letter out."""
 
-    def __init__(self, letters: int, width: int = 48, heads: int = 4, depth: int = 2) -> None:
+    def __init__(self, letters: int) -> None:
         super().__init__()
-        self.letter = nn.Embedding(letters, width)
-        self.place = nn.Parameter(torch.zeros(CONTEXT, width))
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, letters))
+        self.letter, self.place = nn.Embedding(letters, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.last = nn.LayerNorm(WIDTH)
 
-    def forward(self, text: Tensor) -> Tensor:
-        """Logits for the letter after each letter."""
-        return self.out(self.blocks(self.letter(text) + self.place))
-
-
-def windows(samples: int) -> tuple[TensorDataset, int]:
-    """Pieces of text with the same pieces one letter later, and how many letters there are."""
-    folder = Path(__file__).resolve().parents[1] / "docs" / "background"
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md")))
-    letters = sorted(set(text))
-    codes = torch.tensor([letters.index(letter) for letter in text])
-    starts = torch.randint(0, len(codes) - CONTEXT - 1, (samples,), generator=torch.Generator().manual_seed(0))
-    pieces = codes[starts[:, None] + torch.arange(CONTEXT + 1)]
-    return TensorDataset(pieces[:, :-1], pieces[:, 1:]), len(letters)
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+        """Scores by place."""
+        x = self.blocks(self.letter(codes) + self.place.weight[: codes.shape[1]])
+        scores: torch.Tensor = self.last(x) @ self.letter.weight.T
+        return scores
 
 
 def main() -> None:
-    """Train, and say how well it went."""
+    """Train, and say how well the next letter is guessed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=2_048)
-    parser.add_argument("--ms-per-sample", type=float, default=0.0, help="pretend that an accelerator needs so long")
-    asked = parser.parse_args()
+    parser.add_argument("--samples", type=int, default=3_000)
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args()
+
+    source = files("sublet")
+    text = "".join(source.joinpath(name).read_text("utf-8") for name in ("errors.py", "wire/messages.py", "plugins.py"))
+    dataset = Text(text, options.samples)
     torch.manual_seed(0)
-    dataset, letters = windows(asked.samples)
-    model, pace = Gpt(letters), Pace(asked.ms_per_sample)
+    model = Gpt(len(dataset.letters))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.05)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with train.session(model, optimizer, dataset, global_batch=32) as session:
-        for text, following in session.batches(epochs=asked.epochs):
-            logits = model(text)
-            session.step(nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten()))
-            pace.keep(len(text))
-        if session.rank == 0:
-            print(f"{session.steps} steps, loss {session.loss:.4f}")
+    with train.session(model, optimizer, dataset, global_batch=options.batch, clip_norm=1.0) as s:
+        for codes, targets in s.batches(epochs=options.epochs):
+            s.step(nn.functional.cross_entropy(model(codes).flatten(0, 1), targets.flatten()))
+    if s.rank == 0:
+        print(
+            f"{s.steps} steps, loss {s.loss:.3f} (a guess among {len(dataset.letters)}: {math.log(len(dataset.letters)):.3f})"
+        )
 
 
 if __name__ == "__main__":

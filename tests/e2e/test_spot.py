@@ -1,4 +1,4 @@
-"""What a user gets from the two verbs about spot markets: forecasts, and one job that rides them."""
+"""What a user gets from one job that rides a spot market, and what goes wrong with the record of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from sublet.errors import MissingData
 from sublet.market.traces import TRACES
 
 HEADER = "t_s,zone,available\n"
-FORECASTERS = {"persistence", "drift", "parcae", "arima", "ar1", "markov"}
 REAL = ("bamboo-gcp", "skynomad-h100", "skypilot-v100-2023-08")
 MODELS = ("bert", "resnet152", "gpt-1.5b", "gpt-6.7b")
 
@@ -25,50 +24,6 @@ def here(name):
 def by_name(answer):
     assert answer.code == 0, answer.err
     return {each["name"]: each for each in answer.json["policies"]}
-
-
-# ---------------------------------------------------------------------- forecast
-
-
-def test_forecast_is_a_table_or_the_same_as_json(sublet):
-    table, answer = sublet("forecast", "parcae-ladp"), sublet("forecast", "parcae-ladp", "--json")
-    assert table.code == answer.code == 0
-    assert table.err == answer.err == ""
-    found = {each["name"]: each for each in answer.json["forecasters"]}
-    assert set(found) == FORECASTERS
-    for name, each in found.items():
-        assert len(each["second_half"]["per_minute"]) == 12
-        assert f"{each['second_half']['mean']:.2f}" in next(
-            line for line in table.out.splitlines() if f"{name} " in line
-        )
-    assert f"> {answer.json['default']} " in table.out
-
-
-def test_the_forecaster_to_trust_errs_no_more_than_persistence(sublet):
-    for minutes in (1, 2, 5, 18):
-        answer = sublet("forecast", "parcae-ladp", "--minutes", minutes, "--json").json
-        mean = {each["name"]: each["second_half"]["mean"] for each in answer["forecasters"]}
-        assert mean[answer["default"]] <= mean["persistence"]
-
-
-def test_the_published_forecaster_errs_more_than_persistence_where_it_was_published(sublet):
-    answer = sublet("forecast", "bamboo-p3", "--json").json
-    mean = {each["name"]: each["second_half"]["mean"] for each in answer["forecasters"]}
-    assert mean["parcae"] > mean["persistence"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "texts"),
-    [
-        (("bambo-p3",), ["no trace is called", "did you mean bamboo-p3"]),
-        (("parcae-ladp", "--minutes", 0), ["--minutes = 0", "1 to 120"]),
-        (("parcae-ladp", "--minutes", 30), ["horizon = 30", "at most 18 for parcae-ladp"]),
-    ],
-)
-def test_a_forecast_that_cannot_be_judged_says_why(sublet, arguments, texts):
-    answer = sublet("forecast", *arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert all(text in answer.err for text in texts)
 
 
 # ---------------------------------------------------------------------- spot
@@ -154,6 +109,52 @@ def test_a_report_is_one_page_with_its_picture(sublet, tmp_path):
     assert (tmp_path / "report" / "timeline.png").read_bytes() == picture
 
 
+# ---------------------------------------------------------------------- notice, deadlines, values and zones
+
+
+def test_a_loss_that_is_announced_costs_less(sublet):
+    arguments = ("spot", "parcae-ladp", "--model", "gpt-6.7b", "--policy", "liveput,greedy-live")
+    plain, told = (by_name(sublet(*arguments, "--notice", seconds, "--json")) for seconds in (0, 120))
+    assert told["liveput"]["samples"] > plain["liveput"]["samples"]
+    assert told["greedy-live"]["samples"] == pytest.approx(plain["greedy-live"]["samples"])  # it does not prepare
+
+
+def test_a_deadline_is_kept_with_instances_on_demand_only_where_spot_is_too_slow(sublet):
+    arguments = ("spot", "parcae-ladp", "--model", "gpt-6.7b", "--policy", "liveput", "--deadline", "1h", "--json")
+    loose, tight = (by_name(sublet(*arguments, "--samples", each))["on-time"] for each in (8_000, 32_000))
+    assert (loose["samples"] >= 8_000, loose["on_demand_h"]) == (True, 0.0)
+    assert tight["samples"] >= 32_000
+    assert tight["on_demand_h"] > 0
+    assert tight["usd"] > loose["usd"]
+
+
+def test_a_deadline_that_nobody_can_keep_is_refused_with_111(sublet):
+    answer = sublet("spot", "parcae-ladp", "--model", "gpt-6.7b", "--deadline", "1h", "--samples", 100_000)
+    assert (answer.code, answer.out) == (111, "")
+    assert "100,000 samples of gpt-6.7b in 1 h" in answer.err
+    assert "next: give it more time" in answer.err
+
+
+def test_the_frontier_goes_from_the_cheapest_to_the_fastest(sublet, tmp_path):
+    arguments = ("spot", "parcae-hadp", "--policy", "liveput", "--frontier", "--report", tmp_path, "--json")
+    rows = [each for name, each in by_name(sublet(*arguments)).items() if "value" in name]
+    assert len(rows) == 8
+    assert [row["usd"] for row in rows] == sorted(row["usd"] for row in rows)
+    assert rows[0]["samples_per_usd"] > 1.3 * rows[-1]["samples_per_usd"]
+    assert (tmp_path / "frontier.png").stat().st_size > 1_000
+
+
+def test_zones_of_several_traces_are_chosen_together(sublet, tmp_path):
+    for name, rows in {"a": "0,us-east-1a,8\n3600,us-east-1a,0\n", "b": "0,us-west-2b,0\n3600,us-west-2b,8\n"}.items():
+        last = rows.splitlines()[-1].split(",", 1)[1]
+        (tmp_path / f"{name}.csv").write_text(f"{HEADER}{rows}7200,{last}\n", encoding="utf-8")
+    answer = sublet("spot", tmp_path / "a.csv", tmp_path / "b.csv", "--polarity", "availability", "--json")
+    assert answer.code == 0, answer.err
+    samples = {(each["zones"], each["name"]): each["samples"] for each in answer.json["policies"]}
+    assert samples["all", "liveput"] > 0.98 * (samples["us-east-1a", "liveput"] + samples["us-west-2b", "liveput"])
+    assert samples["all", "oracle"] >= samples["all", "liveput"]
+
+
 # ---------------------------------------------------------------------- what goes wrong
 
 
@@ -166,11 +167,17 @@ def test_a_report_is_one_page_with_its_picture(sublet, tmp_path):
         (HEADER + "0,z,4\n60,z,-2\n120,z,3\n", (), ["line 3", "available", "-2"]),
         (HEADER + "0,z,4\n60,z,\n120,z,3\n", (), ["line 3", "available"]),
         (HEADER + "0,z,4\n60,z\n120,z,3\n", (), ["line 3"]),
-        (HEADER + "0,z,4\n120,z,3\n60,z,2\n", (), ["line 4", "t_s does not rise in zone z"]),
+        (HEADER + "0,z,4\n60,z,3\n60,z,2\n", (), ["line 4", "t_s does not rise in zone z"]),
+        (
+            HEADER + "".join(f"{60 * each},z,4\n" for each in (*range(9), *range(90, 99))),
+            (),
+            ["line 11", "4920 s without"],
+        ),
+        (HEADER + "".join(f"{60 * each},z,{each % 9 == 8:d}\n" for each in range(90)), (), ["--polarity"]),
         (HEADER + "0,z,4\n60,z,2\n120,z,3\n", ("--polarity", "preempted"), ["polarity", "counts up to 4"]),
         (HEADER + "0,z,4\n60,z,nan\n120,z,3\n", (), ["line 3", "available"]),
     ],
-    ids=["empty", "one row", "negative", "hole", "short row", "backwards", "polarity of counts", "nan"],
+    ids=["empty", "one row", "negative", "hole", "short row", "clash", "gap", "reversed", "polarity of counts", "nan"],
 )
 def test_a_broken_trace_is_refused_with_file_and_line(sublet, tmp_path, verb, content, more, texts):
     path = tmp_path / "broken.csv"
@@ -192,7 +199,7 @@ def test_a_file_that_marks_preemptions_is_turned_round(sublet, tmp_path):
     path = tmp_path / "marks.csv"
     path.write_text(HEADER + "".join(f"0,z{each},0\n3600,z{each},1\n" for each in range(4)), encoding="utf-8")
     arguments = ("spot", path, "--policy", "greedy-live", "--hours", 1, "--json")
-    found = [sublet(*arguments, *more).json for more in ((), ("--polarity", "preempted"))]
+    found = [sublet(*arguments, *more).json for more in (("--polarity", "availability"), ("--polarity", "preempted"))]
     assert [each["mean_instances"] for each in found] == [0.0, 4.0]
 
 
@@ -210,6 +217,11 @@ def test_a_file_that_marks_preemptions_is_turned_round(sublet, tmp_path):
         (("--most", 0), ["--most = 0"]),
         (("--hours", 0), ["--hours = 0"]),
         (("--hours", "nan"), ["--hours = nan"]),
+        (("--notice", -1), ["notice_s = -1"]),
+        (("--deadline", "soon", "--samples", 5), ["--deadline = 'soon'", "such as 8h"]),
+        (("--deadline", "1h"), ["--samples", "given"]),
+        (("--deadline", "9h", "--samples", 5), ["--deadline = '9h'", "h of the ride"]),
+        (("--by-zone", "--value", 1), ["--by-zone", "without --value"]),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )

@@ -18,7 +18,7 @@ from sublet.errors import UnknownName
 from sublet.perf.migration import BYTES_PER_PARAM, Layers, Rates
 from sublet.perf.tables import read_profile
 
-__all__ = ["PARCAE_MODELS", "PublishedCosts", "parcae_costs", "parcae_rates"]
+__all__ = ["PARCAE_BATCHES", "PARCAE_MODELS", "PublishedCosts", "parcae_costs", "parcae_rates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,7 @@ LARGE_S = {  # the profile has six digits; published sums repeat to the last one
     1073741824.0: 1.1982559,
 }
 PARCAE_MODELS = tuple(BLOCKS)
+PARCAE_BATCHES = {"bert": 1024, "gpt-1.5b": 128, "gpt-6.7b": 64, "resnet152": 2048}  # samples a step, in any grid
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
 from sublet.solve.expectation import Loss, Moves, expected_moves
 
-__all__ = ["SUSPENDED", "Floats", "Money", "SpotJob", "Stakes", "spot_job"]
+__all__ = ["ANY", "SUSPENDED", "Floats", "Money", "Plan", "SpotJob", "Stakes", "short_chance", "spot_job"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -22,6 +24,7 @@ Ints = npt.NDArray[np.intp]
 # C configurations; 0 is suspended: it holds nothing and its state lies in a checkpoint
 
 SUSPENDED = 0
+ANY = -1  # configuration
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,9 +36,9 @@ class SpotJob:
     rate_C: Floats  # samples per second
     costs: MigrationCosts
     moves: Moves
-    noticed: Moves  # after a loss that was announced
+    ready_C: tuple[Floats, Floats]  # seconds of a restart that can be spent before it, as it shrinks or grows
     step_s: float
-    kept: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False)
+    kept: dict[tuple[int, int, float, bool], Floats] = field(default_factory=dict, repr=False)
 
     @cached_property
     def use_C(self) -> Ints:  # noqa: N802 - its axis
@@ -57,67 +60,60 @@ class SpotJob:
         fits = np.flatnonzero(self.use_C <= instances)
         return int(max(fits, key=lambda config: (self.rate_C[config], -self.moves.wide_C[config])))
 
-    def pauses_s(self, was: int, now: int) -> Floats:
-        """Expected seconds without training from every configuration to every other as instances go from was to now."""
-        key = (was, now)
+    def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, beyond: bool = False) -> Floats:
+        """Expected seconds without training from every configuration to every other as instances go from was to now.
+
+        A restart after a loss that was prepared for `ready_s` is shorter by that or by what can be prepared at all.
+        With `beyond`, instances from elsewhere make up for those that a grid lacks; else what lacks any is infinite.
+        """
+        key = (was, now, ready_s if now < was else 0.0, beyond)
         if key not in self.kept:
-            table_CC = self._lossless() if now >= was else self._after(was, was - now)
-            self.kept[key] = np.where(self.use_C <= now, table_CC, np.inf)
+            table_CC = self._lossless() if now >= was else self._after(was, was - now, ready_s, beyond=beyond)
+            self.kept[key] = table_CC if beyond else np.where(self.use_C <= now, table_CC, np.inf)
         return self.kept[key]
 
-    def advance(
-        self, held: int, left_s: float, config: int, was: int, now: int, *, boot_s: float = 0.0
-    ) -> tuple[float, float, bool]:
-        """One step in `config` after `held`: samples, what is left of the pause, and whether there was a change.
-
-        `boot_s` is for instances that it needs and that were not held.
-        """
-        pause_s = float(self.pauses_s(was, now)[held, config]) + boot_s
+    def advance(self, left_s: float, config: int, pause_s: float, lasts_s: float) -> tuple[float, float]:
+        """So long in `config` after a change that pauses so long: samples, and what is left of the pause."""
         if pause_s > 0:
             left_s = pause_s + (float(self.moves.shrink_C[config]) if left_s > 0 else 0.0)
-        samples = float(self.rate_C[config]) * max(0.0, self.step_s - left_s)
-        return samples, max(0.0, left_s - self.step_s), pause_s > 0
+        samples = float(self.rate_C[config]) * max(0.0, lasts_s - left_s)
+        return samples, max(0.0, left_s - lasts_s)
 
     def _lossless(self) -> Floats:
-        if (-1, 0) not in self.kept:
-            most = int(self.use_C.max())
-            self.kept[-1, 0] = expected_moves(self.moves, [Loss(instances=most, lost=0)])
-        return self.kept[-1, 0]
+        key = (-1, 0, 0.0, True)
+        if key not in self.kept:
+            self.kept[key] = expected_moves(self.moves, [Loss(instances=int(self.use_C.max()), lost=0)])
+        return self.kept[key]
 
-    def _after(self, was: int, lost: int) -> Floats:
-        if (-was - 2, lost) not in self.kept:
-            self.kept[-was - 2, lost] = expected_moves(self.noticed, [Loss(instances=was, lost=lost)])
-        return self.kept[-was - 2, lost]
+    def _after(self, was: int, lost: int, ready_s: float, *, beyond: bool) -> Floats:
+        key = (-was, lost, ready_s, beyond)
+        if key not in self.kept:
+            shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
+            moves = replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)
+            table_CC = expected_moves(moves, [Loss(instances=was, lost=lost)])
+            for use in sorted(set(self.use_C[self.use_C > was].tolist())) if beyond else ():
+                from_C = self.use_C == use
+                table_CC[from_C] = expected_moves(moves, [Loss(instances=use, lost=lost)], from_C=from_C)[from_C]
+            self.kept[key] = table_CC
+        return self.kept[key]
 
 
-def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, notice_s: float = 0.0, step_s: float = 60.0) -> SpotJob:
-    """A job from a table of speeds and a cost model.
-
-    With notice of a loss, what a restart has to prepare is prepared while training goes on, as far as the notice lasts:
-    it shortens restarts after a loss by `min(notice, ready_s)` and nothing else.
-    """
-    at_least("notice_s", notice_s, 0.0)
+def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, step_s: float = 60.0) -> SpotJob:
+    """A job from a table of speeds and a cost model."""
     positive("step_s", step_s)
     if not rates:
         raise InvalidValue("rates", rates, "at least one configuration")
     grids = ((0, 0), *sorted(rates, key=lambda grid: (grid[1], grid[0])))  # of equals the shallow ones come first
-    moves = moves_from_costs(costs, grids)
-    ready = {
-        grow: np.array([costs.ready_s(*grid, grow=grow) if grid[0] else 0.0 for grid in grids])
-        for grow in (True, False)
-    }
-    noticed = replace(
-        moves,
-        grow_C=moves.grow_C - np.minimum(notice_s, ready[True]),
-        shrink_C=moves.shrink_C - np.minimum(notice_s, ready[False]),
+    shrink_C, grow_C = (
+        np.array([costs.ready_s(*grid, grow=grow) if grid[0] else 0.0 for grid in grids]) for grow in (False, True)
     )
     return SpotJob(
         name=name,
         grids=grids,
         rate_C=np.array([0.0, *(rates[grid] for grid in grids[1:])]),
         costs=costs,
-        moves=moves,
-        noticed=noticed,
+        moves=moves_from_costs(costs, grids),
+        ready_C=(shrink_C, grow_C),
         step_s=step_s,
     )
 
@@ -127,16 +123,43 @@ def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, notice_s: float 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """What a sample is worth and an instance costs. Instances given back take `boot_s` to be had again."""
+    """What a sample is worth and an instance costs. Instances given back take `boot_s` to be had again.
+
+    With a price for instances on demand, these stand in where a grid has more than there are.
+    """
 
     usd_per_sample: float
     usd_per_h: float
     boot_s: float = 45.0  # what Bamboo measured for creating an instance
+    on_demand_usd_per_h: float | None = None
 
     def __post_init__(self) -> None:
-        positive("usd_per_sample", self.usd_per_sample)
+        at_least("usd_per_sample", self.usd_per_sample, 0.0)
         at_least("usd_per_h", self.usd_per_h, 0.0)
         at_least("boot_s", self.boot_s, 0.0)
+        if self.on_demand_usd_per_h is not None:
+            at_least("on_demand_usd_per_h", self.on_demand_usd_per_h, self.usd_per_h)
+
+
+def short_chance(instances: int, held: int, lost: int, spare: int) -> float:
+    """P(more than `spare` of those held are among the lost), which hit anyone of the instances.
+
+    >>> short_chance(instances=4, held=2, lost=1, spare=0)
+    0.5
+    """
+    if spare < 0:
+        return 1.0
+    held = min(held, instances)
+    ways = sum(math.comb(held, hit) * math.comb(instances - held, lost - hit) for hit in range(min(spare, lost) + 1))
+    return 1.0 - ways / math.comb(instances, lost)
+
+
+class Plan(NamedTuple):
+    """Where a look ahead leads: the state to go to now, the one at the next step, and the one after a loss foretold."""
+
+    now: int
+    soon: int
+    then: int
 
 
 class Stakes:
@@ -151,42 +174,71 @@ class Stakes:
         times = 1 if money is None else 2
         self.rate_S = np.tile(job.rate_C, times) * (1.0 if money is None else money.usd_per_sample)
         self.again_S = np.tile(job.moves.shrink_C, times)
-        self.looked: dict[tuple[float, ...], int] = {}  # markets come back to the same numbers, and so do questions
-        self._kept: dict[tuple[int, int], Floats] = {}
+        self.looked: dict[tuple[object, ...], Plan] = {}  # markets come back to the same numbers
+        self._kept: dict[tuple[int, int, float, int], Floats] = {}
 
-    def pauses_s(self, was: int, now: int) -> Floats:
-        """As for the job, and the boot of instances that were given back."""
-        job, money = self.job, self.money
-        table_CC = job.pauses_s(was, now)
-        if money is None:
-            return table_CC
-        if (was, now) not in self._kept:
-            there_C = np.maximum(job.use_C - max(0, was - now), 0) + max(0, now - was)
-            boots_CC = table_CC + np.where(job.use_C > there_C[:, None], money.boot_s, 0.0)
-            self._kept[was, now] = np.block([[boots_CC, boots_CC], [table_CC, table_CC]])
-        return self._kept[was, now]
+    def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, only: int = ANY) -> Floats:
+        """As for the job, and the boot of instances that were given back; `only` one configuration may be ready."""
+        key = (was, now, ready_s if now < was else 0.0, only)
+        if key not in self._kept:
+            beyond = self.money is not None and self.money.on_demand_usd_per_h is not None
+            table_CC = self.job.pauses_s(was, now, ready_s=0.0 if only != ANY else ready_s, beyond=beyond)
+            if only != ANY:
+                table_CC = table_CC.copy()
+                table_CC[:, only] = self.job.pauses_s(was, now, ready_s=ready_s, beyond=beyond)[:, only]
+            self._kept[key] = table_CC if self.money is None else self._booted(table_CC, was, now, self.money)
+        return self._kept[key]
 
-    def pay_HS(self, future: Sequence[int]) -> Floats | None:  # noqa: N802 - its axes
-        """Rent of a step, by step and state; None without money."""
+    def _booted(self, table_CC: Floats, was: int, now: int, money: Money) -> Floats:
+        use_C, lost, gained = self.job.use_C, max(0, was - now), max(0, now - was)
+        short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or nobody of ours
+        short_CC = short_CC.astype(np.float64)
+        if lost:
+            chance = {
+                (held, spare): short_chance(max(was, held), held, lost, spare)
+                for held in set(use_C.tolist())
+                for spare in range(-1, min(lost, held) + 1)
+            }
+            spare_CC = np.clip(use_C[:, None] - use_C, -1, np.minimum(lost, use_C)[:, None])
+            held_CC = np.broadcast_to(use_C[:, None], spare_CC.shape)
+            pairs = zip(held_CC.ravel().tolist(), spare_CC.ravel().tolist(), strict=True)
+            short_CC = np.array([chance[pair] for pair in pairs]).reshape(spare_CC.shape)
+        beyond_CC = use_C > np.maximum(now, use_C - lost + gained)[:, None]
+        return np.block([[table_CC + short_CC * money.boot_s] * 2, [table_CC + beyond_CC * money.boot_s] * 2])
+
+    def pay_HS(self, future: Sequence[int], lasts_s: Sequence[float]) -> Floats | None:  # noqa: N802 - its axes
+        """Rent of each step, by state; None without money."""
         if self.money is None:
             return None
-        per_step = self.money.usd_per_h * self.job.step_s / 3600.0
-        use_C = np.broadcast_to(self.job.use_C, (len(future), len(self.job.use_C)))
-        all_C = np.repeat(np.array(future)[:, None], len(self.job.use_C), axis=1)
-        all_C = np.where(use_C == 0, 0, all_C)  # suspended with everything held is of no use to anyone
-        return np.hstack([use_C, all_C]) * per_step
+        use_C = self.job.use_C
+        have_H1 = np.array(future)[:, None]
+        over_HC = np.maximum(use_C - have_H1, 0) * (self.money.on_demand_usd_per_h or 0.0)
+        grid_HC = np.minimum(use_C, have_H1) * self.money.usd_per_h + over_HC
+        all_HC = have_H1 * self.money.usd_per_h + over_HC
+        return np.hstack([grid_HC, all_HC]) * (np.array(lasts_s)[:, None] / 3600.0)
+
+    @cached_property
+    def payback_s(self) -> float:
+        """How long the thriftiest grid has to run until it has earned its start; 0 without money or without profit."""
+        if self.money is None:
+            return 0.0
+        thrifty = 1 + int((self.job.rate_C[1:] / self.job.use_C[1:]).argmax())
+        worth = float(self.rate_S[thrifty])
+        profit = worth - int(self.job.use_C[thrifty]) * self.money.usd_per_h / 3600.0
+        start_s = self.money.boot_s + float(self.job.moves.grow_C[thrifty])
+        return start_s * worth / profit if profit > 0 else 0.0
 
     def split(self, state: int) -> tuple[int, int | None]:
         """Configuration, and how many instances are held; None for all."""
         config = state % len(self.job.grids)
-        every = self.money is None or (state > config and config != SUSPENDED)
+        every = self.money is None or state > config
         return config, None if every else int(self.job.use_C[config])
 
-    def advance(self, state: int, left_s: float, to: int, was: int, now: int) -> tuple[float, float]:
-        """One step: its worth, and what is left of the pause."""
+    def advance(self, state: int, left_s: float, to: int, was: int, now: int) -> tuple[float, float, float]:
+        """One step: what was earned, what was paid for it, and what is left of the pause."""
         pause_s = float(self.pauses_s(was, now)[state, to])
         if pause_s > 0:
             left_s = pause_s + (float(self.again_S[to]) if left_s > 0 else 0.0)
-        worth = float(self.rate_S[to]) * max(0.0, self.job.step_s - left_s)
-        pay = self.pay_HS([now])
-        return worth - (0.0 if pay is None else float(pay[0, to])), max(0.0, left_s - self.job.step_s)
+        earned = float(self.rate_S[to]) * max(0.0, self.job.step_s - left_s)
+        pay = self.pay_HS([now], [self.job.step_s])
+        return earned, 0.0 if pay is None else float(pay[0, to]), max(0.0, left_s - self.job.step_s)

@@ -19,8 +19,9 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.market.forecast import Forecaster, Persistence
-from sublet.planning.liveput import Choice, Pilot, Seen, look
-from sublet.planning.liveput_job import SUSPENDED, Floats, Money, SpotJob, Stakes
+from sublet.planning.liveput import INSTANT_S, Choice, Leg, Pilot, Seen, look
+from sublet.planning.liveput_job import ANY, SUSPENDED, Floats, Money, Plan, SpotJob, Stakes
+from sublet.planning.liveput_record import Warned
 
 __all__ = ["Contender", "Liveput"]
 
@@ -29,11 +30,15 @@ RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
 PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen
 FARTHEST = 240  # ticks
 CALM_TICKS = 10
+PAYBACKS = 3.0  # where little is earned a start has to last long, and who looks less far would not start at all
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way of looking ahead: `steps` ticks, or over `gaps` changes of capacity where that is farther."""
+    """One way of looking ahead: `steps` ticks, or where that is farther, `gaps` changes of capacity.
+
+    The latter also outlasts the time in which a start is paid back.
+    """
 
     forecaster: Forecaster
     steps: int
@@ -43,13 +48,45 @@ class Contender:
         whole("steps", self.steps, 1)
         at_least("gaps", self.gaps, 0.0)
 
-    def look(self, stakes: Stakes, history: Floats, state: int, left_s: float) -> int:
-        """The state to go to; the last of the history is now."""
-        was = int(history[-2]) if len(history) > 1 else 0
-        steps = self.steps if self.gaps == 0.0 else max(self.steps, min(FARTHEST, round(self.gaps * _gap(history))))
+    def look(self, stakes: Stakes, seen: Seen, state: int, left_s: float) -> Plan:
+        """Where to go; `then` is after the first loss that was announced."""
+        history, step_s = seen.history, stakes.job.step_s
+        steps = self.steps
+        if self.gaps:
+            far = max(self.gaps * _gap(history), PAYBACKS * stakes.payback_s / step_s)
+            steps = max(steps, min(FARTHEST, round(far)))
         ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
-        future = [int(history[-1]), *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
-        return look(stakes, was, future, state, left_s)
+        future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
+        only, ready_s = seen.ready
+        legs = [Leg(now, step_s) for now in future]
+        if seen.now < seen.was and only != ANY:
+            legs[0] = Leg(seen.now, step_s, ready_s, only)
+        legs, then = _warned(legs, seen.warned, step_s) if seen.warned else (legs, 0)
+        return look(stakes, seen.was, legs, state, left_s, then=then)
+
+
+def _warned(legs: list[Leg], warned: Sequence[Warned], step_s: float) -> tuple[list[Leg], int]:
+    """The same time ahead, cut where a loss was announced and with so many fewer from there; which leg is the first.
+
+    What will be needed can be prepared until then, but one thing at a time.
+    """
+    cut: list[Leg] = []
+    at_s, place, then = 0.0, 0, 0
+    end_s, lost, last_s = len(legs) * step_s, 0, 0.0
+    coming = [each for each in warned if each.in_s < end_s]
+    while at_s < end_s - INSTANT_S:
+        ready_s = 0.0
+        if place < len(coming) and coming[place].in_s <= at_s + INSTANT_S:
+            lost += coming[place].lost
+            ready_s, last_s = coming[place].in_s - last_s, coming[place].in_s
+            then = then or len(cut)
+            place += 1
+        next_s = min(at_s + step_s, coming[place].in_s if place < len(coming) else np.inf, end_s)
+        leg = legs[min(int(at_s // step_s), len(legs) - 1)]
+        first = leg.only if not cut else ANY
+        cut.append(Leg(max(0, leg.now - lost), next_s - at_s, leg.ready_s if not cut else ready_s, first))
+        at_s = next_s
+    return cut, then
 
 
 def _gap(history: Floats) -> float:
@@ -101,19 +138,26 @@ class Liveput:
 
 
 class _Ours:
-    """Follows the leader: when capacity has changed, and again when it has not for long."""
+    """Follows the leader: on a loss announced, when capacity has changed, and again when it has not for long."""
 
     def __init__(self, stakes: Stakes, skill: _Skill) -> None:
         self._stakes, self._skill = stakes, skill
-        self._state = SUSPENDED
+        self._state, self._prepare = SUSPENDED, ANY
+        self._warned = 0  # announcements at the last look
+        self._waits = False  # for the next tick, to go on with a plan
 
     def decide(self, seen: Seen) -> Choice:
-        if seen.first or worth_a_look(seen.history):
-            leader = self._skill.leader
-            self._state = leader.look(self._stakes, seen.history, self._state, seen.left_s)
-        self._skill.see(seen.history)
+        told = len(seen.warned) > self._warned
+        changed = seen.now != seen.was
+        if seen.first or changed or told or (seen.on_tick and (self._waits or worth_a_look(seen.history))):
+            plan = self._skill.leader.look(self._stakes, seen, self._state, seen.left_s)
+            self._state, self._waits = plan.now, plan.soon != plan.now
+            self._prepare = self._stakes.split(plan.then)[0] if seen.warned else ANY
+        self._warned = len(seen.warned)
+        if seen.on_tick:
+            self._skill.see(seen.history)
         config, hold = self._stakes.split(self._state)
-        return Choice(config=config, hold=hold)
+        return Choice(config=config, hold=hold, prepare=self._prepare)
 
 
 class _Skill:
@@ -121,8 +165,9 @@ class _Skill:
 
     def __init__(self, policy: Liveput, stakes: Stakes) -> None:
         self._policy, self._stakes = policy, stakes
-        self._riders = [(SUSPENDED, 0.0) for _ in policy.contenders]
-        self._earned = np.zeros(len(policy.contenders))
+        self._riders = [(SUSPENDED, 0.0, False) for _ in policy.contenders]
+        self._kept = np.zeros(len(policy.contenders))  # after rent
+        self._earned = 0.0  # by the first: what is kept may be next to nothing, and everyone clearly ahead of it
         self._fade = 0.5 ** (1.0 / policy.half_life_ticks)
         self._first = True
         self._leader = 0
@@ -136,15 +181,21 @@ class _Skill:
         if len(self._policy.contenders) == 1:
             return
         was, now = (int(history[-2]) if len(history) > 1 else 0), int(history[-1])
+        self._kept *= self._fade
         self._earned *= self._fade
         for index, contender in enumerate(self._policy.contenders):
-            state, left_s = self._riders[index]
-            looks = self._first or worth_a_look(history)
-            to = contender.look(self._stakes, history, state, left_s) if looks else state
-            worth, left_s = self._stakes.advance(state, left_s, to, was, now)
-            self._earned[index] += worth
-            self._riders[index] = (to, left_s)
+            to, left_s, waits = self._riders[index]
+            state = to
+            if self._first or waits or worth_a_look(history):
+                seen = Seen(history=history, was=was, held=SUSPENDED, left_s=left_s, first=False)
+                plan = contender.look(self._stakes, seen, state, left_s)
+                to, waits = plan.now, plan.soon != plan.now
+            earned, paid, left_s = self._stakes.advance(state, left_s, to, was, now)
+            self._kept[index] += earned - paid
+            if not index:
+                self._earned += earned
+            self._riders[index] = (to, left_s, waits)
         self._first = False
-        best = int(self._earned.argmax())
-        ahead = self._earned[best] - self._earned[0]
-        self._leader = best if ahead > self._policy.lead * abs(self._earned[0]) else 0
+        best = int(self._kept.argmax())
+        ahead = float(self._kept[best] - self._kept[0])
+        self._leader = best if ahead > self._policy.lead * self._earned else 0

@@ -22,6 +22,7 @@ from sublet.planning.value_of_time import TimePrice
 
 __all__ = ["Knows", "LeastWork", "priced_plan"]
 
+BEYOND_USD = 10_000.0  # per hour: no budget speaks against speed, only limits do
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 SELDOM = 10  # times as long until jobs without phases are asked again
 NEWCOMER_H = 0.1  # GPU-hours, beside what it has had
@@ -260,8 +261,11 @@ class _Pricing:
             return
         hours = float(options.hours_C[column])
         money = float(options.cost_C[column]) - hours * options.value_of_time
-        why = f"{hours:.2f} h for about USD {max(0.0, money):.2f}: the least at USD {self.price.usd_per_h:.2f} per hour"
-        self.draft.give(state, shape.pool, shape.gpus, why)
+        usd_per_h = self.price.usd_per_h
+        best = (
+            "the quickest within the limits" if usd_per_h > BEYOND_USD else f"the least at USD {usd_per_h:.2f} per hour"
+        )
+        self.draft.give(state, shape.pool, shape.gpus, f"{hours:.2f} h for about USD {max(0.0, money):.2f}: {best}")
 
 
 def _next_in_line(waiting: Iterator[JobState], room: float) -> Iterator[JobState]:

@@ -51,6 +51,9 @@ __all__ = ["Controller"]
 
 log = logging.getLogger("sublet.controller")
 TICK_S = 0.25  # wall
+SAVE_S = 2.0  # wall, between two looks at which facts of jobs have changed
+REFUSED_S = 10.0  # wall, until a policy whose plan was refused is asked again
+LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
 class Controller:
@@ -70,19 +73,22 @@ class Controller:
     ) -> None:
         self.state_dir, self.store, self.provider, self.engine = state_dir, store, provider, engine
         self.policy, self.clock = policy, clock
-        self.limits = limits or {}
-        self.kernel = Kernel(provider.offers, limits=self.limits, budget=budget)
+        self.limits, self.budget = limits or {}, budget
+        self.kernel = Kernel(provider.offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(self.kernel, self._trains)
         self.records: dict[str, JobRecord] = {}  # every job ever, by id
+        self.live: dict[str, JobRecord] = {}  # those that have not ended, or whose workers have not
+        self.submitted: set[str] = set()  # jobs that the kernel has heard of
         self.gauges = Gauges()
         self.plan: Plan | None = None  # the last one
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
-        self.stopping = self.replaying = False
+        self.stopping = self.replaying = self.holding = False
+        self.life = int(store.get("life") or 0)  # controllers before this one
         self.server_id = store.get("server_id") or secrets.token_hex(8)
         self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
         self._pending: deque[Event] = deque()
-        self._pumping = False
+        self._pumping = self._soon = False
         self._lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -98,6 +104,7 @@ class Controller:
 
         with self.store.together():
             self.store.put("server_id", self.server_id)
+            self.store.put("life", str(self.life + 1))
             self._keep_to_the_same_offers()
         await recover(self)
         self.spawn(self._ticking(), "ticking")
@@ -126,8 +133,7 @@ class Controller:
             s.gpus for s in self.kernel.jobs.values()
         ):
             await asyncio.sleep(0.05)
-        for node in list(self.kernel.cluster.nodes.values()):
-            await self.renting.release(node.id)
+        await asyncio.gather(*(self.renting.release(node_id) for node_id in list(self.kernel.cluster.nodes)))
         for left in await self.provider.list():
             await self.provider.release(left.node_id)
         for task in self._tasks:
@@ -135,7 +141,7 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.engine.close()
         await self.provider.close()
-        self._save_facts()
+        self._save_all_facts()
         self._ended.set()
 
     def _keep_to_the_same_offers(self) -> None:
@@ -156,29 +162,49 @@ class Controller:
 
     def add(self, job_id: str, spec: JobSpec, key: str = "") -> JobRecord:
         """Take a job; it is on disk when this returns."""
+        if self._fatal is not None:
+            raise self._fatal
         record = self.workforce.new_record(job_id, spec, self.now_s())
-        with self.store.together():
-            self.store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
-            self.store.change_job(job_id, facts=record.facts())
         if spec.secrets:
             path = self.workforce.secrets_path(job_id)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             path.touch(mode=0o600)
             path.write_text(json.dumps(dict(spec.secrets)), encoding="utf-8")
-        self.tell(news.JobSubmitted(record.submitted_s, self._job(record)))
+        try:
+            with self.store.together():
+                self.store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
+                self.store.change_job(job_id, facts=json.dumps(record.facts()))
+        except sqlite3.Error as error:
+            raise self._give_up(error) from error
+        self.keep(record)
+        self.submit(record)
+        if self._fatal is not None:
+            raise self._fatal
         return record
+
+    def keep(self, record: JobRecord) -> None:
+        """Know of a job from now on."""
+        self.records[record.id] = self.live[record.id] = record
+
+    def submit(self, record: JobRecord) -> None:
+        """Let the kernel hear of it."""
+        self.submitted.add(record.id)
+        self.tell(news.JobSubmitted(max(record.submitted_s, self.kernel.now_s), self._job(record)))
 
     def cancel(self, record: JobRecord) -> None:
         """It is not wanted any more."""
         if record.id in self.kernel.jobs:
             record.outcome, record.ended_s = "cancelled", self.now_s()
             self.tell(news.JobCancelled(self.now_s(), record.id))
+            self.save_facts(record)
 
     def change(self, record: JobRecord, **facts: Any) -> None:
         """Other widths, paused or not: the kernel hears of it."""
         for name, value in facts.items():
             setattr(record, name, value)
-        self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
+        with self.store.together():
+            self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
+            self.save_facts(record)
         self.relearn(record)
 
     def relearn(self, record: JobRecord) -> None:
@@ -202,11 +228,16 @@ class Controller:
         """As `tell`, for one that is told together with others."""
         self._pending.append(event)
 
+    def soon(self) -> None:
+        """Hear what was queued as soon as everybody who speaks now has spoken: one commit for all of them."""
+        if not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self.carry_on)
+
     def note(self, line: Line) -> None:
         """Something for the history alone."""
         self._lines.append(line)
-        if not self._pumping:
-            self._write_history(self.now_s())
+        self.soon()
 
     def _pump(self) -> None:
         self._pumping = True
@@ -222,27 +253,32 @@ class Controller:
                 self.workforce.drain()
             self._write_history(self.now_s())
         except sqlite3.Error as error:  # nothing may be done whose intent cannot be written
-            log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
-            hint = "make room or repair the disk, then 'sublet up': what was done is in the log"
-            self._fatal = BadInput(self.store.path, f"cannot be written ({error})", hint=hint)
-            self._ended.set()
+            self._give_up(error)
         finally:
             self._pumping = False
+
+    def _give_up(self, error: sqlite3.Error) -> BadInput:
+        log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
+        hint = "make room or repair the disk, then 'sublet up': what was done is in the log"
+        self._fatal = failure = BadInput(self.store.path, f"cannot be written ({error})", hint=hint)
+        self._ended.set()
+        return failure
 
     def _hear(self, event: Event) -> list[Action]:
         if self._is_old(event):
             return []
-        if event.at_s < self.kernel.now_s:
-            event = replace(event, at_s=self.kernel.now_s)
+        if event.at_s < (earliest_s := max(self.kernel.now_s, self.bill.settled_s)):
+            event = replace(event, at_s=earliest_s)
         if not isinstance(event, news.ProgressReported):
             self.bill.settle(event.at_s)
         try:
             actions = self.kernel.handle(event)
         except SubletError as error:
-            # A plan that asks for too much, or news that cannot be: the kernel keeps its state, people are told.
+            # A plan that asks for too much, or news that cannot be: people are told, and another plan is asked for.
+            # What was ordered before the refusal stands: the kernel counts on it.
             log.exception("the kernel refused %s", event)
             self._lines.append(Line(kind="Refused", text=str(error)))
-            actions = []
+            actions = [*self.kernel.orders, self._ask_again()]
         self.store.append(event.at_s, line_from(event, actions))
         if isinstance(event, news.PlanMade):
             self._lines += lines_from_plan(event.plan)
@@ -250,6 +286,13 @@ class Controller:
             if line is not None:
                 self._lines.append(line)
         return actions
+
+    def _ask_again(self) -> order.SetTimer:
+        """Any offer will do: that an offer may be had again calls for a plan."""
+        return order.SetTimer(f"retry {next(iter(self.kernel.supply.offers))}", self.now_s() + self._refused_s())
+
+    def _refused_s(self) -> float:
+        return REFUSED_S * self.clock.speedup
 
     def _is_old(self, event: Event) -> bool:
         """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
@@ -267,7 +310,7 @@ class Controller:
         if not self._lines:
             return
         kernel, at = self.kernel, datetime.now(UTC).isoformat(timespec="milliseconds")
-        ready = sum(node.phase is NodePhase.READY for node in kernel.cluster.nodes.values())
+        ready = sum(kernel.cluster.held.values())
         burn, spent = kernel.ledger.burn().usd_per_h, kernel.ledger.spent(now_s).usd
         rows = []
         for line in self._lines:
@@ -288,10 +331,10 @@ class Controller:
 
     def carry_on(self) -> None:
         """Let groups say what they have to say."""
-        if self._fatal is None:
+        self._soon = False
+        if self._fatal is None and not self._pumping:
             self.workforce.drain()
-            if not self._pumping:
-                self._pump()
+            self._pump()
 
     async def release_lost(self, node_id: str) -> None:
         """End a node that does not answer; the kernel hears that it is lost."""
@@ -308,8 +351,11 @@ class Controller:
                 self.spawn(self.renting.release(action.node_id), f"release {action.node_id}")
             case order.SetTimer():
                 self._set_timer(action)
+            case order.StartJob() | order.ResizeJob() | order.StopJob() if self.holding:
+                pass  # given when recovery is through, from the kernel's state
             case order.StartJob() | order.ResizeJob():
                 record = self.records[action.job_id]
+                self.workforce.touch(record)
                 if isinstance(action, order.ResizeJob):
                     record.resizes += 1
                     self.gauges.count_resize(self.workforce.why_resize(record, action))
@@ -317,6 +363,7 @@ class Controller:
                 record.group.move(action.generation, action.placement, batch, time.monotonic())
             case order.StopJob():
                 record = self.records[action.job_id]
+                self.workforce.touch(record)
                 record.group.stop(action.generation, resumable=action.resumable, wall_s=time.monotonic())
             case order.TellUser():
                 log.info("%s", action.text)
@@ -360,7 +407,8 @@ class Controller:
             self.engine.send(event.node_id, wire.Warn(in_s=self.clock.wall_s(max(0.0, event.lost_s - event.at_s))))
         elif isinstance(event, news.NodeLost):
             self.workforce.node_lost(event.node_id, wall_s)
-        self.tell(event)
+        self.queue(event)
+        self.soon()
 
     def _trains(self, job_id: str) -> bool:
         if self.replaying:  # the workers' own words are not in the log
@@ -375,20 +423,51 @@ class Controller:
         while True:
             await asyncio.sleep(TICK_S)
             wall_s = time.monotonic()
-            for record in self.records.values():
-                if record.id in self.kernel.jobs or record.group.workers:
-                    record.group.tick(wall_s)
-                    self.workforce.watch_purse(record)
-            self.carry_on()
-            if wall_s - saved > 2.0:  # noqa: PLR2004 - seconds
-                saved = wall_s
-                self._save_facts()
+            try:
+                self._tick(wall_s)
+                if wall_s - saved > SAVE_S:
+                    saved = wall_s
+                    self._save_all_facts()
+            except sqlite3.Error as error:
+                self._give_up(error)
+                return
+            except Exception:  # one job's trouble is not everybody's
+                log.exception("a tick failed")
 
-    def _save_facts(self) -> None:
+    def _tick(self, wall_s: float) -> None:
+        self.carry_on()  # what is heard already comes first
+        for record in list(self.live.values()):
+            if record.id not in self.kernel.jobs and not record.group.workers:
+                del self.live[record.id]
+                continue
+            record.group.tick(wall_s)
+            self.workforce.heal(record)
+            self.workforce.watch_purse(record)
+            self.workforce.touch(record)
+        self._end_what_must_be_gone()
+        self.carry_on()
+
+    def _end_what_must_be_gone(self) -> None:
+        """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
+        if self.kernel.supply.budget.purse is None or not self.kernel.supply.giving_up:
+            return
+        latest_us = (self.now_s() + LAST_S * self.clock.speedup) * 1e6
+        for node in list(self.kernel.cluster.nodes.values()):
+            if node.gone_by_us is not None and node.gone_by_us < latest_us and node.phase is not NodePhase.RELEASING:
+                self.note(Line(kind="Budget", node_id=node.id, text="is ended now: nothing is left to pay for it"))
+                self.spawn(self.release_lost(node.id), f"end {node.id}")
+
+    def _save_all_facts(self) -> None:
         with self.store.together():
-            for record in self.records.values():
-                if record.id in self.kernel.jobs or record.ended_s is None:
-                    self.store.change_job(record.id, facts=record.facts())
+            for record in self.live.values():
+                self.save_facts(record)
+
+    def save_facts(self, record: JobRecord) -> None:
+        """What the log does not tell of a job, if it has changed."""
+        facts = json.dumps(record.facts())
+        if facts != record.saved:
+            self.store.change_job(record.id, facts=facts)
+            record.saved = facts
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do it beside everything else; a failure is logged."""
@@ -400,3 +479,5 @@ class Controller:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
+            if isinstance(error, sqlite3.Error):
+                self._give_up(error)

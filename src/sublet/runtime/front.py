@@ -22,7 +22,7 @@ from sublet.runtime.outlook import Outlook, outlook
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line
+from sublet.runtime.telling import BEYOND_USD, Line
 
 __all__ = ["FrontDesk"]
 
@@ -215,7 +215,7 @@ class FrontDesk:
             "policy": self._settings.policy,
             "shape": "" if state is None or state.shape is None else str(state.shape),
             "reason": c.reasons.get(job_id, self._reason(record, state)),
-            "value_of_time_usd_per_h": value,
+            "value_of_time_usd_per_h": None if value is None or value > BEYOND_USD else value,
             "congestion_usd_per_gpu_h": congestion,
             "alternatives": [] if state is None else alternatives_of(c, state, value or 0.0, congestion),
             "notes": notes,

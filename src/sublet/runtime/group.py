@@ -367,9 +367,8 @@ class Group:
     def _heard_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
         formed = self.joined.generation if self.joined else 0
-        if message.generation == self.round and self._state in (_State.TRAINING, _State.FORMING):
-            self.broken, self._apart_s = True, self._apart_s or wall_s
-        elif self._adopted and self._state is _State.TRAINING:
+        current = message.generation == self.round or self._adopted
+        if current and self._state in (_State.TRAINING, _State.FORMING):
             self.broken, self._apart_s = True, self._apart_s or wall_s
         elif message.generation == formed and self._state is _State.GATHERING:
             self.broken = True  # nobody trains on while we gather
@@ -426,10 +425,11 @@ class Group:
         staying, leaving = split(self._in(WorkerPhase.READY, WorkerPhase.MEMBER), self._placement)
         if len(staying) < sum(gpus for _, gpus in self._placement) or not staying:
             return
+        anew = not any(worker.phase is WorkerPhase.MEMBER for worker in staying)
+        if (anew or not self.spec.sdk) and self._in(WorkerPhase.LEAVING):
+            return  # the old processes still hold the GPUs, and a whole group of them might train on
         self._suspect = self._quit = None
         if not self.spec.sdk:
-            if self._in(WorkerPhase.LEAVING):
-                return  # the old processes still hold the GPUs
             for worker in staying:
                 self._become(worker, WorkerPhase.MEMBER, wall_s)
             self._moved(wall_s)

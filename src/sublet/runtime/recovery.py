@@ -38,7 +38,7 @@ AGENTS_COME_S = 3.0  # wall; agents try again every few tenths of a second
 async def recover(controller: Controller) -> None:
     """Bring the controller to where the log ends, and the world to where the kernel is."""
     _load_jobs(controller)
-    budget = controller.kernel.supply.budget
+    budget = controller.budget
     timers = _live_again(controller)
     fresh = controller.kernel.seen == 0
     for node in controller.kernel.cluster.nodes.values():
@@ -46,23 +46,27 @@ async def recover(controller: Controller) -> None:
             controller.engine.expect(node.id, controller.renting.token(node.id))
     for job_id, state in controller.kernel.jobs.items():
         if state.gpus:
-            group = controller.records[job_id].group
-            group.adopt(state.generation, controller.kernel.tenancy.placement[job_id], time.monotonic())
+            placement, trains = controller.kernel.tenancy.placement[job_id], state.phase is Phase.RUNNING
+            controller.records[job_id].group.adopt(state.generation, placement, trains=trains, wall_s=time.monotonic())
+    if fresh:
+        controller.tell(news.BudgetChanged(controller.now_s(), budget))
+        controller.store.put("budget", repr(budget))
     await controller.engine.open(controller.workforce.hear_agent)
     await controller.provider.open(controller.hear_market)
     if fresh:
-        controller.store.put("budget", repr(budget))
-        controller.tell(news.BudgetChanged(controller.now_s(), budget))
         return
+    controller.holding = True  # orders for workers are given when it is known who is still there
     controller.note(Line(kind="Recovered", text=f"the controller is back; {controller.kernel.seen} events replayed"))
     await _compare_nodes(controller)
     await _agents_back(controller)
+    controller.holding = False
     _finish_moves(controller)
+    _submit_again(controller)
     for action in timers.values():
         controller.carry_out(action)
     if controller.store.get("budget") != repr(budget):  # the user started it with another one than before
-        controller.store.put("budget", repr(budget))
         controller.tell(news.BudgetChanged(controller.now_s(), budget))
+        controller.store.put("budget", repr(budget))
     for record in controller.records.values():  # what was stopped with the controller may go on
         if record.id in controller.kernel.jobs:
             job = controller.kernel.jobs[record.id].job
@@ -82,6 +86,7 @@ def _load_jobs(controller: Controller) -> None:
             given["secrets"] = json.loads(path.read_text(encoding="utf-8"))
         record = controller.workforce.new_record(job_id, spec_from_json(given), float(facts.get("submitted_s", 0.0)))
         record.restore(facts)
+        controller.keep(record)
 
 
 def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
@@ -95,7 +100,8 @@ def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
         try:
             actions: list[Action] = controller.kernel.handle(event)
         except SubletError:  # it was refused then, too
-            actions = []
+            actions = controller.kernel.orders
+        _note_outcome(controller, event)
         if isinstance(event, news.TimerFired):
             timers.pop(event.timer, None)
         timers |= {action.timer: action for action in actions if isinstance(action, order.SetTimer)}
@@ -106,6 +112,27 @@ def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
         account.move("redone", record.grains_redone)
         account.move("checkpoint", record.grains_checkpoint)
     return timers
+
+
+def _note_outcome(controller: Controller, event: Event) -> None:
+    """How a job ended stands in the log, whatever the facts of its record say."""
+    if isinstance(event, news.JobSubmitted):
+        controller.submitted.add(event.job.id)
+    outcomes = {news.JobFinished: "finished", news.JobFailed: "failed", news.JobCancelled: "cancelled"}
+    if (outcome := outcomes.get(type(event))) is not None:
+        record = controller.records[event.job_id]  # type: ignore[union-attr]
+        record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or event.at_s
+
+
+def _submit_again(controller: Controller) -> None:
+    """A job that was taken, but of which the kernel had not heard; one that had ended, of which it had not either."""
+    for record in list(controller.records.values()):
+        if record.id not in controller.submitted:
+            controller.submit(record)
+        elif record.id in controller.kernel.jobs and record.outcome in ("finished", "failed"):
+            ended = news.JobFinished(controller.now_s(), record.id)
+            failed = news.JobFailed(controller.now_s(), record.id, record.error)
+            controller.tell(ended if record.outcome == "finished" else failed)
 
 
 def _with_speed(controller: Controller, event: Event) -> Event:
@@ -147,18 +174,12 @@ def _silent(controller: Controller) -> list[str]:
 def _finish_moves(controller: Controller) -> None:
     """Orders that the last controller gave and whose answer it did not hear: give them again."""
     wall_s = time.monotonic()
-    for job_id, state in list(controller.kernel.jobs.items()):
-        group = controller.records[job_id].group
-        placement = controller.kernel.tenancy.placement.get(job_id, ())
-        if state.phase in (Phase.STARTING, Phase.RESIZING):
-            group.broken = True  # nobody knows how far it came: all meet anew, the one with most steps leads
-            batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
-            group.move(state.generation, placement, batch, wall_s)
-        elif state.phase is Phase.STOPPING:
-            group.stop(state.generation, resumable=True, wall_s=wall_s)
-        elif state.phase is Phase.RUNNING:
-            group.count_members(wall_s)
     for record in controller.records.values():
-        if record.id not in controller.kernel.jobs and record.group.workers:  # ended, but its workers were not told
-            record.group.stop(record.group.generation + 1, resumable=False, wall_s=wall_s)
+        group = record.group
+        group.all_agents_came(wall_s)
+        if record.id in controller.kernel.jobs:
+            controller.workforce.heal(record)
+        elif group.workers:  # ended, but its workers were not told
+            group.stop(group.generation + 1, resumable=False, wall_s=wall_s)
+        controller.workforce.touch(record)
     controller.carry_on()

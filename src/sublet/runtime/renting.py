@@ -38,6 +38,7 @@ class Renting:
     def __init__(self, hub: Controller) -> None:
         self._hub = hub
         self._releasing: set[str] = set()
+        self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self.rented_wall: dict[str, float] = {}  # nodes whose agent has not come yet
 
     def token(self, node_id: str) -> str:
@@ -50,6 +51,14 @@ class Renting:
 
     async def rent(self, action: order.RentNode) -> None:
         """Ask until the answer is clear."""
+        answered = self._asked[action.node_id] = asyncio.Event()
+        try:
+            await self._rent(action)
+        finally:
+            answered.set()
+            del self._asked[action.node_id]
+
+    async def _rent(self, action: order.RentNode) -> None:
         node_id, token = action.node_id, self.token(action.node_id)
         self._hub.engine.expect(node_id, token)
         self.rented_wall[node_id] = time.monotonic()
@@ -70,6 +79,8 @@ class Renting:
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
                 self._hub.gauges.count_call("rent", "error")
                 log.warning("renting %s failed (%s), try %d", node_id, error, attempt + 1)
+                if node_id in self._releasing:
+                    return  # nobody waits for it any more
                 await asyncio.sleep(wait_s)
                 wait_s *= 2
         await self._give_back(node_id)  # it may exist: only its end is certain
@@ -81,12 +92,13 @@ class Renting:
             return
         self._releasing.add(node_id)
         try:
+            if (answered := self._asked.get(node_id)) is not None:
+                await answered.wait()  # or the node would come after it was given back
             await self._give_back(node_id)
         finally:
             self._releasing.discard(node_id)
-        self._hub.workforce.agents.discard(node_id)
-        for record in self._hub.records.values():
-            record.group.node_released(node_id, time.monotonic())
+        self.rented_wall.pop(node_id, None)
+        self._hub.workforce.node_released(node_id, time.monotonic())
         node = self._hub.kernel.cluster.nodes.get(node_id)
         if node is not None and node.phase is not NodePhase.RELEASING:
             self._hub.tell(news.NodeLost(self._hub.now_s(), node_id))

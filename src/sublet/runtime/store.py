@@ -133,12 +133,12 @@ class Store:
         row = self._db.execute("SELECT job_id, spec FROM jobs WHERE key = ?", (key,)).fetchone()
         return None if row is None else (row[0], row[1])
 
-    def change_job(self, job_id: str, *, spec: str | None = None, facts: Mapping[str, Any] | None = None) -> None:
-        """Another specification, or other facts."""
+    def change_job(self, job_id: str, *, spec: str | None = None, facts: str | None = None) -> None:
+        """Another specification, or other facts, as JSON."""
         if spec is not None:
             self._db.execute("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
         if facts is not None:
-            self._db.execute("UPDATE jobs SET facts = ? WHERE job_id = ?", (json.dumps(facts), job_id))
+            self._db.execute("UPDATE jobs SET facts = ? WHERE job_id = ?", (facts, job_id))
 
     def jobs(self) -> list[tuple[str, str, dict[str, Any]]]:
         """(id, spec, facts) in order of submission."""

@@ -12,7 +12,9 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Line", "line_from_event", "line_from_order", "lines_from_plan"]
+__all__ = ["BEYOND_USD", "Line", "line_from_event", "line_from_order", "lines_from_plan"]
+
+BEYOND_USD = 10_000.0  # per hour: as good as infinite, only limits speak against speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def line_from_order(action: Action, kernel: Kernel) -> Line | None:
 def lines_from_plan(plan: Plan) -> list[Line]:
     """The reason of every change that a plan makes, with the prices behind it."""
     value = plan.value_of_time_usd_per_h
-    at_prices = "" if value is None else f" (an hour of a job's time is worth USD {value:.2f})"
+    at_prices = "" if value is None or value > BEYOND_USD else f" (an hour of a job's time is worth USD {value:.2f})"
     return [
         Line(
             kind="Plan",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections import defaultdict
@@ -28,6 +29,8 @@ __all__ = ["Workforce"]
 PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
 LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
 STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
+LAST_S = 1.0  # wall, to be ended without a save
+LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all who start
 
 
 class Workforce:
@@ -39,19 +42,37 @@ class Workforce:
         self.noticed_wall: dict[str, float] = {}  # node -> when its notice came
         self.lost_wall: dict[str, float] = {}  # job -> when it lost a node
         self._last_told: dict[str, float] = defaultdict(float)  # wall
+        self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
+        self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
+        self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def node_lost(self, node_id: str, wall_s: float) -> None:
         """A node is gone with all on it."""
         noticed = self.noticed_wall.pop(node_id, None) is not None
-        for record in self._hub.records.values():
+        self.agents.discard(node_id)
+        node = self._hub.kernel.cluster.nodes.get(node_id)
+        for job_id in self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ()):
+            record = self._hub.records[job_id]
+            self.touch(record)
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._hub.bill.settle(self._hub.now_s())
                 record.noticed += noticed
                 record.unnoticed += not noticed
                 self.lost_wall[record.id] = wall_s
-                record.group.node_lost(node_id, wall_s)
             elif noticed and any(n == node_id for n, _ in self._hub.kernel.tenancy.leaving.get(record.id, ())):
                 record.noticed += 1
+            record.group.node_lost(node_id, wall_s)
+
+    def node_released(self, node_id: str, wall_s: float) -> None:
+        """A node was given back."""
+        self.agents.discard(node_id)
+        for job_id in self._jobs_on.pop(node_id, ()):
+            self.touch(self._hub.records[job_id])
+            self._hub.records[job_id].group.node_released(node_id, wall_s)
+
+    def touch(self, record: JobRecord) -> None:
+        """Its group was told something: `drain` will see what it says."""
+        self._touched[record.id] = record
 
     def hear_agent(self, node_id: str, message: wire.ToController) -> None:
         """An agent speaks."""
@@ -63,23 +84,24 @@ class Workforce:
                 self._worker_said(message, wall_s)
             case wire.FromWorker():
                 self._worker_said(message.message, wall_s)
-        self._hub.carry_on()
+        self._hub.soon()
 
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         self.agents.add(node_id)
         by_job: dict[str, list[str]] = {}
         for worker_id, job_id in message.workers.items():
             by_job.setdefault(job_id, []).append(worker_id)
-        for record in self._hub.records.values():
-            on_node = any(worker.node_id == node_id for worker in record.group.workers.values())
-            if on_node or record.id in by_job:
-                record.group.agent_came(node_id, by_job.get(record.id, []), wall_s)
+        for job_id in self._jobs_on[node_id] | by_job.keys():
+            if (record := self._hub.records.get(job_id)) is not None:
+                self._jobs_on[node_id].add(job_id)
+                record.group.agent_came(node_id, by_job.get(job_id, []), wall_s)
+                self.touch(record)
         node = self._hub.kernel.cluster.nodes.get(node_id)
         if node is None or node.phase is NodePhase.RELEASING:
             self._hub.engine.send(node_id, wire.Dismiss())
         elif node.phase is NodePhase.REQUESTED:
             self._hub.renting.rented_wall.pop(node_id, None)
-            self._hub.tell(news.NodeReady(self._hub.now_s(), node_id))
+            self._hub.queue(news.NodeReady(self._hub.now_s(), node_id))
 
     def _worker_said(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
         record = self._hub.records.get(message.worker_id.rsplit(".", 2)[0])
@@ -89,6 +111,7 @@ class Workforce:
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._hub.bill.settle(self._hub.now_s())  # before it begins or ceases to train
         record.group.hear(message, wall_s)
+        self.touch(record)
         match message:
             case wire.Joined() if message is record.group.joined:
                 self._joined(record, message, max(step - message.step, 0), wall_s)
@@ -129,7 +152,7 @@ class Workforce:
             self._hub.relearn(record)
         if wall_s - self._last_told[record.id] > PROGRESS_S:
             self._last_told[record.id] = wall_s
-            self._hub.tell(news.ProgressReported(self._hub.now_s(), record.id, self.share(record)))
+            self._hub.queue(news.ProgressReported(self._hub.now_s(), record.id, self.share(record)))
 
     def share(self, record: JobRecord) -> float:
         """Done, as a share of the whole: the kernel's unit. Never quite 1 before the end."""
@@ -138,11 +161,14 @@ class Workforce:
 
     def drain(self) -> None:
         """Pass on what groups have to say, to agents and to the kernel."""
-        for record in list(self._hub.records.values()):
+        while self._touched:
+            _, record = self._touched.popitem()
             group = record.group
             while group.outbox or group.news:
                 outbox, group.outbox = group.outbox, []
                 for node_id, message in outbox:
+                    if isinstance(message, wire.StartWorker):
+                        self._jobs_on[node_id].add(record.id)
                     self._hub.engine.send(node_id, message)
                 said, group.news = group.news, []
                 for item in said:
@@ -158,7 +184,7 @@ class Workforce:
                 self._hub.queue(answer(now_s, record.id, item.generation, self.share(record), now_s))
             case Outcome.STOPPED:
                 self._hub.queue(news.JobStopped(now_s, record.id, item.generation, self.share(record)))
-                self._hub.store.change_job(record.id, facts=record.facts())
+                self._hub.save_facts(record)
             case Outcome.FINISHED:
                 self._end(record, "finished", now_s, exit_code=0)
                 self._hub.queue(news.JobFinished(now_s, record.id))
@@ -170,8 +196,6 @@ class Workforce:
                 text = f"failed and starts again: {self.hide(record, item.why).strip().splitlines()[-1]}"
                 self._hub.note(Line(kind="Restarted", job_id=record.id, text=text))
                 self.lost_wall.setdefault(record.id, time.monotonic())
-            case Outcome.LOST_WORKER:
-                pass
 
     def hide(self, record: JobRecord, text: str) -> str:
         """Without the values of its secrets."""
@@ -183,7 +207,7 @@ class Workforce:
     def _end(self, record: JobRecord, outcome: str, now_s: float, *, exit_code: int | None) -> None:
         if not record.outcome:
             record.outcome, record.ended_s, record.exit_code = outcome, now_s, exit_code
-        self._hub.store.change_job(record.id, facts=record.facts())
+        self._hub.save_facts(record)
 
     def why_resize(self, record: JobRecord, action: order.ResizeJob) -> str:
         """In one word, for the counters."""
@@ -196,22 +220,37 @@ class Workforce:
             return "notice"
         return "grow" if sum(gpus for _, gpus in action.placement) >= record.group.size else "shrink"
 
+    def heal(self, record: JobRecord) -> None:
+        """What the kernel ordered and the group follows are the same, or the order is given again."""
+        state, group = self._hub.kernel.jobs.get(record.id), record.group
+        if state is None or not group.idle:
+            return
+        placement = self._hub.kernel.tenancy.placement.get(record.id, ())
+        if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING):
+            batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
+            group.move(state.generation, placement, batch, time.monotonic())
+        elif state.phase is Phase.STOPPING:
+            group.stop(state.generation, resumable=True, wall_s=time.monotonic())
+
     def watch_purse(self, record: JobRecord) -> None:
         """A job's own purse: hold it back in time, so that stopping still fits in."""
-        purse = record.spec.purse_usd
-        if purse is None or record.paused or record.id not in self._hub.kernel.jobs:
+        purse, state = record.spec.purse_usd, self._hub.kernel.jobs.get(record.id)
+        if purse is None or state is None or not (state.gpus or state.shape):
             return
         self._hub.bill.settle(self._hub.now_s())
-        burn = self._hub.bill.burn_usd_per_h(record.id)
-        stopping_s = (STOP_S + record.write_s) * self._hub.clock.speedup
-        if self._hub.bill.jobs[record.id].total.usd + burn * stopping_s / 3600.0 >= purse:
+        burn, speedup = self._hub.bill.burn_usd_per_h(record.id), self._hub.clock.speedup
+        spent = self._hub.bill.jobs[record.id].total.usd
+        if spent + burn * LAST_S * speedup / 3600.0 >= purse and record.paused:  # it did not get away in time
+            record.group.end_now(time.monotonic())
+            self.touch(record)
+        if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse and not record.paused:
             text = f"has spent its budget of USD {purse:g}; it stops, and can be resumed with more"
             self._hub.note(Line(kind="Budget", job_id=record.id, text=text))
             self._hub.change(record, paused="budget")
 
     def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
         every_s = record.every_s = self._checkpoint_every_s(record)
-        left = self._hub.kernel.snapshot().left
+        left = self._purse_left()
         env = {
             "SUBLET_JOB_ID": record.id,
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
@@ -226,8 +265,15 @@ class Workforce:
             "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
         }
         if left is not None:
-            env["SUBLET_BUDGET_LEFT_USD"] = f"{left.usd:.4f}"
+            env["SUBLET_BUDGET_LEFT_USD"] = f"{left:.4f}"
         return env
+
+    def _purse_left(self) -> float | None:
+        wall_s = time.monotonic()
+        if wall_s - self._left[0] > LEFT_S:
+            left = self._hub.kernel.supply.left(self._hub.now_s())
+            self._left = (wall_s, None if left is None else left.usd)
+        return self._left[1]
 
     def _checkpoint_every_s(self, record: JobRecord) -> float:
         """Wall seconds between checkpoints: what the user asked for, or Young and Daly's."""
@@ -250,8 +296,9 @@ class Workforce:
             log_of=lambda rank: str(folder / "logs" / f"rank-{rank}.log"),
             env=lambda: self._environment(record, checkpoints),
             address_of=free_address,
+            life=self._hub.life,
         )
-        record = self._hub.records[job_id] = JobRecord(job_id, spec, group, submitted_s)
+        record = JobRecord(job_id, spec, group, submitted_s)
         return record
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:

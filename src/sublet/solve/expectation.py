@@ -146,11 +146,11 @@ def expected_untouched(wide_C: npt.ArrayLike, deep_C: npt.ArrayLike, *, loss: Lo
     return wide_C - hit_C + hit_C * spared_C
 
 
-def expected_moves(moves: Moves, losses: Sequence[Loss]) -> Floats:
+def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: npt.NDArray[np.bool_] | None = None) -> Floats:
     """Expected seconds from every source (rows) to every target (columns), over a mixture of losses.
 
-    Infinite where the source does not fit into the instances in reach. Without losses, staying is free. Whether a
-    target fits what is left afterwards is not asked here.
+    Infinite where the source does not fit into the instances in reach, or is not among `from_C`. Without losses,
+    staying is free. Whether a target fits what is left afterwards is not asked here.
 
     Precondition: at least one loss, chances that add up to 1. Cost: O(C^2 + rows x lost^2 x log deep) per loss, where
     rows are about C x (mean width + depths): a few milliseconds for 60 configurations.
@@ -167,14 +167,15 @@ def expected_moves(moves: Moves, losses: Sequence[Loss]) -> Floats:
     """
     if not losses or not math.isclose(sum(loss.chance for loss in losses), 1.0):
         raise InvalidValue("losses", losses, "at least one, with chances that add up to 1")
-    return np.asarray(sum(loss.chance * _moves_after(moves, loss) for loss in losses))
+    every_C = np.ones(len(moves), dtype=bool) if from_C is None else from_C
+    return np.asarray(sum(loss.chance * _moves_after(moves, loss, every_C) for loss in losses))
 
 
 # ---------------------------------------------------------------------- one loss
 
 
-def _moves_after(moves: Moves, loss: Loss) -> Floats:
-    fits_C = _within_reach(moves.wide_C, moves.deep_C, loss)
+def _moves_after(moves: Moves, loss: Loss, from_C: npt.NDArray[np.bool_]) -> Floats:
+    fits_C = _within_reach(moves.wide_C, moves.deep_C, loss) & from_C
     source_C = np.flatnonzero(fits_C & (moves.wide_C > 0))
     restart_CC = np.where(moves.use_C > moves.use_C[:, None] - loss.lost, moves.grow_C, moves.shrink_C)
     seconds_CC = np.full((len(moves), len(moves)), np.inf)

@@ -26,22 +26,30 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Ahead:
-    """The steps to look at. `pause_s[h][c, c']` is infinite where c' is not to be had at step h."""
+    """The steps to look at. `pause_s[h][c, c']` is infinite where c' is not to be had at step h.
+
+    Steps are all as long, or each has its own length.
+    """
 
     rate_C: Floats
     pause_s: Sequence[Floats]
-    step_s: float
+    step_s: float | Sequence[float]
     again_C: Floats  # on top, if the pause before was not over
     pay_HC: Floats | None = None  # nothing, if not given
 
     def __post_init__(self) -> None:
         count = len(self.rate_C)
-        if not self.step_s > 0:
-            raise InvalidValue("step_s", self.step_s, "above 0")
         if not self.pause_s or any(pause.shape != (count, count) for pause in self.pause_s):
             raise InvalidValue("pause_s", [pause.shape for pause in self.pause_s], f"tables of {(count, count)}")
+        if len(self.lasts_s) != len(self.pause_s) or not min(self.lasts_s) > 0:
+            raise InvalidValue("step_s", self.step_s, "above 0, one or as many as there are steps")
         if self.pay_HC is not None and self.pay_HC.shape != (len(self.pause_s), count):
             raise InvalidValue("pay_HC", self.pay_HC.shape, f"of shape {(len(self.pause_s), count)}")
+
+    @property
+    def lasts_s(self) -> Sequence[float]:
+        """Seconds of each step."""
+        return [self.step_s] * len(self.pause_s) if isinstance(self.step_s, float | int) else self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +75,22 @@ def best_path(ahead: Ahead, start: int, *, left_s: float = 0.0) -> Path:
     Path(config_H=(1, 1, 1), value=450.0, left_s=0.0)
     """
     count, steps = len(ahead.rate_C), len(ahead.pause_s)
-    tables = {id(pause_CC): _Table.of(ahead, pause_CC) for pause_CC in ahead.pause_s}
+    tables: dict[tuple[int, float], _Table] = {}  # calm markets ask for the same one again and again
     value_SC = np.full((2, count), -np.inf)  # settled, unfinished
     left_C = np.zeros(count)
     value_SC[int(left_s > 0), start] = 0.0
     left_C[start] = left_s
     came_HSC = np.empty((steps, 2, count), dtype=np.intp)  # from c, or from count + c if that was unfinished
-    for step, pause_CC in enumerate(ahead.pause_s):
-        table = tables[id(pause_CC)]
+    for step, (pause_CC, step_s) in enumerate(zip(ahead.pause_s, ahead.lasts_s, strict=True)):
+        key = (id(pause_CC), step_s)
+        table = tables[key] = tables.get(key) or _Table.of(ahead.rate_C, pause_CC, step_s)
         pay_C = 0.0 if ahead.pay_HC is None else ahead.pay_HC[step]
         settled = _best(value_SC[0] + table.over_CC, pause_CC)
         owing = _best(value_SC[0] + table.owed_CC, pause_CC) if table.owed_CC is not None else None
         waiting = np.flatnonzero(value_SC[1] > -np.inf)
         if len(waiting):  # who stays has the rest to wait, who moves pays on top
             carried_UC = np.where(pause_CC[waiting] > 0, pause_CC[waiting] + ahead.again_C, left_C[waiting, None])
-            also = _Table.of(ahead, carried_UC)
+            also = _Table.of(ahead.rate_C, carried_UC, step_s)
             settled = _better(settled, _best(value_SC[1, waiting] + also.over_CC, carried_UC, count + waiting))
             if also.owed_CC is not None:
                 extra = _best(value_SC[1, waiting] + also.owed_CC, carried_UC, count + waiting)
@@ -91,7 +100,7 @@ def best_path(ahead: Ahead, start: int, *, left_s: float = 0.0) -> Path:
         if owing is not None:
             came_HSC[step, 1] = owing.came_C
             waits_C = owing.value_C > -np.inf
-            left_C = np.where(waits_C, owing.pause_C - ahead.step_s, 0.0)
+            left_C = np.where(waits_C, owing.pause_C - step_s, 0.0)
             later_C[waits_C] = (owing.value_C + ahead.rate_C * left_C - pay_C)[waits_C]
         value_SC = np.stack([settled.value_C - pay_C, later_C])
     return _back(value_SC, left_C, came_HSC, ahead.rate_C)
@@ -105,9 +114,9 @@ class _Table:
     owed_CC: Floats | None
 
     @classmethod
-    def of(cls, ahead: Ahead, pause_CC: Floats) -> _Table:
-        gain_CC = np.ascontiguousarray((ahead.rate_C * ahead.step_s - _loss(ahead.rate_C, pause_CC)).T)
-        long_CC = ahead.step_s < pause_CC.T
+    def of(cls, rate_C: Floats, pause_CC: Floats, step_s: float) -> _Table:
+        gain_CC = np.ascontiguousarray((rate_C * step_s - _loss(rate_C, pause_CC)).T)
+        long_CC = step_s < pause_CC.T
         if not (long_CC & np.isfinite(pause_CC.T)).any():
             return cls(gain_CC, None)
         return cls(np.where(long_CC, -np.inf, gain_CC), np.where(long_CC, gain_CC, -np.inf))

@@ -20,10 +20,13 @@ from sublet.perf.migration import smoothed
 from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates
 from sublet.planning.liveput import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
 from sublet.planning.liveput_bamboo import Bamboo
-from sublet.planning.liveput_job import Money, SpotJob, spot_job
+from sublet.planning.liveput_job import SpotJob, spot_job
 from sublet.planning.liveput_ours import Liveput
-from sublet.sim.one_job import SPOT_USD_PER_H, Ride, capacity_of, ride
+from sublet.planning.liveput_record import Record
+from sublet.sim.one_job import Ride, capacity_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.studies.liveput_money import money_findings
+from sublet.studies.liveput_places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
 
 __all__ = ["HOURS", "STUDY", "Part", "job_of", "part_of", "policies", "rides"]
@@ -64,9 +67,6 @@ SHIPPED = {  # value of the decisions that Parcae published, percent of the orac
 TRUTH_CHANGES = 118  # bert, full trace
 GOAL = {"bert": 99.0, "resnet152": 99.0, "gpt-1.5b": 98.0, "gpt-6.7b": 98.0}  # percent of the oracle
 BAMBOO_DEEP = {"bert": 12, "resnet152": 8, "gpt-1.5b": 9, "gpt-6.7b": 16}  # its own for two, half as deep again for GPT
-VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what it costs at the least
-LOW_VALUE = 1.25
-NOTICE_S = (25.0, 120.0)  # Parcae's replay, and what AWS documents
 DECISION_MS, MATRIX_MS = 10.0, 30.0
 ROUNDING = 1e-9  # two rides with the same decisions add up the same samples in another order
 
@@ -78,6 +78,12 @@ class Part:
     name: str
     capacity: tuple[int, ...]
     before: tuple[int, ...]
+    step_s: float = 60.0
+
+    @property
+    def record(self) -> Record:
+        """As a market."""
+        return Record(capacity=self.capacity, before=self.before, step_s=self.step_s)
 
     @property
     def known(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -91,16 +97,16 @@ def part_of(name: str) -> Part:
     return Part(name=name, capacity=tuple(capacity[start:end]), before=tuple(capacity[:start]))
 
 
-def job_of(model: str, *, notice_s: float = 0.0) -> SpotJob:
+def job_of(model: str) -> SpotJob:
     """A model under Parcae's tables and costs."""
-    return spot_job(model, parcae_rates(model), parcae_costs(model), notice_s=notice_s)
+    return spot_job(model, parcae_rates(model), parcae_costs(model))
 
 
-def policies(job: SpotJob, part: Part) -> dict[str, SpotPolicy]:
+def policies(job: SpotJob, part: Part, *, notice_s: float = 0.0) -> dict[str, SpotPolicy]:
     """Everyone who rides."""
     return {
         "ideal": Ideal(),
-        "oracle": oracle(job, part.capacity, part.before),
+        "oracle": oracle(job, part.record, notice_s=notice_s),
         "checkpoint-restart": CheckpointRestart(),
         "bamboo": Bamboo(deep=BAMBOO_DEEP[job.name]),
         "greedy-live": GreedyLive(),
@@ -112,7 +118,7 @@ def policies(job: SpotJob, part: Part) -> dict[str, SpotPolicy]:
 
 def rides(job: SpotJob, part: Part) -> dict[str, Ride]:
     """All policies over one stretch."""
-    return {name: ride(job, policy, part.capacity, before=part.before) for name, policy in policies(job, part).items()}
+    return {name: ride(job, policy, part.record) for name, policy in policies(job, part).items()}
 
 
 # ---------------------------------------------------------------------- the study
@@ -129,17 +135,32 @@ def _run(quick: bool, tell: Tell) -> Findings:
                 continue
             tell(f"{model}, {hour}")
             found[model][hour] = rides(job, part_of(hour))
-    tell("money")
-    money = {model: _money(model, quick) for model in (("bert", "gpt-1.5b") if quick else PARCAE_MODELS)}
+    tell("money, on demand and deadlines")
+    money = money_findings(job_of, part_of("full").record, part_of("lh").record, quick=quick)
+    tell("losses announced")
+    notice = notice_findings(job_of, {hour: part_of(hour).record for hour in HOURS}, quick=quick)
+    tell("several zones")
+    zones = zones_findings(quick=quick)
     elsewhere: dict[str, dict[str, dict[str, Ride]]] = {}
     for model in () if quick else PARCAE_MODELS:
-        tell(f"{model}, on another trace")
+        tell(f"{model}, on other traces")
         elsewhere[f"{model}, {ELSEWHERE}"] = {"full": rides(job_of(model), _elsewhere())}
-    tell("notice and speed")
+        for trace, step_s in WHOLE_TRACES.items():
+            job = spot_job(model, parcae_rates(model), parcae_costs(model), step_s=step_s)
+            elsewhere[f"{model}, {trace}"] = {"full": rides(job, _whole(trace, step_s))}
+    tell("speed")
+    more = (money, notice, zones)
     return Findings(
-        checks=[*_reproduced(found), *_beaten(found), *_for_money(money), *_speed(), *_ahead(elsewhere)],
-        tables=[_table({**found, **elsewhere}), _money_table(money), _notice_table(quick), _forecasts()],
-        notes=_notes(),
+        checks=[
+            *_reproduced(found),
+            *_beaten(found),
+            *_speed(),
+            *_ahead(elsewhere),
+            *(c for m in more for c in m.checks),
+        ],
+        tables=[_table({**found, **elsewhere}), *(table for each in more for table in each.tables), _forecasts()],
+        plots=money.plots,
+        notes=[*_notes(), *(note for each in more for note in each.notes)],
     )
 
 
@@ -196,48 +217,14 @@ def _elsewhere() -> Part:
     return Part(name=ELSEWHERE, capacity=tuple(round(0.4 * each) for each in capacity), before=())
 
 
+def _whole(trace: str, step_s: float) -> Part:
+    """All zones together as one, 32 instances at most, at the trace's own ticks: kind to whoever ignores zones."""
+    capacity = tuple(min(32, each) for each in capacity_of(load_trace(trace), step_s=step_s))
+    return Part(name=trace, capacity=capacity, before=(), step_s=step_s)
+
+
 def _percent(by_name: Mapping[str, Ride], name: str) -> float:
     return 100.0 * by_name[name].samples / by_name["oracle"].samples
-
-
-# ---------------------------------------------------------------------- money
-
-Bought = Mapping[str, Ride]
-
-
-def _money(model: str, quick: bool) -> Bought:
-    """Parcae and liveput at several values of a sample, over the whole trace."""
-    job, part = job_of(model), part_of("full")
-    least_usd = SPOT_USD_PER_H / 3600.0 / float((job.rate_C[1:] / job.use_C[1:]).max())
-    found = {"parcae": ride(job, Parcae(), part.capacity), "liveput": ride(job, Liveput(), part.capacity)}
-    for times in (LOW_VALUE,) if quick else VALUES:
-        money = Money(usd_per_sample=times * least_usd, usd_per_h=SPOT_USD_PER_H)
-        found[f"liveput, value {times:g}"] = ride(job, Liveput(money=money), part.capacity)
-    return found
-
-
-def _for_money(money: Mapping[str, Bought]) -> list[Check]:
-    return [
-        at_least(
-            f"{model}: samples per dollar of parcae's, a sample worth {LOW_VALUE:g} of what it costs at least",
-            found[f"liveput, value {LOW_VALUE:g}"].samples_per_usd / found["parcae"].samples_per_usd,
-            1.3,
-            unit="x",
-        )
-        for model, found in money.items()
-        if model in {"bert", "gpt-1.5b"}
-    ]
-
-
-def _money_table(money: Mapping[str, Bought]) -> Table:
-    rows = []
-    for model, found in money.items():
-        base = found["parcae"]
-        for name, one in found.items():
-            figures = (one.samples, one.usd, one.samples_per_usd, one.samples_per_usd / base.samples_per_usd)
-            rows.append([model, name, *(f"{x:,.2f}" if x < 1e3 else f"{x:,.0f}" for x in figures)])
-    columns = ["model", "policy", "samples", "USD", "samples per USD", "of parcae's"]
-    return Table(title="Money, whole trace", columns=columns, rows=rows, texts=2)
 
 
 # ---------------------------------------------------------------------- speed
@@ -278,20 +265,6 @@ def _table(found: Found) -> Table:
             rows.append([model, hour, f"{by_name['oracle'].samples:,.0f}", *shares])
     names = [name for name in next(iter(next(iter(found.values())).values())) if name != "oracle"]
     return Table(title="Percent of the oracle", columns=["model", "hour", "oracle", *names], rows=rows, texts=2)
-
-
-def _notice_table(quick: bool) -> Table:
-    """What preparing during the notice is worth; nobody else is given any."""
-    rows = []
-    for model in ("gpt-1.5b",) if quick else PARCAE_MODELS:
-        part = part_of("lh" if quick else "full")
-        plain = ride(job_of(model), Liveput(), part.capacity, before=part.before).samples
-        noticed = [
-            ride(job_of(model, notice_s=seconds), Liveput(), part.capacity, before=part.before) for seconds in NOTICE_S
-        ]
-        rows.append([model, part.name, *(f"{100.0 * one.samples / plain - 100.0:.2f}" for one in noticed)])
-    columns = ["model", "hour", *(f"{seconds:g} s, % more" for seconds in NOTICE_S)]
-    return Table(title="Notice used to prepare a restart", columns=columns, rows=rows, texts=2)
 
 
 def _forecasts() -> Table:

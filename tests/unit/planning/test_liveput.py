@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,11 @@ from sublet.errors import InvalidValue
 from sublet.market.forecast import Foreknown, ParcaeForecast, Persistence
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.perf.migration_parcae import parcae_costs, parcae_rates
-from sublet.planning.liveput import CheckpointRestart, GreedyLive, Ideal, Parcae, Scripted, oracle
+from sublet.planning.liveput import CheckpointRestart, GreedyLive, Ideal, Parcae, Scripted, Seen, oracle
 from sublet.planning.liveput_bamboo import Bamboo
 from sublet.planning.liveput_job import SUSPENDED, Money, Stakes, spot_job
 from sublet.planning.liveput_ours import Contender, Liveput
+from sublet.planning.liveput_record import Record
 from sublet.sim.one_job import ride
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
@@ -44,7 +47,7 @@ def walk(seed, ticks=80, most=12):
 @pytest.mark.parametrize("seed", range(4))
 def test_nobody_does_better_than_the_oracle_nor_that_better_than_ideal(name, seed):
     capacity, toy = walk(seed), job()
-    best = ride(toy, oracle(toy, capacity), capacity).samples
+    best = ride(toy, oracle(toy, Record(capacity=tuple(capacity))), capacity).samples
     assert best <= ride(toy, Ideal(), capacity).samples
     if name != "bamboo":  # its constants are its own
         assert ride(toy, POLICIES[name], capacity).samples <= best * (1 + 1e-9)
@@ -81,30 +84,49 @@ def test_with_the_truth_as_forecast_looking_far_is_the_oracle():
         capacity, toy = walk(seed, ticks=40), job()
         truth = Foreknown(truth=np.array(capacity, dtype=float))
         seeing = ride(toy, Parcae(steps=40, forecaster=truth), capacity).samples
-        best = ride(toy, oracle(toy, capacity), capacity).samples
+        best = ride(toy, oracle(toy, Record(capacity=tuple(capacity))), capacity).samples
         if min(capacity) >= toy.least:  # it has no suspended state
             assert seeing == pytest.approx(best)
 
 
 def test_notice_saves_at_most_what_can_be_made_ready():
     capacity = [12] * 5 + [8] * 5 + [5] * 5
-    plain, noticed = job(), job(notice_s=3.0)
+    plain = job()
     script = Scripted((1 + plain.grids[1:].index((3, 4)),) * 5 + (plain.at[2, 3],) * 5 + (plain.at[1, 4],) * 5)
-    slow, fast = ride(plain, script, capacity).samples, ride(noticed, script, capacity).samples
+    slow, fast = (ride(plain, script, capacity, notice_s=notice_s).samples for notice_s in (0.0, 3.0))
     rates = [plain.rate_C[plain.at[grid]] for grid in ((2, 3), (1, 4))]
     assert 0 < fast - slow <= 3.0 * sum(rates) + 1e-9
     ready = [COSTS.ready_s(2, 3, grow=False), COSTS.ready_s(1, 4, grow=True)]
-    all_day = ride(job(notice_s=1e4), script, capacity).samples
+    all_day = ride(plain, script, capacity, notice_s=200.0).samples
     assert all_day - slow <= sum(r * s for r, s in zip(rates, ready, strict=True)) + 1e-9
 
 
-def test_notice_never_hurts():
-    for seed in range(4):
-        capacity = walk(seed)
-        best = [
-            ride(toy, oracle(toy, capacity), capacity).samples for toy in (job(), job(notice_s=2.0), job(notice_s=20.0))
-        ]
-        assert best == sorted(best)
+def test_what_was_prepared_for_something_else_is_of_no_use():
+    class Elsewhere(Scripted):
+        def start(self, job, before):
+            pilot = super().start(job, before)
+            choose = pilot.decide
+
+            class Wrong:
+                def decide(self, seen):
+                    return replace(choose(seen), prepare=job.at[1, 2])
+
+            return Wrong()
+
+    toy, capacity = job(), [12] * 5 + [8] * 5
+    told = (toy.at[3, 4],) * 5 + (toy.at[2, 3],) * 5
+    right, wrong = (ride(toy, policy(told), capacity, notice_s=30.0).samples for policy in (Scripted, Elsewhere))
+    assert wrong == pytest.approx(ride(toy, Scripted(told), capacity).samples)
+    assert right > wrong
+
+
+def test_a_loss_between_ticks_is_met_when_it_happens_and_by_the_blind_at_once_too():
+    toy = job()
+    record = Record(capacity=(12,) * 3 + (6,) * 3, between=((150.0, 6),))
+    for policy in (Liveput(), Parcae(forecaster=Persistence()), GreedyLive()):
+        early = ride(toy, policy, record).samples
+        late = ride(toy, policy, Record(capacity=(12,) * 3 + (6,) * 3)).samples
+        assert early < late  # half a minute less on many instances
 
 
 def test_with_money_fewer_instances_are_held_the_less_a_sample_is_worth():
@@ -151,7 +173,8 @@ def test_a_calm_market_is_looked_at_farther():
             return np.full(steps, history[-1])
 
     for history in (calm, busy):
-        Contender(Asked(), 10, gaps=2.5).look(Stakes(job()), np.array(history), SUSPENDED, 0.0)
+        seen = Seen(history=np.array(history), was=int(history[-2]), held=SUSPENDED, left_s=0.0, first=False)
+        Contender(Asked(), 10, gaps=2.5).look(Stakes(job()), seen, SUSPENDED, 0.0)
     assert asked[0] > 30
     assert asked[1] == 10
 

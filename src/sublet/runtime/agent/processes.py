@@ -18,6 +18,7 @@ __all__ = [
     "Process",
     "adopt_orphans",
     "alive",
+    "children",
     "die_with_parent",
     "everybody",
     "instance",
@@ -65,6 +66,16 @@ def everybody() -> list[Process]:
     """All that run on this machine."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names are all it takes
     return [seen for pid in pids if (seen := look(pid)) is not None]
+
+
+def children() -> list[int]:
+    """Of this process, if it has one thread; without a look at everybody, where the kernel lists them."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as file:  # noqa: PTH123 - as above
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return [process.pid for process in everybody() if process.parent == me]
 
 
 def instance(agent_pid: int, start: int) -> list[Process]:

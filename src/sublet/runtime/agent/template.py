@@ -96,10 +96,10 @@ def _reap(agents: set[int]) -> None:
     with contextlib.suppress(ChildProcessError):
         while pid := os.waitpid(-1, os.WNOHANG)[0]:
             agents.discard(pid)
-    for process in processes.everybody():
-        if process.parent == os.getpid() and process.pid not in agents:
+    for pid in processes.children():
+        if pid not in agents:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,14 @@ from sublet.sim.one_job import Ride
 from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
-from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, canvas, set_style
+from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpotRides", "rows_from_rides", "timeline", "write_spot_report"]
+__all__ = ["SpotRides", "frontier_plot", "rows_from_rides", "timeline", "write_spot_report"]
 
-PAGE, PICTURE, FACTS = "report.html", "timeline.png", "spot.json"
+PAGE, PICTURE, FRONTIER, FACTS = "report.html", "timeline.png", "frontier.png", "spot.json"
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
 PANEL_IN = 1.9
 
@@ -39,6 +39,7 @@ class SpotRides:
     capacity: Sequence[int]
     rides: Mapping[str, Ride]
     usd_per_sample: float | None  # what a sample is worth; None = it was not said
+    frontier: Mapping[str, Ride] = field(default_factory=dict)  # liveput from the cheapest to the fastest
 
     @property
     def span_s(self) -> float:
@@ -63,11 +64,11 @@ def rows_from_rides(found: SpotRides) -> tuple[list[str], list[list[str]]]:
             f"{ride.changes:,}",
             duration(ride.suspended_s) if ride.suspended_s else "0",
         ]
-        for name, ride in found.rides.items()
+        for name, ride in {**found.rides, **found.frontier}.items()
     ]
     if found.usd_per_sample is not None:
         titles.append("net USD")
-        for row, ride in zip(rows, found.rides.values(), strict=True):
+        for row, ride in zip(rows, [*found.rides.values(), *found.frontier.values()], strict=True):
             row.append(f"{found.net_usd(ride):,.2f}")
     return titles, rows
 
@@ -91,8 +92,12 @@ def write_spot_report(
 <h2>Do it again</h2>
 <pre>{escape(command)}</pre>
 <footer>Sublet {escape(__version__)}.</footer>"""
+    pictures = {PICTURE: png}
+    if found.frontier:
+        pictures[FRONTIER] = frontier_plot({found.job.name: _frontier_lines(found)})
+        body = body.replace("<h2>What was", figure("Between cheapest and fastest", pictures[FRONTIER]) + "<h2>What was")
     text = json.dumps(facts, indent=2, allow_nan=False)
-    write_all(folder, {PICTURE: png, FACTS: f"{text}\n".encode(), PAGE: document(title, body).encode()})
+    write_all(folder, {**pictures, FACTS: f"{text}\n".encode(), PAGE: document(title, body).encode()})
     return folder / PAGE
 
 
@@ -125,6 +130,37 @@ def timeline(found: SpotRides) -> bytes:
         patches = [Patch(color=colour, label=f"{deep} stages") for deep, colour in colours.items()]
         patches.append(Patch(color=IDLE, label="unused"))
         picture.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)))
+        picture.savefig(buffer, format="png", metadata={"Software": None})  # equal rides, equal files
+    return buffer.getvalue()
+
+
+def _frontier_lines(found: SpotRides) -> dict[str, list[tuple[float, float]]]:
+    def points(rides: Mapping[str, Ride]) -> list[tuple[float, float]]:
+        return sorted((ride.samples, 1e6 * ride.usd / ride.samples) for ride in rides.values() if ride.samples)
+
+    ours = {name: ride for name, ride in found.rides.items() if name == "liveput"}
+    others = {name: points({name: ride}) for name, ride in found.rides.items() if name != "liveput"}
+    return {"liveput": points({**found.frontier, **ours}), **{name: line for name, line in others.items() if line}}
+
+
+def frontier_plot(lines: Mapping[str, Mapping[str, list[tuple[float, float]]]]) -> bytes:
+    """Samples across, dollars per million of them upwards; one panel per model."""
+    from matplotlib import rc_context, rcdefaults
+
+    buffer = io.BytesIO()
+    with rc_context():
+        rcdefaults()
+        set_style()
+        picture, axes = canvas(rows=len(lines), height_in=3.2 * len(lines))
+        for ax, (model, by_name) in zip(axes, lines.items(), strict=True):
+            for (name, points), colour in zip(by_name.items(), POLICY_COLOURS, strict=False):
+                samples, usd = zip(*points, strict=True)
+                style = "-o" if name == "liveput" else "o"
+                ax.plot([each / 1e6 for each in samples], usd, style, color=colour, label=name, markersize=5)
+            ax.set_title(model, loc="left", fontsize=11, fontweight="bold", color=INK)
+            ax.set_xlabel("million samples")
+            ax.set_ylabel("USD per million")
+            ax.legend(loc="upper left")
         picture.savefig(buffer, format="png", metadata={"Software": None})  # equal rides, equal files
     return buffer.getvalue()
 
