@@ -17,8 +17,8 @@ test bench: export OPENBLAS_NUM_THREADS := 1
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
 
-demo: $(READY) ## compare four policies on a bundled workload; the report goes to out/demo
-	$(BIN)/sublet compare pollux-1 --policies fifo,equal,max-speedup,price --budget 63 --offer aws:g4dn.12xlarge --report out/demo
+demo: $(READY) ## three real training jobs on a spot market that takes nodes away; the report goes to out/demo
+	$(BIN)/sublet demo --report out/demo
 
 test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some)
 	$(BIN)/python -m pytest $(TEST_ARGS)
@@ -59,6 +59,6 @@ $(READY): pyproject.toml
 	  fi; \
 	  $$found -m venv --clear .venv; \
 	fi; \
-	echo "Installing Sublet and its development tools into .venv (about a minute the first time)"; \
+	echo "Installing Sublet and its development tools into .venv (PyTorch among them: some minutes the first time)"; \
 	$(BIN)/python -m pip install $(PIP_ARGS) -e '.[dev]'; \
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 import torch
 from torch import nn
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=6_000)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--ms-per-sample", type=float, default=0.0, help="wait so long, as for an accelerator")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -49,11 +51,12 @@ def main() -> None:
         *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(32 * (SIDE // 4) ** 2, len(KINDS))),
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     steps = options.epochs * -(-options.samples // options.batch)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     with train.session(model, optimizer, shapes(options.samples), global_batch=options.batch, scheduler=scheduler) as s:
         for images, labels in s.batches(epochs=options.epochs):
+            time.sleep(options.ms_per_sample * len(images) / 1e3)
             s.step(nn.functional.cross_entropy(model(images), labels))
     if s.rank == 0:
         images, labels = shapes(1_000, seed=1).tensors

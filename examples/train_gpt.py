@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from importlib.resources import files
 
 import torch
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=3_000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--ms-per-sample", type=float, default=0.0, help="wait so long, as for an accelerator")
     options = parser.parse_args()
 
     source = files("sublet")
@@ -86,6 +88,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with train.session(model, optimizer, dataset, global_batch=options.batch, clip_norm=1.0) as s:
         for codes, targets in s.batches(epochs=options.epochs):
+            time.sleep(options.ms_per_sample * len(codes) / 1e3)
             s.step(nn.functional.cross_entropy(model(codes).flatten(0, 1), targets.flatten()))
     if s.rank == 0:
         print(

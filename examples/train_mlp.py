@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--ms-per-sample", type=float, default=0.0, help="wait so long, as for an accelerator")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -34,6 +36,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with train.session(model, optimizer, patterns(options.samples), global_batch=options.batch) as s:
         for features, labels in s.batches(epochs=options.epochs):
+            time.sleep(options.ms_per_sample * len(features) / 1e3)
             s.step(nn.functional.cross_entropy(model(features), labels))
     if s.rank == 0:
         features, labels = patterns(2_000, seed=2).tensors

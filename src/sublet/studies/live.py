@@ -63,7 +63,7 @@ async def _run_live(settings: Settings, work: float, tell: Tell) -> LiveRun:
     desk = controller_from(settings)
     running = asyncio.create_task(desk.run())
     try:
-        await asyncio.sleep(0.2)
+        await asyncio.wait([running, asyncio.create_task(desk.started())], return_when=asyncio.FIRST_COMPLETED)
         for spec in demo_jobs(work):
             await desk.submit(spec)
         views = await _all_ended(desk, running, tell)

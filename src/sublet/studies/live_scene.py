@@ -1,7 +1,7 @@
 """The demonstration: three training jobs on a spot market that takes nodes away, for the live system and the simulator.
 
 Half an hour into the recorded p3 market, our share of it falls from four nodes to two within six minutes and comes
-back; later one more node is taken without a word. At a speed-up of 60 it all takes a bit over a minute.
+back; an hour after the start one more node is taken without a word. At a speed-up of 60 it takes a bit over a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["NOTICED", "SPEEDUP", "UNNOTICED_S", "demo_jobs", "demo_settings"]
 SPEEDUP = 60.0
 MARKET, START_S, SHARE = "bamboo-p3", 1_800.0, 0.15
 NOTICED = 2  # falls of our share that take nodes of ours, while all three jobs run
-UNNOTICED_S = 2_880.0
+UNNOTICED_S = 3_600.0
 MS_PER_SAMPLE = {"gpt": 12.0, "cnn": 1.6, "mlp": 0.8}  # what an accelerator would need; the examples sleep so long
 
 
@@ -44,7 +44,7 @@ def demo_settings(state_dir: Path, *, policy: str = "price") -> Settings:
 def demo_jobs(work: float = 1.0) -> list[JobSpec]:
     """A small GPT on text, a CNN on pictures, an MLP on points, as in examples/; `work` makes their data smaller."""
     folder = _examples()
-    wanted = [("gpt", 2_048, 4, 3), ("cnn", 4_096, 6, 2), ("mlp", 5_000, 20, 2)]
+    wanted = [("gpt", 2_048, 3, 3), ("cnn", 4_096, 6, 2), ("mlp", 5_000, 20, 2)]
     return [
         _job(folder, name, samples=round(samples * work), epochs=epochs, most=most)
         for name, samples, epochs, most in wanted

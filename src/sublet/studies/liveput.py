@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -23,7 +23,7 @@ from sublet.planning.liveput_bamboo import Bamboo
 from sublet.planning.liveput_job import SpotJob, spot_job
 from sublet.planning.liveput_ours import Liveput
 from sublet.planning.liveput_record import Record
-from sublet.sim.one_job import Ride, capacity_of, ride
+from sublet.sim.one_job import Ride, capacity_of, record_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
 from sublet.studies.liveput_money import money_findings
 from sublet.studies.liveput_places import WHOLE_TRACES, notice_findings, zones_findings
@@ -79,11 +79,12 @@ class Part:
     capacity: tuple[int, ...]
     before: tuple[int, ...]
     step_s: float = 60.0
+    between: tuple[tuple[float, int], ...] = ()  # changes off the ticks
 
     @property
     def record(self) -> Record:
         """As a market."""
-        return Record(capacity=self.capacity, before=self.before, step_s=self.step_s)
+        return Record(capacity=self.capacity, before=self.before, step_s=self.step_s, between=self.between)
 
     @property
     def known(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -145,6 +146,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     for model in () if quick else PARCAE_MODELS:
         tell(f"{model}, on other traces")
         elsewhere[f"{model}, {ELSEWHERE}"] = {"full": rides(job_of(model), _elsewhere())}
+        elsewhere[f"{model}, {ELSEWHERE}, to the second"] = {"full": rides(job_of(model), _to_the_second())}
         for trace, step_s in WHOLE_TRACES.items():
             job = spot_job(model, parcae_rates(model), parcae_costs(model), step_s=step_s)
             elsewhere[f"{model}, {trace}"] = {"full": rides(job, _whole(trace, step_s))}
@@ -215,6 +217,12 @@ def _elsewhere() -> Part:
     """A day of GCP's V100s, two fifths of the fleet: far calmer."""
     capacity = capacity_of(load_trace(ELSEWHERE))
     return Part(name=ELSEWHERE, capacity=tuple(round(0.4 * each) for each in capacity), before=())
+
+
+def _to_the_second() -> Part:
+    """The same, with every change when it happened; parcae goes on by the minute."""
+    between = record_of(load_trace(ELSEWHERE)).between
+    return replace(_elsewhere(), between=tuple((at_s, round(0.4 * now)) for at_s, now in between))
 
 
 def _whole(trace: str, step_s: float) -> Part:

@@ -1,0 +1,242 @@
+"""Spot training for money: from the cheapest to the fastest, one fixed grid in hindsight, on demand, and deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sublet.perf.migration_parcae import PARCAE_MODELS
+from sublet.planning.liveput import Parcae, Scripted
+from sublet.planning.liveput_deadline import Punctual, certain_samples, least_usd
+from sublet.planning.liveput_job import Money, SpotJob
+from sublet.planning.liveput_ours import Liveput
+from sublet.planning.liveput_record import Record
+from sublet.sim.one_job import SPOT_USD_PER_H, Ride, ride
+from sublet.sim.report.spot import frontier_plot
+from sublet.studies.study import Check, Findings, Table, at_least, at_most, within
+
+__all__ = ["ON_DEMAND_USD_PER_H", "least_usd_per_sample", "money_findings"]
+
+ON_DEMAND_USD_PER_H = 3.06  # p3.2xlarge in Bamboo's simulator
+VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what it costs at the least
+LOW_VALUE = 1.25
+DRAWN = ("bert", "gpt-1.5b")
+FLOORS = {  # samples per dollar by permanent instances on demand, hour lh: own re-run of Parcae's tables and costs
+    "gpt-6.7b": {0: 1639, 2: 1287, 4: 1028, 8: 786, 16: 594},
+    "gpt-1.5b": {0: 6377, 2: 4976, 4: 4089, 8: 3201, 16: 2332},
+}
+FLOOR_TOLERANCE = 0.03  # another way of looking ahead than that re-run's
+MOST = 32
+WITHIN_S = 8 * 3600.0
+SHARES = (0.3, 0.6, 0.9, 1.0, 1.1)  # of what liveput does in that time on spot alone
+LOOSE = 0.6
+ROUNDING = 1e-9
+
+JobOf = Callable[[str], SpotJob]
+
+
+def least_usd_per_sample(job: SpotJob, usd_per_h: float = SPOT_USD_PER_H) -> float:
+    """In the thriftiest grid, without any change."""
+    return usd_per_h / 3600.0 / float((job.rate_C[1:] / job.use_C[1:]).max())
+
+
+def money_findings(job_of: JobOf, whole: Record, low: Record, *, quick: bool) -> Findings:
+    """All of the above over the whole trace; `low` is its hour of few instances."""
+    found = {model: _bought(job_of(model), whole, quick=quick) for model in (DRAWN if quick else PARCAE_MODELS)}
+    floors = {model: _floors(job_of(model), low) for model in FLOORS}
+    due = {model: _due(job_of(model), whole, quick=quick) for model in ("gpt-6.7b",)}
+    return Findings(
+        checks=[*_money_checks(found), *_floor_checks(floors), *_due_checks(due)],
+        tables=[_money_table(found), _floor_table(floors), _due_table(due)],
+        plots={"Between cheapest and fastest, whole trace": frontier_plot({m: found[m].points() for m in DRAWN})},
+        notes=[
+            "value of a sample: multiples of what it costs at the least; the constant grid is the best in hindsight",
+            "at 1.1 of the least cost next to nothing can be earned: a constant grid may keep a little more, unchecked",
+            "deadlines: 8 hours; the bound is in hindsight, by the Lagrangian, and nobody could have known it",
+        ],
+    )
+
+
+# ---------------------------------------------------------------------- values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bought:
+    least_usd: float
+    rides: Mapping[str, Ride]
+    by_value: Mapping[float, Ride]
+    constant: Mapping[float, tuple[str, Ride]]  # grid
+
+    def kept(self, times: float, one: Ride) -> float:
+        return times * self.least_usd * one.samples - one.usd
+
+    def points(self) -> dict[str, list[tuple[float, float]]]:
+        """Samples, and dollars per million of them."""
+        ours = sorted((one.samples, 1e6 * one.usd / one.samples) for one in self.by_value.values())
+        fast = self.rides["liveput"]
+        lines = {"liveput": [*ours, (fast.samples, 1e6 * fast.usd / fast.samples)]}
+        parcae = self.rides["parcae"]
+        grids = {grid: (one.samples, 1e6 * one.usd / one.samples) for grid, one in self.constant.values()}
+        return (
+            lines
+            | {"parcae": [(parcae.samples, 1e6 * parcae.usd / parcae.samples)]}
+            | {"constant grids": sorted(grids.values())}
+        )
+
+
+def _bought(job: SpotJob, whole: Record, *, quick: bool) -> _Bought:
+    least = least_usd_per_sample(job)
+    ticks = len(whole.capacity)
+    constant = {
+        config: ride(job, Scripted((config,) * ticks, (), (int(job.use_C[config]),) * ticks), whole)
+        for config in range(1, len(job.grids))
+    }
+    by_value, best = {}, {}
+    for times in (LOW_VALUE, 4.0) if quick else VALUES:
+        money = Money(usd_per_sample=times * least, usd_per_h=SPOT_USD_PER_H)
+        by_value[times] = ride(job, Liveput(money=money), whole)
+        config = max(constant, key=lambda each: times * least * constant[each].samples - constant[each].usd)
+        best[times] = ("x".join(map(str, job.grids[config])), constant[config])
+    rides = {"parcae": ride(job, Parcae(), whole), "liveput": ride(job, Liveput(), whole)}
+    return _Bought(least_usd=least, rides=rides, by_value=by_value, constant=best)
+
+
+def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
+    checks = [
+        at_least(
+            f"{model}: samples per dollar of parcae's, a sample worth {LOW_VALUE:g} of what it costs at least",
+            found[model].by_value[LOW_VALUE].samples_per_usd / found[model].rides["parcae"].samples_per_usd,
+            1.3,
+            unit="x",
+        )
+        for model in DRAWN
+    ]
+    for model, one in found.items():
+        for times, ours in one.by_value.items():
+            if times >= LOW_VALUE:
+                ahead = one.kept(times, ours) / one.kept(times, one.constant[times][1]) - 1.0
+                label = f"{model}: kept at value {times:g}, ahead of the best constant grid in hindsight"
+                checks.append(at_least(label, 100.0 * ahead, -ROUNDING, unit="%"))
+    return checks
+
+
+def _money_table(found: Mapping[str, _Bought]) -> Table:
+    rows = []
+    for model, one in found.items():
+        base = one.rides["parcae"].samples_per_usd
+        for name, done in one.rides.items():
+            rows.append([model, name, *_figures(done, base), "", "", ""])
+        for times, done in one.by_value.items():
+            grid, constant = one.constant[times]
+            kept = (f"{one.kept(times, each):,.2f}" for each in (done, constant))
+            rows.append([model, f"liveput, value {times:g}", *_figures(done, base), *kept, grid])
+    columns = ["model", "policy", "samples", "USD", "samples per USD", "of parcae's", "kept, USD", "constant", "grid"]
+    return Table(title="Money, whole trace: the cheapest to the fastest", columns=columns, rows=rows, texts=2)
+
+
+def _figures(one: Ride, base: float) -> list[str]:
+    return [
+        f"{one.samples:,.0f}",
+        f"{one.usd:,.2f}",
+        f"{one.samples_per_usd:,.0f}",
+        f"{one.samples_per_usd / base:.2f}",
+    ]
+
+
+# ---------------------------------------------------------------------- on demand
+
+
+def _floors(job: SpotJob, low: Record) -> dict[int, tuple[float, float]]:
+    """Samples and dollars with so many instances on demand all the time."""
+    found = {}
+    for floor in FLOORS[job.name]:
+        have = tuple(min(MOST, each + floor) for each in low.capacity)
+        before = tuple(min(MOST, each + floor) for each in low.before)
+        done = ride(job, Liveput(), Record(capacity=have, before=before))
+        spot_h = sum(each - floor for each in have) / 60.0
+        found[floor] = (done.samples, spot_h * SPOT_USD_PER_H + floor * len(have) / 60.0 * ON_DEMAND_USD_PER_H)
+    return found
+
+
+def _floor_checks(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> list[Check]:
+    return [
+        within(f"{model}/lh: samples per dollar, {floor} on demand", s / usd, of, FLOOR_TOLERANCE)
+        for model, found in floors.items()
+        for floor, (s, usd) in found.items()
+        for of in (FLOORS[model][floor],)
+    ]
+
+
+def _floor_table(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> Table:
+    rows = [
+        [model, str(floor), f"{samples:,.0f}", f"{usd:,.2f}", f"{samples / usd:,.0f}"]
+        for model, found in floors.items()
+        for floor, (samples, usd) in found.items()
+    ]
+    columns = ["model", "on demand", "samples", "USD", "samples per USD"]
+    return Table(
+        title="Some instances on demand all the time, hour lh: they buy time, not samples per dollar",
+        columns=columns,
+        rows=rows,
+    )
+
+
+# ---------------------------------------------------------------------- deadlines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    plan: Punctual
+    ride: Ride
+    bound_usd: float
+
+
+def _due(job: SpotJob, whole: Record, *, quick: bool) -> dict[float, _Due]:
+    within = Record(capacity=whole.capacity[: int(WITHIN_S // whole.step_s)])
+    usual, found = ride(job, Liveput(), within).samples, {}
+    for share in (LOOSE, 1.0) if quick else SHARES:
+        samples = share * usual
+        if samples > certain_samples(job, WITHIN_S):
+            continue
+        plan = Punctual(
+            samples=samples, within_s=WITHIN_S, usd_per_h=SPOT_USD_PER_H, on_demand_usd_per_h=ON_DEMAND_USD_PER_H
+        )
+        done = ride(job, plan, within, on_demand_usd_per_h=ON_DEMAND_USD_PER_H)
+        found[share] = _Due(plan=plan, ride=done, bound_usd=least_usd(job, within, plan))
+    return found
+
+
+def _due_checks(due: Mapping[str, Mapping[float, _Due]]) -> list[Check]:
+    checks = []
+    for model, found in due.items():
+        done = min(one.ride.samples / one.plan.samples for one in found.values())
+        loose = max(one.ride.on_demand_h for share, one in found.items() if share <= LOOSE)
+        checks += [
+            at_least(f"{model}: done by the deadline, the least of {len(found)}", 100.0 * done, 100.0, unit="%"),
+            at_most(f"{model}: on demand where spot has time to spare", loose, 0.0, unit="instance-hours"),
+            at_least(
+                f"{model}: dollars above the bound, the least",
+                min(one.ride.usd / one.bound_usd for one in found.values()),
+                1.0,
+                unit="x",
+            ),
+        ]
+    return checks
+
+
+def _due_table(due: Mapping[str, Mapping[float, _Due]]) -> Table:
+    rows = [
+        [
+            model,
+            f"{share:g}",
+            f"{one.plan.samples:,.0f}",
+            f"{100.0 * one.ride.samples / one.plan.samples:.1f}",
+            f"{one.ride.usd:,.2f}",
+            f"{one.ride.on_demand_h:,.1f}",
+            f"{one.bound_usd:,.2f}",
+        ]
+        for model, found in due.items()
+        for share, one in found.items()
+    ]
+    columns = ["model", "of spot's pace", "samples wanted", "done, %", "USD", "on demand, h", "USD, bound"]
+    return Table(title="Deadlines of 8 hours", columns=columns, rows=rows)
