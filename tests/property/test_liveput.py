@@ -1,0 +1,158 @@
+"""What holds for one job on spot whatever the market does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sublet.errors import Infeasible
+from sublet.perf.migration import Layers, LinearCosts
+from sublet.planning.liveput import oracle
+from sublet.planning.liveput_deadline import Punctual, certain_samples, least_usd
+from sublet.planning.liveput_job import Money, spot_job
+from sublet.planning.liveput_ours import Liveput
+from sublet.planning.liveput_record import Record
+from sublet.planning.liveput_zones import Links, ZonedJob
+from sublet.sim.many_zones import ride_zones
+from sublet.sim.one_job import ride
+
+COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
+RATES = {(wide, deep): 10.0 * wide**0.9 * deep**0.8 for deep in (2, 3, 4) for wide in range(1, 12 // deep + 1)}
+SEEDS = range(6)
+
+
+def job():
+    return spot_job("toy", RATES, COSTS)
+
+
+def walk(seed, ticks=80, most=12):
+    rng = np.random.default_rng(seed)
+    now, path = 8, []
+    for _ in range(ticks):
+        if rng.random() < 0.3:
+            now = int(np.clip(now + rng.integers(-4, 5), 0, most))
+        path.append(now)
+    return tuple(path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_more_notice_never_hurts_who_knows_the_future_nor_makes_more_of_it_than_can_be_prepared(seed):
+    toy, record = job(), Record(capacity=walk(seed))
+    best = [
+        ride(toy, oracle(toy, record, notice_s=notice_s), record, notice_s=notice_s).samples
+        for notice_s in (0.0, 1.0, 5.0, 25.0)
+    ]
+    assert best == sorted(best)
+    losses = sum(b < a for a, b in zip(record.capacity, record.capacity[1:], strict=False))
+    ready_s = max(float(each.max()) for each in toy.ready_C)
+    assert best[-1] - best[0] <= losses * ready_s * max(RATES.values())
+
+
+@pytest.mark.parametrize("notice_s", [5.0, 25.0, 120.0])
+def test_notice_helps_liveput_over_many_markets(notice_s):
+    toy, plain, told = job(), 0.0, 0.0
+    for seed in SEEDS:
+        record = Record(capacity=walk(seed))
+        plain += ride(toy, Liveput(), record).samples
+        told += ride(toy, Liveput(), record, notice_s=notice_s).samples
+    assert told > plain
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_rented_on_demand_for_samples_that_are_worth_nothing(seed):
+    money = Money(usd_per_sample=0.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    done = ride(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    assert (done.on_demand_h, done.usd, done.samples) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_demand_is_rented_only_where_a_sample_is_worth_it(seed):
+    hours = []
+    for value in (1e-6, 2e-5, 1e-2):
+        money = Money(usd_per_sample=value, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+        done = ride(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
+        hours.append(done.on_demand_h)
+    assert hours[0] == 0.0
+    assert hours[-1] > 0.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
+def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, share):
+    toy, record = job(), Record(capacity=walk(seed, ticks=120))
+    plan = Punctual(
+        samples=share * certain_samples(toy, record.span_s),
+        within_s=record.span_s,
+        usd_per_h=1.0,
+        on_demand_usd_per_h=3.0,
+    )
+    done = ride(toy, plan, record, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    assert done.samples >= plan.samples
+    assert done.usd >= least_usd(toy, record, plan) * (1 - 1e-9)
+
+
+def test_a_deadline_that_nobody_could_keep_is_refused_with_its_own_code():
+    plan = Punctual(samples=1e9, within_s=3600.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    with pytest.raises(Infeasible, match="1,000,000,000 samples of toy") as refused:
+        ride(job(), plan, [8] * 60, on_demand_usd_per_h=3.0)
+    assert refused.value.exit_code == 111
+
+
+# ---------------------------------------------------------------------- zones
+
+
+def zoned(zones, **links):
+    return ZonedJob(job(), zones, [12] * len(zones), batch=64, links=Links(**links), usd_per_h=1.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_more_zones_never_hurt_who_knows_the_future(seed):
+    zones = ("us-east-1a", "us-east-1b", "us-west-2a")
+    have = list(zip(*(walk(seed + 100 * place) for place in range(3)), strict=True))
+    samples = [
+        ride_zones(zoned(zones[:count]), "oracle", [each[:count] for each in have], usd_per_h=1.0).samples
+        for count in (1, 2, 3)
+    ]
+    assert samples == sorted(samples)
+    for name in ("greedy-live", "liveput"):
+        assert ride_zones(zoned(zones), name, have, usd_per_h=1.0).samples <= samples[-1] * (1 + 1e-9)
+
+
+def test_one_zone_is_as_without_zones():
+    for seed in SEEDS:
+        capacity, toy = walk(seed), job()
+        alone = ride_zones(zoned(("z",)), "oracle", [(each,) for each in capacity], usd_per_h=1.0)
+        assert alone.samples == pytest.approx(ride(toy, oracle(toy, Record(capacity=capacity)), capacity).samples)
+
+
+def test_a_stage_boundary_never_crosses_zones():
+    split = zoned(("us-east-1a", "us-east-1b"))
+    fits = split.fits_S((3, 3))
+    grids = {split.job.grids[split.config_S[state]] for state in np.flatnonzero(fits)}
+    assert (2, 3) in grids
+    assert (2, 2) in grids
+    assert (3, 2) not in grids  # six instances, but only one pipeline of two in each zone
+    assert (1, 4) not in grids
+
+
+def test_a_loss_in_one_zone_spares_the_pipelines_of_the_other():
+    both = zoned(("us-east-1a", "us-east-1b"))
+    pair = next(
+        state
+        for state, (site, config) in enumerate(zip(both.site_S, both.config_S, strict=True))
+        if len(both.sites[site]) == 2 and both.job.grids[config] == (2, 4)
+    )
+    stay = both.pauses_s((4, 8), (3, 8))[pair, pair]
+    mixed = both.job.pauses_s(12, 11)[both.job.at[2, 4], both.job.at[2, 4]]
+    assert np.isfinite(stay) == bool(both.fits_S((3, 8))[pair])
+    assert stay < mixed  # both pipelines lie in the fuller zone
+
+
+def test_far_apart_costs_speed_and_money_and_dear_grids_are_left_out():
+    near, far = zoned(("us-east-1a", "us-east-1b")), zoned(("us-east-1a", "us-west-2a"))
+    both = [each.rate_S[each.site_S == 2] for each in (near, far)]
+    assert (both[1] < both[0]).all()
+    thrifty = ZonedJob(
+        job(), ("us-east-1a", "us-west-2a"), [12, 12], batch=64, links=Links(), usd_per_h=1.0, most_usd=1e-4
+    )
+    assert len(thrifty.rate_S) < len(far.rate_S)
