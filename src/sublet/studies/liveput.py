@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from sublet.market.forecast import Drift, Foreknown, ParcaeForecast, Persistence, forecast_error
+from sublet.market.forecast import Foreknown, ParcaeForecast
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
 from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates
@@ -25,6 +25,7 @@ from sublet.planning.liveput_ours import Liveput
 from sublet.planning.liveput_record import Record
 from sublet.sim.one_job import Ride, capacity_of, record_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.studies.liveput_forecasts import forecast_checks
 from sublet.studies.liveput_money import money_findings
 from sublet.studies.liveput_places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
@@ -152,6 +153,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
             elsewhere[f"{model}, {trace}"] = {"full": rides(job, _whole(trace, step_s))}
     tell("speed")
     more = (money, notice, zones)
+    forecasts, forecast_tables = forecast_checks(quick, tell)
     return Findings(
         checks=[
             *_reproduced(found),
@@ -159,8 +161,9 @@ def _run(quick: bool, tell: Tell) -> Findings:
             *_speed(),
             *_ahead(elsewhere),
             *(c for m in more for c in m.checks),
+            *forecasts,
         ],
-        tables=[_table({**found, **elsewhere}), *(table for each in more for table in each.tables), _forecasts()],
+        tables=[_table({**found, **elsewhere}), *(table for each in more for table in each.tables), *forecast_tables],
         plots=money.plots,
         notes=[*_notes(), *(note for each in more for note in each.notes)],
     )
@@ -273,15 +276,6 @@ def _table(found: Found) -> Table:
             rows.append([model, hour, f"{by_name['oracle'].samples:,.0f}", *shares])
     names = [name for name in next(iter(next(iter(found.values())).values())) if name != "oracle"]
     return Table(title="Percent of the oracle", columns=["model", "hour", "oracle", *names], rows=rows, texts=2)
-
-
-def _forecasts() -> Table:
-    trace, rows = load_trace(TRACE), []
-    for name, forecaster in (("persistence", Persistence()), ("parcae's", ParcaeForecast()), ("drift", Drift())):
-        error = forecast_error(trace, forecaster)
-        rows.append([name, f"{error.mean:.2f}", f"{error.per_step[0]:.2f}", f"{error.per_step[-1]:.2f}"])
-    columns = ["forecaster", "mean error, instances", "1 minute ahead", "12 minutes ahead"]
-    return Table(title="Forecasts of availability", columns=columns, rows=rows)
 
 
 def _notes() -> list[str]:
