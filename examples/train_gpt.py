@@ -91,9 +91,8 @@ def main() -> None:
             time.sleep(options.ms_per_sample * len(codes) / 1e3)
             s.step(nn.functional.cross_entropy(model(codes).flatten(0, 1), targets.flatten()))
     if s.rank == 0:
-        print(
-            f"{s.steps} steps, loss {s.loss:.3f} (a guess among {len(dataset.letters)}: {math.log(len(dataset.letters)):.3f})"
-        )
+        letters = len(dataset.letters)
+        print(f"{s.steps} steps, loss {s.loss:.3f} (a guess among {letters} letters: {math.log(letters):.3f})")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from sublet.errors import InvalidValue
 __all__ = ["Piece", "Samples", "mixed"]
 
 Collate = Callable[[list[Any]], Any]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +44,20 @@ class Samples:
         self.count = len(dataset)
         self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
         self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self._epoch = -1
+        self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
-    def order(self, epoch: int) -> torch.Tensor:
-        """Indices of all samples in the order of this epoch."""
+    def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
+        """Indices of all samples in the order of this epoch.
+
+        Data that lies on a GPU is indexed there: to send indices at every step would wait for the steps before.
+        """
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(mixed(self._seed, epoch))
-            self._epoch, self._order = epoch, torch.randperm(self.count, generator=generator)
-        return self._order
+            self._epoch, self._orders = epoch, {CPU: torch.randperm(self.count, generator=generator)}
+        if device not in self._orders:
+            self._orders[device] = self._orders[CPU].to(device)
+        return self._orders[device]
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for a step of `size` samples from `offset`; none if its share is empty."""
@@ -65,10 +72,12 @@ class Samples:
 
     def load(self, epoch: int, piece: Piece) -> Any:
         """The samples of a micro-batch, collated."""
-        indices = self.order(epoch)[piece.start : piece.start + piece.count]
+        chosen = slice(piece.start, piece.start + piece.count)
         if self._whole:
-            batch: Any = [tensor[indices] for tensor in self._dataset.tensors]
-        elif hasattr(self._dataset, "__getitems__"):
+            batch: Any = [tensor[self.order(epoch, tensor.device)[chosen]] for tensor in self._dataset.tensors]
+            return batch if self._device is None else _moved(batch, self._device)
+        indices = self.order(epoch)[chosen]
+        if hasattr(self._dataset, "__getitems__"):
             batch = self._collate(self._dataset.__getitems__(indices.tolist()))
         else:
             batch = self._collate([self._dataset[index] for index in indices.tolist()])
@@ -88,6 +97,8 @@ def mixed(*numbers: int) -> int:
 
 def _moved(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor):
+        if device.type == "cuda" and batch.device.type == "cpu":
+            batch = batch.pin_memory()  # a copy from other memory would wait for the steps before
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
         return {key: _moved(value, device) for key, value in batch.items()}

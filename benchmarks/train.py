@@ -1,0 +1,211 @@
+"""What `sublet.train` costs: per step beside bare DDP, at a resize, and after a kill.
+
+Two workers on the CPU, one thread each. The two sides take turns in blocks, in the same processes and over the same
+group, so that a busy machine disturbs both alike; CPU time is shown beside wall time for the same reason.
+`python -m benchmarks.train`; with `quick` fewer blocks and changes, with `soak` fifty kills too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from sublet import train
+from tests.training import World, kills
+
+OVERHEAD_GOAL = 0.01
+PAUSE_GOAL_S, BACK_GOAL_S = 0.5, 2.0
+FEATURES, HIDDEN, BATCH = 256, 640, 128
+BLOCK = 20  # steps
+
+
+def main() -> None:
+    """Print all three."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    quick, soak = "quick" in sys.argv[1:], "soak" in sys.argv[1:]
+    overhead(blocks=10 if quick else 60)
+    for width in (2, 4):
+        changes(width, count=5 if quick else 15)
+    if soak:
+        fifty_kills()
+
+
+def overhead(blocks: int) -> None:
+    """Seconds per step of the session and of DDP, block by block."""
+    os.environ["BLOCKS"] = str(blocks)
+    rows = _run(beside_ddp, 2, lambda _: None)
+    print(f"overhead per step, 2 workers, {len(rows)} blocks of {BLOCK} steps (median ms)")
+    print("                  bare DDP    session   overhead   goal")
+    for name, kind in (("wall", "wall_s"), ("CPU of rank 0", "cpu_s")):
+        pairs = [(row["ours_" + kind], row["ddp_" + kind]) for row in rows]
+        ours, ddp = (statistics.median(side) * 1e3 for side in zip(*pairs, strict=True))
+        ratio = statistics.median(a / b for a, b in pairs) - 1.0
+        print(f"  {name:<14} {ddp:9.3f}  {ours:9.3f}  {ratio:9.2%}   at most {OVERHEAD_GOAL:.0%}")
+    print()
+
+
+def changes(width: int, count: int) -> None:
+    """How long training stands still when a worker goes, comes, or is killed."""
+    told: dict[str, list[float]] = {"shrink": [], "grow": [], "kill": []}
+
+    def order(world: World) -> None:
+        for _ in range(count):
+            for kind, moments in told.items():
+                world.run_for(0.15)
+                if kind == "grow":
+                    new = world.start(width - len(world.members))
+                    world.until_ready(new)
+                    world.run_for(0.05)
+                    moments.append(world.regroup(world.members + new))
+                elif kind == "shrink":
+                    moments.append(world.regroup(world.members[:-1]))
+                else:
+                    moments.append(time.monotonic())
+                    world.kill(world.members[-1])
+                    generation = world.generation
+                    world.until(lambda g=generation: world.generation > g, "the kill is seen")
+                world.until_joined()
+            new = world.start(width - len(world.members))
+            world.until_ready(new)
+            world.regroup(world.members + new)
+            world.until_joined()
+        world.end()
+
+    rows = [row for row in _run(timed, width, order) if "at_s" in row]
+    steps = sorted({(row["at_s"], row["generation"]) for row in rows})
+    usual_s = statistics.median(b[0] - a[0] for a, b in itertools.pairwise(steps) if a[1] == b[1])
+    print(f"standing still, {width} workers (median and worst ms of {count})")
+    for kind, moments in told.items():
+        goal_s = BACK_GOAL_S if kind == "kill" else PAUSE_GOAL_S
+        pauses = [_pause_s(steps, moment, from_order=kind == "kill") - usual_s for moment in moments]
+        middle, worst = statistics.median(pauses) * 1e3, max(pauses) * 1e3
+        print(f"  {kind:<8} {middle:8.0f} {worst:8.0f}   goal: median at most {goal_s * 1e3:.0f}")
+    print()
+
+
+def fifty_kills() -> None:
+    """Fifty kills at random moments over many epochs of the test's training."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = kills(Path(directory), count=50, width=4, epochs=12, seed=random.SystemRandom().randrange(10**6))
+    whole = list(range(1000))
+    exact = sum(seen == whole for seen in run["seen"].values())
+    middle = statistics.median(run["back_s"])
+    print(f"{run['kills']} kills: {exact} of {len(run['seen'])} epochs saw each sample once;", end=" ")
+    print(f"regrouped after {middle * 1e3:.0f} ms (median), {max(run['back_s']) * 1e3:.0f} ms (worst)\n")
+
+
+def beside_ddp(directory: Path) -> None:
+    """One worker: blocks of steps in the session, and blocks of the same steps in DDP."""
+    torch.set_num_threads(1)
+    blocks = int(os.environ["BLOCKS"])
+    dataset = _dataset(BATCH * BLOCK * (blocks + 1))
+    model, optimizer = _network()
+    other, other_optimizer = _network()
+    features, labels = dataset.tensors
+    note = _notes(directory)
+    replica: nn.Module | None = None
+    with train.session(model, optimizer, dataset, global_batch=BATCH) as s:
+        begun = _clocks()
+        for x, y in s.batches(epochs=1):
+            s.step(nn.functional.cross_entropy(model(x), y))
+            if s.steps % BLOCK:
+                continue
+            ours = _since(begun)
+            if replica is None:
+                replica = DistributedDataParallel(other)
+            order = torch.randperm(len(labels))
+            begun = _clocks()
+            for step in range(BLOCK):
+                start = step * BATCH + s.rank * BATCH // s.world
+                share = order[start : start + BATCH // s.world]
+                other_optimizer.zero_grad()
+                nn.functional.cross_entropy(replica(features[share]), labels[share]).backward()
+                other_optimizer.step()
+            ddp = _since(begun)
+            if s.steps > BLOCK and s.rank == 0:  # the first block warms up
+                note(ours_wall_s=ours[0], ours_cpu_s=ours[1], ddp_wall_s=ddp[0], ddp_cpu_s=ddp[1])
+            begun = _clocks()
+        del replica  # before the group: DDP's last reference to it would wait for threads that wait for us
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(begun: tuple[float, float]) -> tuple[float, float]:
+    wall_s, cpu_s = _clocks()
+    return (wall_s - begun[0]) / BLOCK, (cpu_s - begun[1]) / BLOCK
+
+
+def timed(directory: Path) -> None:
+    """One worker that writes down when each step was over."""
+    torch.set_num_threads(1)
+    model, optimizer = _network()
+    note = _notes(directory)
+    with train.session(model, optimizer, _dataset(4096), global_batch=BATCH) as s:
+        for x, y in s.batches(epochs=1_000_000):
+            before, generation = s.steps, s.generation
+            s.step(nn.functional.cross_entropy(model(x), y))
+            if s.steps > before and s.rank == 0:
+                note(at_s=time.monotonic(), generation=generation)
+
+
+def _run(script: Callable[[Path], None], width: int, order: Callable[[World], None]) -> list[dict[str, float]]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        world = World(script, directory)
+        world.start(width)
+        world.until_ready(world.workers)
+        world.regroup(world.workers)
+        world.until_joined()
+        order(world)
+        world.until(lambda: all(worker.code is not None for worker in world.workers), "the end", wait_s=300.0)
+        return [json.loads(line) for path in directory.glob("*.notes") for line in path.read_text().splitlines()]
+
+
+def _pause_s(steps: list[tuple[float, int]], moment_s: float, *, from_order: bool) -> float:
+    """From the last step of the old group (or the kill) to the first of the next one."""
+    generation = max(number for at_s, number in steps if at_s <= moment_s)
+    after_s = min(at_s for at_s, number in steps if number > generation)
+    last_s = max(at_s for at_s, number in steps if number == generation)
+    return after_s - (moment_s if from_order else last_s)
+
+
+def _network() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()),
+        *(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)),
+    )
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def _dataset(samples: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(
+        torch.randn(samples, FEATURES, generator=generator), torch.randint(10, (samples,), generator=generator)
+    )
+
+
+def _notes(directory: Path) -> Callable[..., None]:
+    path = directory / f"{os.environ['SUBLET_WORKER_ID']}.notes"
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return lambda **facts: os.write(log, json.dumps(facts).encode() + b"\n") and None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Training that changes its width, loses workers and resumes, with real processes (`tests/training.py` orders them)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sublet.train import EXIT_LEFT, EXIT_LOST
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
+SAMPLES = 1000
+WHOLE = {str(epoch): list(range(SAMPLES)) for epoch in range(3)}
+
+
+def world(scenario: str, directory: Path, /, *, env: dict[str, str] | None = None, **settings: int) -> dict:
+    """What happened."""
+    directory.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "tests.training", scenario, str(directory)]
+    command += [f"{key}={value}" for key, value in settings.items()]
+    quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    done = subprocess.run(
+        command,
+        env=os.environ | quiet | (env or {}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = "".join(f"\n{path.name}: {path.read_text()}" for path in sorted(directory.glob("*.err")))
+    assert done.returncode == 0, done.stderr + said
+    return json.loads(done.stdout)
+
+
+def test_fifty_random_resizes_lose_no_sample_and_end_where_a_fixed_width_ends(tmp_path):
+    fixed = world("fixed", tmp_path / "fixed", width=2)
+    resized = world("resizes", tmp_path / "resized", count=50)
+    assert resized["resizes"] == 50
+    assert fixed["seen"] == resized["seen"] == WHOLE  # a sorted list is a multiset: each sample once per epoch
+    for run in (fixed, resized):
+        assert all(end["parameters"] == run["ends"][0]["parameters"] for end in run["ends"])
+    assert resized["ends"][0]["steps"] == fixed["ends"][0]["steps"] == 3 * 63
+    assert resized["ends"][0]["loss"] == pytest.approx(fixed["ends"][0]["loss"], rel=0.01)
+    assert set(resized["codes"].values()) == {0, EXIT_LEFT}
+
+
+def test_killed_workers_cost_no_sample_and_the_others_go_on_at_once(tmp_path):
+    run = world("kills", tmp_path, count=12, width=4, seed=5)
+    assert run["kills"] >= 8
+    assert run["seen"] == WHOLE
+    assert all(end["parameters"] == run["ends"][0]["parameters"] for end in run["ends"])
+    assert sorted(run["back_s"])[len(run["back_s"]) // 2] < 2.0
+    assert set(run["codes"].values()) == {0, -9}
+
+
+def test_a_run_that_left_or_was_killed_carries_on_from_its_checkpoint(tmp_path):
+    run = world("resumes", tmp_path)
+    fresh, after_leave, after_kill = run["starts"]
+    assert fresh == 0
+    assert after_leave == run["left"][0] >= 20  # not one step is done again
+    assert after_kill == run["saved"][1] >= after_leave + 20
+    assert run["sources"] == ["fresh"] * 3 + ["checkpoint"] * 6
+    assert run["seen"] == WHOLE
+
+
+@pytest.mark.parametrize(("width", "batch", "micro"), [(3, 16, "2"), (3, 2, "2")], ids=["uneven", "more than samples"])
+def test_a_step_of_any_width_takes_the_gradient_of_one_process(tmp_path, width, batch, micro):
+    torch = pytest.importorskip("torch")
+    env = {"SAMPLES": str(batch), "BATCH": str(batch), "EPOCHS": "1", "OPTIMIZER": "sgd", "MICRO": micro}
+    run = world("fixed", tmp_path, env=env, width=width)
+    from tests.training import Logged, network
+
+    model, dataset = network(), Logged(batch)
+    torch.nn.functional.mse_loss(model(dataset.x), dataset.y).backward()
+    expected = torch.cat([(parameter - parameter.grad).reshape(-1) for parameter in model.parameters()])
+    for end in run["ends"]:
+        assert torch.tensor(end["parameters"]) == pytest.approx(expected.detach(), abs=1e-6)
+
+
+def test_workers_end_when_their_agent_is_gone(tmp_path):
+    run = world("orphans", tmp_path)
+    assert set(run["codes"].values()) == {EXIT_LOST}
+    assert run["took_s"] < 5.0

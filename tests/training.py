@@ -1,0 +1,420 @@
+"""A small world for training workers: plays agent and controller over socket pairs, forks, orders, kills.
+
+    python -m tests.training SCENARIO DIRECTORY [KEY=VALUE ...]      prints what happened as JSON
+
+It is a process of its own, because workers are forked from one that has torch imported and has never used it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
+
+import sublet.train.loop  # noqa: F401 - as above
+from sublet import train
+from sublet.wire.lines import LineBuffer, to_line
+from sublet.wire.messages import Finished, Joined, Leading, Leave, Left, Meet, Ready, Regroup, Saved, SaveNow, Stepped
+
+LATEST_S = 30.0  # any single wait in a scenario
+
+
+class Worker:
+    """A forked process and our end of its line."""
+
+    def __init__(self, name: str, pid: int, connection: socket.socket) -> None:
+        self.name, self.pid, self.connection, self.lines = name, pid, connection, LineBuffer()
+        self.ready = self.joined = False
+        self.heard: list[tuple[float, object]] = []
+        self.code: int | None = None
+
+    def say(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # it may be dead
+            self.connection.sendall(to_line(message))
+
+
+class World:
+    """Workers that all run `script(directory)`."""
+
+    def __init__(self, script: Callable[[Path], None], directory: Path, **env: str) -> None:
+        self.script, self.directory, self.env = script, directory, env
+        self.generation = 0
+        self.workers: list[Worker] = []
+        self.members: list[Worker] = []
+        self.told_to_leave: set[str] = set()
+        self.messages: list[tuple[float, str, object]] = []
+        self._selector = selectors.DefaultSelector()
+
+    # ---------------------------------------------------------------------------------- orders
+
+    def start(self, count: int) -> list[Worker]:
+        return [self._fork() for _ in range(count)]
+
+    def regroup(self, members: list[Worker], *, broken: bool = False, save: bool = False) -> float:
+        """Order the members into a new generation and all others out; when it was said."""
+        self.generation += 1
+        leavers = [worker for worker in self.members if worker not in members and worker.code is None]
+        self.members = list(members)
+        said_s = time.monotonic()
+        for rank, worker in enumerate(members):
+            facts = {"worker_id": worker.name, "generation": self.generation, "rank": rank, "world": len(members)}
+            worker.say(Regroup(**facts, broken=broken))
+        for worker in leavers:
+            self.told_to_leave.add(worker.name)
+            worker.say(Leave(worker_id=worker.name, generation=self.generation, broken=broken, save=save))
+        return said_s
+
+    def kill(self, worker: Worker, number: int = signal.SIGKILL) -> None:
+        if worker.code is None:
+            os.kill(worker.pid, number)
+
+    # ---------------------------------------------------------------------------------- time goes by
+
+    def until(self, reached: Callable[[], bool], what: str, *, watch: bool = True, wait_s: float = LATEST_S) -> None:
+        """Let things happen; a member that dies unasked breaks the group, and the others are ordered to regroup."""
+        ends_s = time.monotonic() + wait_s
+        while not reached():
+            if time.monotonic() > ends_s:
+                state = [(w.name, w.code, [str(m)[:150] for _, m in w.heard[-2:]]) for w in self.workers]
+                for worker in self.workers:
+                    self.kill(worker, signal.SIGUSR1)
+                time.sleep(0.5)
+                said = "".join(f"\n{path.name}: {path.read_text()}" for path in sorted(self.directory.glob("*.err")))
+                raise TimeoutError(f"{what}: {state}{said}")
+            self._listen(0.02)
+            dead = self._reap()
+            if watch and dead and not self.finished:
+                self.regroup([member for member in self.members if member.code is None], broken=True)
+
+    def run_for(self, seconds: float) -> None:
+        ends_s = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= ends_s or self.finished, "time")
+
+    def until_ready(self, workers: list[Worker]) -> None:
+        self.until(lambda: all(worker.ready or worker.code is not None for worker in workers), "ready")
+
+    def until_joined(self) -> None:
+        self.until(lambda: self.finished or self.joined_all(), "joined")
+
+    def until_step(self, step: int) -> None:
+        self.until(lambda: self.finished or max(self.heard_steps(), default=-1) >= step, f"step {step}")
+
+    def until_over(self) -> None:
+        """Finished; members exit by themselves, whoever still waits for a group is ended."""
+        self.until(lambda: self.finished, "finished")
+        self.until(
+            lambda: all(member.code is not None for member in self.members if member.joined), "exits", watch=False
+        )
+        self.end()
+
+    @property
+    def finished(self) -> bool:
+        return any(isinstance(message, Finished) for _, _, message in self.messages)
+
+    def joined_all(self) -> bool:
+        names = {
+            name for _, name, said in self.messages if isinstance(said, Joined) and said.generation == self.generation
+        }
+        return names == {member.name for member in self.members}
+
+    def heard_steps(self) -> list[int]:
+        return [said.step for _, _, said in self.messages if isinstance(said, Stepped | Joined)]
+
+    def end(self) -> None:
+        for worker in self.workers:
+            self.kill(worker)
+        self.until(lambda: all(worker.code is not None for worker in self.workers), "the end", watch=False)
+
+    def codes(self) -> dict[str, int | None]:
+        return {worker.name: worker.code for worker in self.workers}
+
+    def _fork(self) -> Worker:
+        name = f"w{len(self.workers)}"
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                ours.close()
+                for other in self.workers:
+                    other.connection.close()
+                theirs.set_inheritable(True)
+                os.environ.update(self.env, SUBLET_CONTROL_FD=str(theirs.fileno()), SUBLET_WORKER_ID=name)
+                with (self.directory / f"{name}.err").open("a") as log:
+                    os.dup2(log.fileno(), 2)
+                faulthandler.register(signal.SIGUSR1)  # where it hangs, for a scenario that takes too long
+                self.script(self.directory)
+                code = 0
+            except SystemExit as exit_:
+                code = exit_.code if isinstance(exit_.code, int) else 1
+            except BaseException:  # noqa: BLE001 - a child must never run on into the parent's code
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        theirs.close()
+        worker = Worker(name, pid, ours)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self.workers.append(worker)
+        return worker
+
+    def _listen(self, wait_s: float) -> None:
+        for key, _ in self._selector.select(wait_s):
+            worker = key.data
+            try:
+                data = worker.connection.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                self._selector.unregister(worker.connection)
+                worker.connection.close()
+                continue
+            for message in worker.lines.feed(data):
+                self._hear(worker, message)
+
+    def _hear(self, worker: Worker, message: object) -> None:
+        now_s = time.monotonic()
+        worker.heard.append((now_s, message))
+        self.messages.append((now_s, worker.name, message))
+        if isinstance(message, Ready):
+            worker.ready = True
+        if isinstance(message, Joined):
+            worker.joined = True
+        if isinstance(message, Leading) and message.generation == self.generation:
+            for member in self.members[1:]:
+                facts = {"generation": message.generation, "host": message.host, "port": message.port}
+                member.say(Meet(worker_id=member.name, **facts))
+
+    def _reap(self) -> list[Worker]:
+        """Members that have ended without having been told to."""
+        found = []
+        for worker in self.workers:
+            if worker.code is None:
+                pid, status = os.waitpid(worker.pid, os.WNOHANG)
+                if pid:
+                    worker.code = os.waitstatus_to_exitcode(status)
+                    if worker in self.members:
+                        found.append(worker)
+        return found
+
+
+# -------------------------------------------------------------------------------------- what the workers train
+
+SAMPLES, FEATURES, BATCH = int(os.environ.get("SAMPLES", "1000")), 8, int(os.environ.get("BATCH", "16"))
+
+
+class Logged(torch.utils.data.Dataset):
+    """Remembers which samples were asked for."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(samples, FEATURES, generator=generator)
+        self.y = (self.x.sum(1, keepdim=True) + 0.1 * torch.randn(samples, 1, generator=generator)).tanh()
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.append(index)
+        return self.x[index], self.y[index]
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def logged_training(directory: Path) -> None:
+    """Writes down each step before it is applied (which samples) and after (that it was)."""
+    torch.set_num_threads(1)
+    epochs, pause_s = int(os.environ.get("EPOCHS", "3")), float(os.environ.get("PAUSE_S", "0"))
+    micro = int(os.environ["MICRO"]) if "MICRO" in os.environ else None
+    model, dataset = network(), Logged()
+    plain = os.environ.get("OPTIMIZER") == "sgd"  # a step of which is the gradient itself
+    optimizer = (torch.optim.SGD if plain else torch.optim.Adam)(model.parameters(), lr=1.0 if plain else 0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * -(-SAMPLES // BATCH))
+    path = directory / f"{os.environ.get('SUBLET_WORKER_ID', 'alone')}.log"
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(**facts: object) -> None:
+        os.write(log, json.dumps(facts).encode() + b"\n")
+
+    with train.session(
+        model, optimizer, dataset, global_batch=BATCH, scheduler=scheduler, seed=5, micro_batch=micro
+    ) as s:
+        for x, y in s.batches(epochs=epochs):
+            step, generation, epoch = s.steps, s.generation, s.epoch
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            note(said="given", step=step, generation=generation, epoch=epoch, samples=dataset.asked)
+            dataset.asked = []
+            if pause_s:
+                time.sleep(pause_s)
+            s.step(loss)
+            if s.steps > step:
+                note(said="applied", step=step, generation=generation)
+    with torch.no_grad():
+        whole = torch.nn.functional.mse_loss(model(dataset.x), dataset.y).item()
+    flat = torch.cat([parameter.reshape(-1) for parameter in model.parameters()]).tolist()
+    note(said="end", loss=whole, parameters=flat, rank=s.rank, steps=s.steps, rate=optimizer.param_groups[0]["lr"])
+
+
+def read_logs(directory: Path) -> dict[str, object]:
+    """Per epoch the samples of applied steps; of a step that was done again only the last time counts."""
+    rows = [json.loads(line) for path in sorted(directory.glob("*.log")) for line in path.read_text().splitlines()]
+    counted: dict[int, int] = {}
+    for row in rows:
+        if row["said"] == "applied":
+            counted[row["step"]] = max(row["generation"], counted.get(row["step"], -1))
+    seen: dict[int, list[int]] = {}
+    for row in rows:
+        if row["said"] == "given" and counted.get(row["step"]) == row["generation"]:
+            seen.setdefault(row["epoch"], []).extend(row["samples"])
+    ends = [row for row in rows if row["said"] == "end"]
+    return {"seen": {str(epoch): sorted(samples) for epoch, samples in seen.items()}, "ends": ends}
+
+
+# -------------------------------------------------------------------------------------- scenarios
+
+
+def fixed(directory: Path, *, width: int = 2) -> dict[str, object]:
+    """One width from beginning to end."""
+    world = World(logged_training, directory)
+    world.start(width)
+    world.until_ready(world.workers)
+    world.regroup(world.workers)
+    world.until_over()
+    return {"codes": world.codes(), **read_logs(directory)}
+
+
+def resizes(directory: Path, *, count: int = 50, widest: int = 4, seed: int = 1) -> dict[str, object]:
+    """Planned changes of width, as many as asked for, spread over three epochs."""
+    rng = random.Random(seed)
+    world = World(logged_training, directory, PAUSE_S="0.04")
+    world.start(2)
+    world.until_ready(world.workers)
+    world.regroup(world.workers)
+    world.until_joined()
+    done, pauses_s = 0, []
+    while done < count and not world.finished:
+        width = rng.choice([width for width in range(1, widest + 1) if width != len(world.members)])
+        new = world.start(max(0, width - len(world.members)))
+        world.until_ready(new)
+        keep = rng.sample(world.members, min(width, len(world.members)))
+        if world.finished:
+            break
+        world.regroup(keep + new)
+        world.until_joined()
+        done += not world.finished
+        world.run_for(rng.uniform(0.0, 0.05))
+    world.until_over()
+    return {"resizes": done, "pauses_s": pauses_s, "codes": world.codes(), **read_logs(directory)}
+
+
+def kills(directory: Path, *, count: int = 12, width: int = 3, seed: int = 1, epochs: int = 3) -> dict[str, object]:
+    """A worker is killed at a random moment, again and again, and a new one takes its place."""
+    rng = random.Random(seed)
+    world = World(logged_training, directory, PAUSE_S="0.03", EPOCHS=str(epochs))
+    world.start(width)
+    world.until_ready(world.workers)
+    world.regroup(world.workers)
+    world.until_joined()
+    killed, back_s = 0, []
+    while killed < count and not world.finished:
+        world.run_for(rng.uniform(0.0, 0.12))
+        alive = [member for member in world.members if member.code is None]
+        if world.finished:
+            break
+        if len(alive) < 2:  # nobody would be left who has the state
+            new = world.start(width - 1)
+            world.until_ready(new)
+            world.regroup(alive + new)
+            world.until_joined()
+            continue
+        victim = rng.choice(alive)
+        killed_s, generation = time.monotonic(), world.generation
+        world.kill(victim)
+        killed += 1
+        if rng.random() < 0.7:  # else the next kill may come while they regroup
+            world.until(lambda g=generation: world.finished or (world.generation > g and world.joined_all()), "regroup")
+            back_s.append(time.monotonic() - killed_s)
+        if rng.random() < 0.7 and not world.finished:
+            new = world.start(width - sum(member.code is None for member in world.members))
+            world.until_ready(new)
+            if new and not world.finished:
+                world.regroup([member for member in world.members if member.code is None] + new)
+    world.until_over()
+    return {"kills": killed, "back_s": back_s, "codes": world.codes(), **read_logs(directory)}
+
+
+def resumes(directory: Path, *, width: int = 3) -> dict[str, object]:
+    """All leave with a checkpoint; others carry on, save and are all killed at once; others carry on from that."""
+    world = World(logged_training, directory, PAUSE_S="0.01", SUBLET_CHECKPOINT_DIR=str(directory / "checkpoints"))
+    starts = []
+    for how in ("leave", "kill", "finish"):
+        new = world.start(width)
+        world.until_ready(new)
+        world.regroup(new)
+        world.until_joined()
+        starts.append(next(said.step for _, said in new[0].heard if isinstance(said, Joined)))
+        if how == "finish":
+            break
+        world.until_step(starts[-1] + 20)
+        if how == "leave":
+            world.regroup([], save=True)
+            world.until(lambda new=new: all(worker.code is not None for worker in new), "all left")
+        else:
+            new[0].say(SaveNow(worker_id=new[0].name))
+            world.until(lambda new=new: any(isinstance(said, Saved) for _, said in new[0].heard), "saved")
+            world.members = []
+            for worker in new:
+                world.kill(worker)
+    world.until_over()
+    saved = [said.step for _, _, said in world.messages if isinstance(said, Saved)]
+    left = [said.step for _, _, said in world.messages if isinstance(said, Left)]
+    sources = [said.source for _, _, said in world.messages if isinstance(said, Joined)]
+    told = {"starts": starts, "saved": saved, "left": left, "sources": sources}
+    return {"codes": world.codes(), **told, **read_logs(directory)}
+
+
+def orphans(directory: Path, *, width: int = 2) -> dict[str, object]:
+    """The agent goes away: its workers must not stay."""
+    world = World(logged_training, directory, PAUSE_S="0.05")
+    world.start(width)
+    world.until_ready(world.workers)
+    world.regroup(world.workers)
+    world.until_step(3)
+    gone_s = time.monotonic()
+    for worker in world.workers:
+        world._selector.unregister(worker.connection)
+        worker.connection.close()
+    world.until(lambda: all(worker.code is not None for worker in world.workers), "exits", watch=False)
+    return {"codes": world.codes(), "took_s": time.monotonic() - gone_s}
+
+
+SCENARIOS = {scenario.__name__: scenario for scenario in (fixed, resizes, kills, resumes, orphans)}
+
+
+def main() -> None:
+    name, directory, *pairs = sys.argv[1:]
+    settings = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+    started_s = time.monotonic()
+    result = SCENARIOS[name](Path(directory), **settings)
+    json.dump({"seconds": time.monotonic() - started_s, **result}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The gradient noise scale, on gradients whose noise is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sublet.train.noise import BatchRange, Noise
+
+
+def test_the_noise_scale_of_a_known_distribution_is_found():
+    rng = np.random.default_rng(0)
+    mean, spread, batch, workers = np.full(100, 0.3), 2.0, 64, 4
+    noise = Noise()
+    for _ in range(400):
+        small = mean + spread / np.sqrt(batch / workers) * rng.standard_normal((workers, 100))
+        noise.add(float((small**2).sum(1).mean()), workers / batch, float((small.mean(0) ** 2).sum()), batch)
+    assert noise.scale == pytest.approx(spread**2 * 100 / (0.3**2 * 100), rel=0.25)
+
+
+def test_nothing_is_concluded_from_little():
+    noise = Noise()
+    noise.add(2.0, 0.5, 1.0, 4)
+    assert noise.scale is None
+
+
+def test_the_batch_grows_towards_the_noise_scale_by_at_most_twice():
+    limits = BatchRange(initial=8, low=8, high=100)
+    assert limits.grown(8, None) == 8
+    assert limits.grown(8, 9.0) == 8  # not worth a change
+    assert limits.grown(8, 12.0) == 12
+    assert limits.grown(8, 1e9) == 16
+    assert limits.grown(80, 1e9) == 100
+    assert limits.grown(80, 10.0) == 80
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 100.0, 1e9])
+def test_the_gain_lies_between_one_and_the_ratio_of_batches(scale):
+    limits = BatchRange(initial=8, low=8, high=1000)
+    gains = [limits.gain(batch, scale) for batch in (8, 16, 64, 512)]
+    assert gains[0] == 1.0
+    assert gains == sorted(gains)
+    assert all(1.0 <= gain <= batch / 8 for gain, batch in zip(gains, (8, 16, 64, 512), strict=True))
