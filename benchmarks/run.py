@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import advise, allocate, decide, liveput, solve
+from benchmarks import advise, allocate, decide, live, liveput, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -46,6 +46,7 @@ def main() -> None:
         "decide": decide.main,
         "liveput": liveput.main,
         "advise": advise.main,
+        "live": live.main,
     }
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()

@@ -8,6 +8,8 @@
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
     |-- Infeasible          what was asked for cannot be had (binding limit, needed, available)
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
+    |-- NoAccess            a cloud does not let us in, or not do that (what, why, how to get it)
+    |-- NoAnswer            a cloud gave no clear answer: it may have been done, or not (what, why)
     |-- NoController        nothing answers where the controller should be
     |-- NoSuchJob           no job, or more than one, is called that
     |-- NotNow              a verb that does not fit the phase of the job (job, phase, verb)
@@ -39,6 +41,8 @@ __all__ = [
     "KernelError",
     "MissingData",
     "MissingExtra",
+    "NoAccess",
+    "NoAnswer",
     "NoController",
     "NoSuchJob",
     "NotNow",
@@ -136,6 +140,26 @@ class RentFailed(SubletError):
     def __init__(self, offer_id: str, why: str, *, wait_s: float = 60.0) -> None:
         self.offer_id, self.why, self.wait_s = offer_id, why, wait_s
         super().__init__(f"no node of {offer_id}: {why}; it is tried again in {wait_s:g} s")
+
+
+class NoAccess(SubletError):
+    """A cloud does not let us in, or lets us in and not do that. Nothing was done."""
+
+    exit_code = 77  # EX_NOPERM
+
+    def __init__(self, what: str, why: str, *, hint: str) -> None:
+        self.what, self.why, self.hint = what, why, hint
+        super().__init__(f"{what} is not allowed: {why}\n  next: {hint}")
+
+
+class NoAnswer(SubletError):
+    """A cloud gave no clear answer: what was asked for may have been done, or not. Asking again does no harm."""
+
+    exit_code = 75
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: no clear answer ({why}); it is asked again")
 
 
 class NoController(SubletError):

@@ -299,3 +299,34 @@ def test_a_stale_plan_is_no_fault(name):
     driver.open = [order for order in driver.open if not isinstance(order, MakePlan)]
     assert MakePlan() in driver.tell(PlanMade(2.0, plan, frozen.seen))
     assert isinstance(plan, Plan)
+
+
+# ---------------------------------------------------------------------- where owners let their jobs run
+
+
+@every_policy
+def test_a_job_runs_only_where_its_owner_lets_it(name):
+    """The kernel refuses any plan that does otherwise, so that all finish says both: nobody strays, nobody starves."""
+    pools = {"s": (), "o": ("bought",), "p": ("lent",)}
+    jobs = [
+        a_job(f"{kind}{at}", submit_s=10.0 * at, gpus=2, max_gpus=4, pools=pools[kind])
+        for at in range(4)
+        for kind in pools
+    ]
+    offers = [an_offer("lent", pool="lent"), an_offer("bought", usd_per_h="3", pool="bought")]
+    limits = {offer.id: Limit(max_nodes=1) for offer in offers}
+    run = simulate(jobs, make(name), Cloud(offers=offers, limits=limits), checked=True)
+    assert run.unfinished == ()
+
+
+@every_policy
+def test_a_job_waits_for_its_pool_while_another_is_free(name):
+    driver = Driver(
+        [an_offer("lent", pool="lent"), an_offer("bought", pool="bought")],
+        limits={"lent": Limit(max_nodes=1), "bought": Limit(max_nodes=0)},
+    )
+    driver.submit(a_job("choosy", gpus=1, pools=("bought",)))
+    driver.submit(a_job("easy", gpus=1))
+    driver.settle(make(name))
+    assert driver.kernel.jobs["choosy"].shape is None
+    assert driver.kernel.jobs["easy"].shape is not None

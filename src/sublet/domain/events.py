@@ -12,7 +12,7 @@ from sublet.domain.budget import Budget
 from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.plan import Plan
-from sublet.domain.quantity import whole
+from sublet.domain.quantity import finite, whole
 
 __all__ = [
     "AvailabilityChanged",
@@ -139,18 +139,38 @@ class NodeNoticed:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The cloud took the node; it is no longer paid for."""
+    """The cloud took the node; it is no longer paid for.
+
+    `billed_from_s` and `billed_to_s` are the cloud's own record of what it charges for, where it tells: the order came
+    before the launch, and the news of the end comes after it. `void` = it never was there, and nothing is paid.
+    """
 
     at_s: float
     node_id: str
+    billed_from_s: float | None = None
+    billed_to_s: float | None = None
+    void: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("billed_from_s", "billed_to_s"):
+            if (billed_s := getattr(self, name)) is not None:
+                finite(name, billed_s)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReleased:
-    """The node that we gave back is gone; it is no longer paid for."""
+    """The node that we gave back is gone; it is no longer paid for. The rest as in NodeLost."""
 
     at_s: float
     node_id: str
+    billed_from_s: float | None = None
+    billed_to_s: float | None = None
+    void: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("billed_from_s", "billed_to_s"):
+            if (billed_s := getattr(self, name)) is not None:
+                finite(name, billed_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Job:
     deadline_s: float | None = None
     model: str = ""
     group: str = ""
+    pools: tuple[str, ...] = ()  # where it may run; () = anywhere
     paused: bool = False  # its owner holds it back: it runs nowhere, and no policy sees it
 
     def __post_init__(self) -> None:
@@ -74,5 +75,11 @@ class Job:
             raise InvalidValue("checkpoint_every_s", self.checkpoint_every_s, "above 0")
         at_least("checkpoint_write_s", self.checkpoint_write_s, 0.0)
         positive("weight", self.weight)
+        for pool in self.pools:
+            named("pools", pool)
         if self.deadline_s is not None:
             at_least("deadline_s", self.deadline_s, 0.0)
+
+    def may_run_in(self, pool: str) -> bool:
+        """Whether its owner lets it run there."""
+        return not self.pools or pool in self.pools

@@ -144,6 +144,8 @@ def _restored(kind: Any, value: Any) -> Any:
         if value is None:
             return None
         return _restored(next(part for part in inner if part is not types.NoneType), value)
+    if origin is tuple:
+        return tuple(_restored(inner[0], item) for item in value)
     if origin is not None and issubclass(origin, Mapping):
         return {key: _restored(inner[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):

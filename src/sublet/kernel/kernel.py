@@ -206,14 +206,14 @@ class Kernel:
             self.supply.exposure.lose(node.offer.id, event.at_s)
         self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
         self.tenancy.lost(node, event)
-        self.supply.taken(node, event.at_s)
+        self.supply.taken(node, event)
         self._changed = self.seen
 
     def _node_released(self, event: news.NodeReleased) -> None:
         node = self._node(event)
         if node.phase is not NodePhase.RELEASING:
             raise UnexpectedEvent(event, "the node was not being given back")
-        if self.supply.released(node, event.at_s):
+        if self.supply.released(node, event):
             self._changed = self.seen
 
     def _rent_refused(self, event: news.RentRefused) -> None:
@@ -321,13 +321,12 @@ class Kernel:
 
     def _apply(self, plan: Plan) -> None:
         tenancy = self.tenancy
+        self._refuse_wrong_pools(plan)
         gaining = []
         for job_id, shape in plan.shapes.items():
             state = self.jobs.get(job_id)
             if state is None or state.shape == shape or state.job.paused:
                 continue  # it ended or was paused meanwhile, or has it already
-            if shape is not None and shape.pool not in self.pools:
-                raise InvalidValue(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(self.pools))
             state = tenancy.promise(state, shape)
             if shape is None or shape.gpus < state.gpus:
                 tenancy.settle(state)  # those that give come before those that get
@@ -335,6 +334,16 @@ class Kernel:
                 gaining.append(state)
         for state in gaining:
             tenancy.stand_in_line(state)
+
+    def _refuse_wrong_pools(self, plan: Plan) -> None:
+        """Before anything is changed."""
+        for job_id, shape in plan.shapes.items():
+            state = self.jobs.get(job_id)
+            if state is None or shape is None:
+                continue
+            if shape.pool not in self.pools or not state.job.may_run_in(shape.pool):
+                allowed = [pool for pool in self.pools if state.job.may_run_in(pool)]
+                raise InvalidValue(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(allowed))
 
     def _refuse_if_over_limits(self) -> None:
         for name, pool in self.pools.items():

@@ -63,21 +63,44 @@ class Ledger:
         meter.open_count += 1
         meter.open_readings += reading
 
-    def close(self, node_id: str, at_s: float) -> Money:
-        """The node is no longer paid for; shorter than the minimum is charged as the minimum, at today's price."""
+    def close(
+        self, node_id: str, at_s: float, *, billed_from_s: float | None = None, billed_to_s: float | None = None
+    ) -> Money:
+        """The node is no longer paid for; shorter than the minimum is charged as the minimum, at the last price.
+
+        Where the cloud says what it charges for, that is what counts, within the time from our order to now.
+        """
         offer_id, start_us, begun = self._open.pop(node_id)
         meter, now_us = self._meters[offer_id], microseconds(at_s)
-        cost = meter.at(now_us) - begun
-        cost += meter.price.micro_usd_per_h * max(0, meter.minimum_us - (now_us - start_us))
+        cost, price, end_us = meter.at(now_us) - begun, meter.price, now_us
+        if billed_from_s is not None or billed_to_s is not None:
+            if billed_from_s is not None:
+                start_us = min(max(start_us, microseconds(billed_from_s)), now_us)
+            if billed_to_s is not None:
+                end_us = min(max(start_us, microseconds(billed_to_s)), now_us)
+            cost, price = self._between(offer_id, start_us, end_us)
+        cost += price.micro_usd_per_h * max(0, meter.minimum_us - (end_us - start_us))
         lease = Lease(
             node_id=node_id,
             offer_id=offer_id,
             start_us=start_us,
-            end_us=now_us,
+            end_us=end_us,
             cost=Money(cost),
-            last_price=meter.price,
+            last_price=price,
         )
         return self._settle(meter, begun, lease)
+
+    def _between(self, offer_id: str, start_us: int, end_us: int) -> tuple[int, Price]:
+        """Grains of one node for a time that is over, and the price at its end. O(changes of the price since)."""
+        grains, until_us, last = 0, end_us, None
+        for since_us, price in reversed(self.prices[offer_id]):
+            if since_us <= end_us and last is None:
+                last = price
+            grains += price.micro_usd_per_h * max(0, until_us - max(since_us, start_us))
+            until_us = min(until_us, since_us)
+            if since_us <= start_us:
+                break
+        return grains, last or self.prices[offer_id][0][1]
 
     def void(self, node_id: str, at_s: float) -> None:
         """The node was never ours: nothing is paid."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
+from sublet.domain.events import NodeLost, NodeReleased
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
@@ -113,20 +114,23 @@ class Supply:
         self.cluster.withdraw(node, NodePhase.NOTICED)
         self.changed = True
 
-    def released(self, node: Node, now_s: float) -> bool:
+    def released(self, node: Node, event: NodeReleased) -> bool:
         """A node that we gave back is gone. True if a sold-out offer has one for us again."""
-        self._gone(node, now_s)
+        self._gone(node, event)
         return node.offer.id in self._sold_out
 
-    def taken(self, node: Node, now_s: float) -> None:
+    def taken(self, node: Node, event: NodeLost) -> None:
         """The cloud took a node: a sold-out offer has one less for us."""
-        self._gone(node, now_s)
+        self._gone(node, event)
         if node.offer.id in self._sold_out:
             self._sold_out[node.offer.id] = max(0, self._sold_out[node.offer.id] - 1)
 
-    def _gone(self, node: Node, now_s: float) -> None:
+    def _gone(self, node: Node, event: NodeLost | NodeReleased) -> None:
         self.cluster.remove(node)
-        self.ledger.close(node.id, now_s)
+        if event.void:
+            self.ledger.void(node.id, event.at_s)
+        else:
+            self.ledger.close(node.id, event.at_s, billed_from_s=event.billed_from_s, billed_to_s=event.billed_to_s)
         self.changed = True
 
     def refused(self, node: Node, now_s: float) -> Action:

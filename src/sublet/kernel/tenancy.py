@@ -157,6 +157,21 @@ class Tenancy:
                 self.settle(state)  # it needs no GPUs of others, who may wait for those that it leaves
             else:
                 self.stand_in_line(state)
+                self._carry_on(state)
+
+    def _carry_on(self, state: JobState) -> None:
+        """Let the survivors of a loss train, where a new node takes longer to come than two pauses take time."""
+        job_id, job, shape = state.job.id, state.job, state.shape
+        if shape is None or state.phase is not Phase.BROKEN:
+            return
+        kept = self._cluster.healthy(self.placement[job_id])
+        gpus = sum(count for _, count in kept)
+        boot_s = min(self._supply.offers[offer_id].boot_s for offer_id in self._supply.pools[shape.pool].offer_ids)
+        if gpus < job.min_gpus or boot_s <= 2.0 * job.restart_s or shape.stages > 1:
+            return
+        spread = tuple(count for _, count in kept)
+        if job.speed.rate(state.gpu, spread, state.done) > 0.0:  # some widths are not for everybody
+            self._order_move(state, replace(shape, gpus=gpus), kept)
 
     # ------------------------------------------------------------------ from promises to orders
 

@@ -24,13 +24,14 @@ class Draft:
         self._reasons: dict[str, str] = {}
 
     def width(self, job: Job) -> int:
-        """What it asked for, cut down to the largest pool; 0 if that is less than it can run on."""
-        gpus = min(job.gpus, max(self.most.values()))
+        """What it asked for, cut down to the largest pool that it may have; 0 if that is less than it can run on."""
+        largest = max((most for name, most in self.most.items() if job.may_run_in(name)), default=0)
+        gpus = min(job.gpus, largest)
         return int(gpus) if gpus >= job.min_gpus else 0
 
-    def pool_with_room(self, gpus: int) -> str | None:
-        """The first pool with this many GPUs to give."""
-        return next((name for name, room in self.room.items() if room >= gpus), None)
+    def pool_with_room(self, job: Job, gpus: int) -> str | None:
+        """The first pool that has this many GPUs to give to this job."""
+        return next((name for name, room in self.room.items() if room >= gpus and job.may_run_in(name)), None)
 
     def give(self, state: JobState, pool: str, gpus: int, why: str = "", *, batch: int | None = None) -> None:
         """The job shall have this; nothing is noted if it has it already."""

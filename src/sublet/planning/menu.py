@@ -144,7 +144,7 @@ class _Facts:
     def __init__(self, job: Job) -> None:
         self.job = job
         pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s)
-        self.key = (job.speed, job.min_gpus, job.max_gpus, pauses)
+        self.key = (job.speed, job.min_gpus, job.max_gpus, job.pools, pauses)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -159,7 +159,7 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
     starts = [0.0, *job.speed.ends[:-1]]
     shapes, site_of, gpus_of, spare_of, rates, start = [], [], [], [], [], []
     for index, site in enumerate(sites):
-        widths = useful_widths(job, site.gpus_per_node, site.most_gpus)
+        widths = useful_widths(job, site.gpus_per_node, site.most_gpus) if job.may_run_in(site.pool) else []
         spreads = [packed(gpus, site.gpus_per_node) for gpus in widths]
         kept_C = [1.0] * len(widths)
         if site.reclaims != NO_RECLAIMS:

@@ -57,6 +57,8 @@ class Runnable:
 def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
     """The useful widths of a job at which its speed is above 0, the narrowest first; its present one among them."""
     job = state.job
+    if not job.may_run_in(pool.name):
+        return []
     widths = useful_widths(job, pool.gpus_per_node, most)
     shape = state.shape
     if shape is not None and shape.pool == pool.name and job.min_gpus <= shape.gpus <= min(job.max_gpus, most):
@@ -67,7 +69,7 @@ def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runn
 
 def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
     """Whether there is a width at which its speed is above 0; it stops at the first."""
-    widths = useful_widths(state.job, pool.gpus_per_node, most)
+    widths = useful_widths(state.job, pool.gpus_per_node, most) if state.job.may_run_in(pool.name) else []
     return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
 
 

@@ -89,6 +89,7 @@ def _costs(
     rates = {
         Shape(name, gpus): rate(state, pool, gpus, now_s)
         for name, pool in pools.items()
+        if job.may_run_in(name)
         for gpus in sia_widths(job, pool.gpus_per_node, min(limit, capacity[name]))
     }
     rates = {shape: speed for shape, speed in rates.items() if speed > 0.0}

@@ -69,7 +69,9 @@ def jobs_by_pool(
             taken[state.shape.pool] += state.job.min_gpus
     for state in waiting:
         need = state.job.min_gpus
-        open_pools = [name for name in most if taken[name] + need <= most[name]]
+        open_pools = [name for name in most if taken[name] + need <= most[name] and state.job.may_run_in(name)]
+        if not open_pools and state.job.pools:
+            continue  # those behind it may run where it may not
         if not open_pools:
             break
         name = max(open_pools, key=lambda pool: most[pool] / (len(groups[pool]) + 1))

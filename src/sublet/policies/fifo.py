@@ -22,8 +22,10 @@ class Fifo:
             self._send_back_the_last(draft)
         for state in snapshot.waiting.by(arrival):
             gpus = draft.width(state.job)
-            pool = draft.pool_with_room(gpus)
+            pool = draft.pool_with_room(state.job, gpus)
             if pool is None or gpus == 0:
+                if state.job.pools:
+                    continue  # those behind it may run where it may not
                 break
             draft.give(state, pool, gpus)
         return draft.plan()

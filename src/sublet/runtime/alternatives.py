@@ -26,6 +26,8 @@ def alternatives_of(
     left = job.work - state.done_at(snapshot.now_s)
     rows: list[AlternativeView] = []
     for pool in snapshot.pools.values():
+        if not job.may_run_in(pool.name):
+            continue
         offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
         cheapest = min(offers, key=lambda offer: offer.price)
         rent = cheapest.price.usd_per_h / pool.gpus_per_node

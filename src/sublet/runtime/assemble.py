@@ -38,6 +38,10 @@ STRIKE_PARTS = 3
 
 def controller_from(settings: Settings) -> FrontDesk:
     """A controller that has not started yet."""
+    if "ray" in (settings.provider, settings.engine):
+        return _on_ray(settings)
+    if settings.provider == "aws" and settings.engine == "local":
+        return _on_aws(settings)
     if settings.provider != "local" or settings.engine != "local":
         raise InvalidValue("provider", settings.provider, "local")
     state_dir = Path(settings.state_dir)
@@ -68,6 +72,55 @@ def controller_from(settings: Settings) -> FrontDesk:
         clock=clock,
         budget=budget_from(settings),
         limits={offer.id: Limit(max_nodes=most) for offer in offers},
+    )
+    return FrontDesk(controller, settings, warm=provider.warm)
+
+
+def _on_ray(settings: Settings) -> FrontDesk:
+    """The same controller over the nodes of a Ray cluster."""
+    from sublet.runtime.providers.ray_world import ray_world
+
+    if settings.provider != settings.engine:
+        raise InvalidValue("engine", settings.engine, "ray where the provider is ray, and only there")
+    state_dir = Path(settings.state_dir)
+    _refuse_an_unwritable(state_dir)
+    store = Store(state_dir / "log.sqlite")
+    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    wind_down_s = (WIND_DOWN_WALL_S + settings.lease_s / 3) * settings.speedup
+    world = ray_world(state_dir, clock, lease_s=settings.lease_s, wind_down_s=wind_down_s)
+    policy = cast(type, plugins.load("sublet.policies", settings.policy))()
+    controller = Controller(
+        state_dir=state_dir,
+        store=store,
+        provider=world.provider,
+        engine=world.engine,
+        policy=cast(Policy, policy),
+        clock=clock,
+        budget=budget_from(settings),
+        limits={offer_id: Limit(max_nodes=settings.most_nodes or most) for offer_id, most in world.most.items()},
+    )
+    return FrontDesk(controller, settings, warm=world.provider.warm)
+
+
+def _on_aws(settings: Settings) -> FrontDesk:
+    """The same controller over EC2 instances; agents come to a port on loopback, through a tunnel of the user's."""
+    from sublet.runtime.providers.aws import aws_provider, server_id_from
+
+    state_dir = Path(settings.state_dir)
+    _refuse_an_unwritable(state_dir)
+    store = Store(state_dir / "log.sqlite")
+    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    provider, config = aws_provider(state_dir, clock, server_id_from(store))
+    most = settings.most_nodes
+    controller = Controller(
+        state_dir=state_dir,
+        store=store,
+        provider=provider,
+        engine=LocalEngine(f"tcp:127.0.0.1:{config.agents_port}", lease_s=config.lease_s),
+        policy=cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))()),
+        clock=clock,
+        budget=budget_from(settings),
+        limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
     )
     return FrontDesk(controller, settings)
 

@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sublet.domain.actions import Action
+from sublet.domain.events import Event, JobChanged, JobSubmitted, NodeLost, PriceChanged, ProgressReported
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.shape import Placement
@@ -45,30 +47,75 @@ class Account:
 
 
 @dataclass(slots=True)
+class _Held:
+    """What a job held since it was last looked at."""
+
+    since_us: int
+    placement: Placement
+    leaving: Placement
+    gpus: Counter[str]  # by offer
+    trained: bool  # when it was looked at
+
+
+@dataclass(slots=True)
 class Bill:
-    """Watches the kernel: `settle` before every event that changes who holds what, and when a job begins to train."""
+    """Stands before the kernel: every event goes through `handle`, which books for those whose holdings change.
+
+    Whoever changes whether a job trains books it first (`settle_job`); `settle` books everybody, for whoever looks.
+    """
 
     kernel: Kernel
     trains: Callable[[str], bool]  # is this job making steps?
+    replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     _at_us: int = 0
     _spent: int = 0  # grains of the ledger at the last `settle`
-    _held: dict[str, tuple[Placement, Placement, Counter[str]]] = field(default_factory=dict)  # job -> GPUs by offer
+    _held: dict[str, _Held] = field(default_factory=dict)
     _list_price: dict[str, int] = field(default_factory=dict)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Let the kernel hear it."""
+        if isinstance(event, PriceChanged):
+            self.settle(event.at_s)
+        jobs = self._whose(event)
+        try:
+            return self.kernel.handle(event)
+        finally:
+            jobs.update(job_id for order in self.kernel.orders if (job_id := getattr(order, "job_id", "")))
+            for job_id in jobs:
+                self.settle_job(job_id, event.at_s)
 
     def settle(self, now_s: float) -> None:
         """Book everything up to now. The cost is in the jobs that hold something, not in the nodes."""
-        kernel, now_us = self.kernel, microseconds(now_s)
-        passed_us, self._at_us = now_us - self._at_us, max(now_us, self._at_us)
-        if passed_us > 0:
-            tenancy = kernel.tenancy
-            for job_id in tenancy.placement.keys() | tenancy.leaving.keys():
-                self._book(job_id, passed_us)
-        self._spent = kernel.ledger.spent(self._at_us / 1e6).grains
+        tenancy = self.kernel.tenancy
+        for job_id in self._held.keys() | tenancy.placement.keys() | tenancy.leaving.keys():
+            self.settle_job(job_id, now_s)
+        self._at_us = max(self._at_us, microseconds(now_s))
+        self._spent = self.kernel.ledger.spent(self._at_us / 1e6).grains
 
-    def _book(self, job_id: str, passed_us: int) -> None:
-        kernel, account, trains = self.kernel, self.jobs[job_id], self.trains(job_id)
-        for offer_id, gpus in self._gpus_by_offer(job_id).items():
+    def settle_job(self, job_id: str, now_s: float, *, trained: bool | None = None) -> None:
+        """Book what it held until now, and look what it holds from now on."""
+        now_us = self._at_us = max(microseconds(now_s), self._at_us)
+        tenancy, held = self.kernel.tenancy, self._held.get(job_id)
+        if held is not None and now_us > held.since_us:
+            if trained is None:
+                trained = held.trained if self.replaying else self.trains(job_id)
+            self._book(job_id, held, now_us - held.since_us, trains=trained)
+            held.since_us = now_us
+        placement, leaving = tenancy.placement.get(job_id, ()), tenancy.leaving.get(job_id, ())
+        if not placement and not leaving:
+            self._held.pop(job_id, None)
+            return
+        if held is None or held.placement is not placement or held.leaving is not leaving:
+            gpus = Counter[str]()
+            for node_id, count in (*placement, *leaving):
+                gpus[self.kernel.cluster.nodes[node_id].offer.id] += count
+            held = self._held[job_id] = _Held(now_us, placement, leaving, gpus, trained=False)
+        held.trained = self.trains(job_id)
+
+    def _book(self, job_id: str, held: _Held, passed_us: int, *, trains: bool) -> None:
+        kernel, account = self.kernel, self.jobs[job_id]
+        for offer_id, gpus in held.gpus.items():
             offer = kernel.supply.offers[offer_id]
             share = kernel.ledger.price(offer_id).micro_usd_per_h * passed_us * gpus // offer.gpus_per_node
             if trains:
@@ -78,17 +125,14 @@ class Bill:
             else:
                 account.restart += share
 
-    def _gpus_by_offer(self, job_id: str) -> Counter[str]:
-        """What a job holds or is leaving; counted anew when it has moved."""
-        tenancy, nodes = self.kernel.tenancy, self.kernel.cluster.nodes
-        placement, leaving = tenancy.placement.get(job_id, ()), tenancy.leaving.get(job_id, ())
-        known = self._held.get(job_id)
-        if known is None or known[0] is not placement or known[1] is not leaving:
-            gpus = Counter[str]()
-            for node_id, count in (*placement, *leaving):
-                gpus[nodes[node_id].offer.id] += count
-            known = self._held[job_id] = (placement, leaving, gpus)
-        return known[2]
+    def _whose(self, event: Event) -> set[str]:
+        """Jobs whose holdings an event may change by itself; those that orders follow for come on top."""
+        if isinstance(event, NodeLost) and (node := self.kernel.cluster.nodes.get(event.node_id)) is not None:
+            return set(node.jobs)
+        if isinstance(event, JobSubmitted | JobChanged | ProgressReported):
+            return set()
+        job_id = getattr(event, "job_id", "")
+        return {job_id} if job_id else set()
 
     @property
     def settled_s(self) -> float:

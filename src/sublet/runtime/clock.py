@@ -26,6 +26,10 @@ class Clock:
         self._monotonic = monotonic
         self._wall_began_s = monotonic()
 
+    def begin(self) -> None:
+        """Start anew, before anything has happened: what it took to get ready is not part of the story."""
+        self._wall_began_s = self._monotonic()
+
     def now_s(self) -> float:
         """Cloud seconds."""
         return self._began_s + (self._monotonic() - self._wall_began_s) * self.speedup

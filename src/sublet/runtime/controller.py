@@ -191,6 +191,19 @@ class Controller:
         self.submitted.add(record.id)
         self.tell(news.JobSubmitted(max(record.submitted_s, self.kernel.now_s), self._job(record)))
 
+    def revive(self, record: JobRecord) -> None:
+        """One that failed is tried once more, from where it was, with all its retries."""
+        if record.id in self.kernel.jobs or record.group.workers:
+            return  # it runs, or is on its way out
+        old = record.group
+        record.group = self.workforce.new_record(record.id, record.spec, record.submitted_s).group
+        record.group.round, record.group.step = old.round, old.step  # no later round may be mistaken for an earlier one
+        record.group.done, record.group.work = old.done, old.work
+        record.outcome, record.ended_s, record.error, record.exit_code = "", None, "", None
+        self.keep(record)
+        self.save_facts(record)
+        self.submit(record)
+
     def cancel(self, record: JobRecord) -> None:
         """It is not wanted any more."""
         if record.id in self.kernel.jobs:
@@ -202,16 +215,19 @@ class Controller:
         """Other widths, paused or not: the kernel hears of it."""
         for name, value in facts.items():
             setattr(record, name, value)
+        record.group.spec = record.spec
         with self.store.together():
             self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)
         self.relearn(record)
+        self.carry_on()
 
     def relearn(self, record: JobRecord) -> None:
         """Tell the kernel what is known of the job now."""
         if record.id in self.kernel.jobs:
             record.told = dict(record.rates)
-            self.tell(news.JobChanged(self.now_s(), self._job(record)))
+            self.queue(news.JobChanged(self.now_s(), self._job(record)))
+            self.soon()
 
     def _job(self, record: JobRecord) -> Any:
         return kernel_job(record, self.clock.speedup)
@@ -269,10 +285,8 @@ class Controller:
             return []
         if event.at_s < (earliest_s := max(self.kernel.now_s, self.bill.settled_s)):
             event = replace(event, at_s=earliest_s)
-        if not isinstance(event, news.ProgressReported):
-            self.bill.settle(event.at_s)
         try:
-            actions = self.kernel.handle(event)
+            actions = self.bill.handle(event)
         except SubletError as error:
             # A plan that asks for too much, or news that cannot be: people are told, and another plan is asked for.
             # What was ordered before the refusal stands: the kernel counts on it.
@@ -383,6 +397,11 @@ class Controller:
         self.reasons |= plan.reasons
         self.tell(news.PlanMade(self.now_s(), plan, snapshot.seen))
 
+    def resume_timer(self, action: order.SetTimer) -> None:
+        """One that an earlier controller set, unless this one has set it anew already."""
+        if action.timer not in self._timers:
+            self._set_timer(action)
+
     def _set_timer(self, action: order.SetTimer) -> None:
         if (old := self._timers.pop(action.timer, None)) is not None:
             old.cancel()
@@ -402,7 +421,7 @@ class Controller:
         """The provider tells."""
         wall_s = time.monotonic()
         if isinstance(event, news.NodeNoticed):
-            self.workforce.noticed_wall[event.node_id] = wall_s
+            self.workforce.node_noticed(event.node_id, wall_s)
             self.doomed_s[event.node_id] = event.lost_s
             self.engine.send(event.node_id, wire.Warn(in_s=self.clock.wall_s(max(0.0, event.lost_s - event.at_s))))
         elif isinstance(event, news.NodeLost):
@@ -440,8 +459,11 @@ class Controller:
             if record.id not in self.kernel.jobs and not record.group.workers:
                 del self.live[record.id]
                 continue
+            trained = record.group.training
             record.group.tick(wall_s)
             self.workforce.heal(record)
+            if record.group.training != trained:
+                self.bill.settle_job(record.id, self.now_s(), trained=trained)
             self.workforce.watch_purse(record)
             self.workforce.touch(record)
         self._end_what_must_be_gone()
@@ -451,8 +473,9 @@ class Controller:
         """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
         if self.kernel.supply.budget.purse is None or not self.kernel.supply.giving_up:
             return
-        latest_us = (self.now_s() + LAST_S * self.clock.speedup) * 1e6
         for node in list(self.kernel.cluster.nodes.values()):
+            ahead_s = min(LAST_S * self.clock.speedup, node.offer.wind_down_s / 4)
+            latest_us = (self.now_s() + ahead_s) * 1e6
             if node.gone_by_us is not None and node.gone_by_us < latest_us and node.phase is not NodePhase.RELEASING:
                 self.note(Line(kind="Budget", node_id=node.id, text="is ended now: nothing is left to pay for it"))
                 self.spawn(self.release_lost(node.id), f"end {node.id}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
@@ -19,7 +20,7 @@ from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import Account
 from sublet.runtime.controller import Controller
 from sublet.runtime.outlook import Outlook, outlook
-from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.record import JobRecord, kernel_job, pools_for
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import BEYOND_USD, Line
@@ -55,14 +56,26 @@ class Submitted(TypedDict):
 class FrontDesk:
     """`sublet.api.desk.Desk`, for a controller."""
 
-    def __init__(self, controller: Controller, settings: Settings) -> None:
-        self._controller, self._settings = controller, settings
+    def __init__(
+        self, controller: Controller, settings: Settings, *, warm: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._controller, self._settings, self._warm = controller, settings, warm
         self._began = time.monotonic()
+        self._started = asyncio.Event()
 
     async def run(self) -> None:
         """Until `shutdown` was asked for and is done."""
+        if self._warm is not None and self._controller.store.last_s() == 0.0:
+            await self._warm()
+            self._controller.clock.begin()
         await self._controller.start()
+        self._began = time.monotonic()
+        self._started.set()
         await self._controller.wait()
+
+    async def started(self) -> None:
+        """Returns when jobs can be brought."""
+        await self._started.wait()
 
     def record(self, job_id: str) -> JobRecord:
         """What the controller knows of a job, for whoever runs in its process."""
@@ -72,6 +85,7 @@ class FrontDesk:
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns."""
+        await self.started()
         c = self._controller
         if key and (known := c.store.job_by_key(key)) is not None:
             return {"job_id": known[0], "name": c.records[known[0]].spec.name}
@@ -83,15 +97,11 @@ class FrontDesk:
         return {"job_id": record.id, "name": spec.name}
 
     def _refuse_the_impossible(self, spec: JobSpec) -> None:
-        kinds = {offer.gpu for offer in self._controller.provider.offers}
-        wanted = set(spec.accelerators)
-        if wanted and not wanted & kinds:
-            raise InvalidValue(
-                "resources.accelerators", ", ".join(sorted(wanted)), "one of " + ", ".join(sorted(kinds))
-            )
+        pools_for(spec, self._controller.provider.offers)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
         """End it."""
+        await self.started()
         del now  # what it had saved stays either way
         record = self._record(job_id)
         self._controller.cancel(record)
@@ -99,19 +109,27 @@ class FrontDesk:
 
     async def pause(self, job_id: str) -> views.JobView:
         """Save it and take its workers away."""
+        await self.started()
         record = self._live(job_id, "pause")
         if not record.paused:
             self._controller.note(Line(kind="Paused", job_id=job_id, text="held back by its owner"))
             self._controller.change(record, paused="user")
         return self._view(record)
 
-    async def resume(self, job_id: str) -> views.JobView:
-        """Let it go on."""
-        record = self._live(job_id, "resume")
-        if record.paused == "budget" and record.spec.purse_usd is not None:
+    async def resume(self, job_id: str, *, purse_usd: float | None = None) -> views.JobView:
+        """Let it go on; with `purse_usd` it may spend so much in all from now on."""
+        await self.started()
+        record = self._record(job_id)
+        if purse_usd is not None:
+            self._controller.change(record, spec=replace(record.spec, purse_usd=purse_usd))
+        if record.spec.purse_usd is not None and record.paused == "budget":
             spent = self._controller.bill.jobs[job_id].total.usd
             if spent >= 0.99 * record.spec.purse_usd:  # as good as all
                 raise OutOfBudget(job_id, spent_usd=spent, limit_usd=record.spec.purse_usd)
+        if record.outcome == "failed":
+            self._controller.note(Line(kind="Resumed", job_id=job_id, text="is tried again"))
+            self._controller.revive(record)
+        record = self._live(job_id, "resume")
         if record.paused:
             self._controller.note(Line(kind="Resumed", job_id=job_id, text="may go on"))
             self._controller.change(record, paused="")
@@ -119,10 +137,10 @@ class FrontDesk:
 
     async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
         """Other widths."""
+        await self.started()
         record = self._live(job_id, "scale")
         sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
         spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
-        record.group.spec = spec
         self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{low} to {high} workers from now on"))
         self._controller.change(record, spec=spec)
         return self._view(record)
@@ -287,6 +305,7 @@ class FrontDesk:
         purse_usd: float | None = None,
     ) -> views.BudgetView:
         """Change what is given."""
+        await self.started()
         c = self._controller
         old = c.kernel.supply.budget
         budget = Budget(
@@ -314,7 +333,7 @@ class FrontDesk:
         c = self._controller
         ago = None if c.gauges.reconciled_at is None else time.time() - c.gauges.reconciled_at
         young = time.monotonic() - self._began < FRESH_S
-        ready = young or (ago is not None and ago < FRESH_S)
+        ready = self._started.is_set() and (young or (ago is not None and ago < FRESH_S))
         return {
             "ready": ready and not c.stopping,
             "why": "" if ready else "it has not compared itself with its provider lately",

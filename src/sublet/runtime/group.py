@@ -125,6 +125,7 @@ class Group:
         self._unformed = 0  # rounds in a row that did not form
         self._suspect: _Ended | None = None  # the first that failed, until we know why
         self._quit: _Ended | None = None  # the first that ended well, while others go on
+        self._well = Counter[int]()  # by round: workers of a script without the SDK that are through already
         self._adopting = False  # this controller has just come, and not all agents have yet
         self._adopted = False  # it trained before this controller was there, and has not been heard since
         self._ends: list[wire.WorkerDown] = []  # of workers that ended before this controller was there
@@ -140,6 +141,7 @@ class Group:
         self.generation, self._placement, self._batch = generation, placement, batch
         self._nodes |= {node_id for node_id, _ in placement}
         self._next_round()
+        self._suspect = self._quit = None
         if self._state is _State.ENDING and self.workers:  # it needs nothing any more
             self._answer_move()
             return
@@ -157,6 +159,7 @@ class Group:
         tail = self._state is _State.ENDING  # all is saved, and nobody listens to Leave any more
         self.generation, self._resumable = generation, resumable
         self._next_round()
+        self._suspect = self._quit = None
         self._enter(_State.STOPPING, wall_s)
         if resumable and self.spec.sdk and not tail and self._in(WorkerPhase.MEMBER):
             for worker in self._in(WorkerPhase.LAUNCHED, WorkerPhase.READY):
@@ -252,6 +255,8 @@ class Group:
             return
         worker = self.workers.get(message.worker_id)
         if worker is None:
+            if self._adopting and isinstance(message, wire.Finished):  # its last word came before its end
+                self.step, self.done = message.step, message.done
             return  # of a round long past
         match message:
             case wire.Ready():
@@ -423,7 +428,8 @@ class Group:
         if self._state is not _State.GATHERING or self._in(WorkerPhase.LAUNCHED):
             return
         staying, leaving = split(self._in(WorkerPhase.READY, WorkerPhase.MEMBER), self._placement)
-        if len(staying) < sum(gpus for _, gpus in self._placement) or not staying:
+        here = len(staying) + self._well[self.round]
+        if here < sum(gpus for _, gpus in self._placement) or not staying:
             return
         anew = not any(worker.phase is WorkerPhase.MEMBER for worker in staying)
         if (anew or not self.spec.sdk) and self._in(WorkerPhase.LEAVING):
@@ -511,13 +517,17 @@ class Group:
         if worker.phase is WorkerPhase.LEAVING:
             self._proceed(wall_s)
             return
-        self.broken = self.broken or (worker.phase is WorkerPhase.MEMBER and self._state is not _State.ENDING)
+        through = self._state is _State.ENDING or (code == 0 and not self.spec.sdk)
+        self.broken = self.broken or (worker.phase is WorkerPhase.MEMBER and not through)
         if self._state is _State.IDLE:
             return  # the kernel's next order finds it missing
         why = error if code > 0 and error else _how_it_ended(worker.id, code)
         ended = _Ended(fault=Fault.USER if code == 0 else fault_of(code), why=why, code=code, at_s=wall_s)
         if code == 0:
             self._quit = self._quit or ended
+            if not self.spec.sdk:
+                self._well[self.round] += 1
+                self._form_if_ready(wall_s)
         elif ended.fault is Fault.USER:
             self._suspect = self._suspect or ended
         elif self._state is _State.ENDING:
@@ -576,6 +586,7 @@ class Group:
 
     def _over(self, outcome: Outcome, wall_s: float, *, why: str = "", exit_code: int | None = None) -> None:
         self._enter(_State.OVER, wall_s)
+        self._suspect = self._quit = None
         self._end_all(5.0 if outcome is Outcome.FINISHED else 0.0, wall_s)
         self.news.append(GroupNews(outcome=outcome, generation=self.generation, why=why, exit_code=exit_code))
 

@@ -41,5 +41,6 @@ def outlook(
 
 
 def _quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Quantiles:
-    p10, p50, p90 = np.quantile(values, [0.1, 0.5, 0.9])
-    return {"p10": float(p10), "p50": float(p50), "p90": float(p90)}
+    values.sort()
+    p10, p50, p90 = (float(values[round(share * (len(values) - 1))]) for share in (0.1, 0.5, 0.9))
+    return {"p10": p10, "p50": p50, "p90": p90}

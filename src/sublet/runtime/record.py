@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.domain.job import Job
+from sublet.domain.offer import Offer
+from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.runtime.group import Group
 from sublet.runtime.spec import JobSpec
 from sublet.wire.messages import Stepped
 
-__all__ = ["JobRecord", "kernel_job"]
+__all__ = ["JobRecord", "kernel_job", "pools_for"]
 
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
@@ -27,6 +30,7 @@ class JobRecord:
     spec: JobSpec
     group: Group
     submitted_s: float
+    pools: tuple[str, ...] = ()  # where its owner lets it run; () = anywhere
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
@@ -103,6 +107,20 @@ class JobRecord:
             setattr(self, name, value)
 
 
+def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
+    """The pools of the markets and GPU kinds that will do; () where all do. InvalidValue where none does."""
+    offers = list(offers)
+    kinds = [offer for offer in offers if not spec.accelerators or offer.gpu in spec.accelerators]
+    if not kinds:
+        known = ", ".join(sorted({offer.gpu for offer in offers}))
+        raise InvalidValue("resources.accelerators", ", ".join(spec.accelerators), f"one of {known}")
+    fits = [offer for offer in kinds if spec.market in ("auto", offer.market)]
+    if not fits:
+        known = ", ".join(sorted({offer.market.value for offer in kinds}))
+        raise InvalidValue("resources.spot", spec.market, f"a market that there is: {known}")
+    return () if len(fits) == len(offers) else tuple(dict.fromkeys(offer.pool for offer in fits))
+
+
 def kernel_job(record: JobRecord, speedup: float) -> Job:
     """The job as the kernel and the policies know it.
 
@@ -131,5 +149,6 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         weight=spec.weight,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         model=spec.name,
+        pools=record.pools,
         paused=bool(record.paused),
     )

@@ -63,7 +63,7 @@ async def recover(controller: Controller) -> None:
     _finish_moves(controller)
     _submit_again(controller)
     for action in timers.values():
-        controller.carry_out(action)
+        controller.resume_timer(action)
     if controller.store.get("budget") != repr(budget):  # the user started it with another one than before
         controller.tell(news.BudgetChanged(controller.now_s(), budget))
         controller.store.put("budget", repr(budget))
@@ -92,21 +92,21 @@ def _load_jobs(controller: Controller) -> None:
 def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
     """Feed the log to the kernel; its orders were carried out, or are looked at below. The timers that still run."""
     timers: dict[str, order.SetTimer] = {}
-    controller.replaying = True
+    controller.replaying = controller.bill.replaying = True
     for line in controller.store.lines():
         event = _with_speed(controller, event_from_json(json.loads(line)["event"]))
-        if not isinstance(event, news.ProgressReported):
-            controller.bill.settle(event.at_s)
         try:
-            actions: list[Action] = controller.kernel.handle(event)
+            actions: list[Action] = controller.bill.handle(event)
         except SubletError:  # it was refused then, too
             actions = controller.kernel.orders
         _note_outcome(controller, event)
         if isinstance(event, news.TimerFired):
-            timers.pop(event.timer, None)
+            set_to = timers.get(event.timer)
+            if set_to is not None and set_to.at_s <= event.at_s:  # else it was set anew, and runs still
+                del timers[event.timer]
         timers |= {action.timer: action for action in actions if isinstance(action, order.SetTimer)}
     controller.bill.settle(controller.kernel.now_s)
-    controller.replaying = False
+    controller.replaying = controller.bill.replaying = False
     for record in controller.records.values():
         account = controller.bill.jobs[record.id]
         account.move("redone", record.grains_redone)
@@ -150,8 +150,8 @@ async def _compare_nodes(controller: Controller) -> None:
             controller.carry_out(order.RentNode(node.id, node.offer.id))
         elif node.phase is NodePhase.RELEASING:
             controller.carry_out(order.ReleaseNode(node.id))
-        elif node.id not in listed:
-            controller.hear_market(news.NodeLost(controller.now_s(), node.id))
+        elif node.id not in listed:  # the provider may know since when
+            controller.spawn(controller.release_lost(node.id), f"lost {node.id}")
 
 
 async def _agents_back(controller: Controller) -> None:

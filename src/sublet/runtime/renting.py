@@ -18,6 +18,7 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import NodePhase
+from sublet.runtime.providers.provider import Billed
 from sublet.runtime.telling import Line
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Renting:
 
     def __init__(self, hub: Controller) -> None:
         self._hub = hub
-        self._releasing: set[str] = set()
+        self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self.rented_wall: dict[str, float] = {}  # nodes whose agent has not come yet
 
@@ -83,36 +84,46 @@ class Renting:
                     return  # nobody waits for it any more
                 await asyncio.sleep(wait_s)
                 wait_s *= 2
-        await self._give_back(node_id)  # it may exist: only its end is certain
-        self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, "the provider gave no clear answer"))
+        billed = await self._give_back(node_id)  # it may exist: only its end is certain
+        if billed is not None and not billed.nothing:  # it did, and was paid for
+            self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id, billed.from_s, billed.to_s))
+        else:
+            self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, "the provider gave no clear answer"))
 
     async def release(self, node_id: str) -> None:
         """Give a node back; the kernel hears when it is gone."""
-        if node_id in self._releasing:
+        if (under_way := self._releasing.get(node_id)) is not None:
+            await under_way.wait()
             return
-        self._releasing.add(node_id)
+        done = self._releasing[node_id] = asyncio.Event()
         try:
-            if (answered := self._asked.get(node_id)) is not None:
-                await answered.wait()  # or the node would come after it was given back
-            await self._give_back(node_id)
+            await self._release(node_id)
         finally:
-            self._releasing.discard(node_id)
+            del self._releasing[node_id]
+            done.set()
+
+    async def _release(self, node_id: str) -> None:
+        if (answered := self._asked.get(node_id)) is not None:
+            await answered.wait()  # or the node would come after it was given back
+        billed = await self._give_back(node_id)
         self.rented_wall.pop(node_id, None)
         self._hub.workforce.node_released(node_id, time.monotonic())
         node = self._hub.kernel.cluster.nodes.get(node_id)
+        billed = billed or Billed()  # a provider without a record of its own
+        facts = (billed.from_s, billed.to_s, billed.nothing)
         if node is not None and node.phase is not NodePhase.RELEASING:
-            self._hub.tell(news.NodeLost(self._hub.now_s(), node_id))
+            self._hub.tell(news.NodeLost(self._hub.now_s(), node_id, *facts))
         else:
-            self._hub.tell(news.NodeReleased(self._hub.now_s(), node_id))
+            self._hub.tell(news.NodeReleased(self._hub.now_s(), node_id, *facts))
 
-    async def _give_back(self, node_id: str) -> None:
+    async def _give_back(self, node_id: str) -> Billed | None:
         """Until the provider confirms it: a node that may exist is never forgotten."""
         wait_s = 0.2
         while True:
             try:
-                await self._hub.provider.release(node_id)
+                billed = await self._hub.provider.release(node_id)
                 self._hub.gauges.count_call("release", "ok")
-                return
+                return billed
             except Exception as error:  # noqa: BLE001 - as in _rent
                 self._hub.gauges.count_call("release", "error")
                 self._hub.note(Line(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
@@ -130,15 +141,15 @@ class Renting:
             except Exception as error:  # noqa: BLE001 - the next sweep may do better
                 log.warning("the provider cannot be listed: %s", error)
                 continue
-            for node_id in listed.keys() - self._hub.kernel.cluster.nodes.keys() - self._releasing:
+            for node_id in listed.keys() - self._hub.kernel.cluster.nodes.keys() - self._releasing.keys():
                 self._hub.gauges.orphans += 1
                 self._hub.note(Line(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended"))
                 self._hub.spawn(self.release(node_id), f"sweep {node_id}")
             for node_id, node in list(self._hub.kernel.cluster.nodes.items()):
                 absent = node_id not in listed and node.phase in (NodePhase.READY, NodePhase.NOTICED)
                 missed[node_id] = missed[node_id] + 1 if absent else 0
-                if missed[node_id] >= ABSENCES:
-                    self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id))
+                if missed[node_id] == ABSENCES:  # the provider may know more; and if it is there all the same, it goes
+                    self._hub.spawn(self._hub.release_lost(node_id), f"lost {node_id}")
                 rented = self.rented_wall.get(node_id)
                 boot_s = self._hub.clock.wall_s(node.offer.boot_s)
                 if rented is not None and began - rented > AGENT_COMES_S + boot_s:

@@ -58,6 +58,7 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._prepare()
+            self._look_for_damage()
         except sqlite3.DatabaseError as error:
             hint = "nothing was changed; move the file away to begin anew, after 'sublet gc' has found what is rented"
             raise BadInput(path, f"cannot be used as a store ({error})", hint=hint) from error
@@ -71,6 +72,12 @@ class Store:
         if version != str(SCHEMA_VERSION):
             raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
 
+    def _look_for_damage(self) -> None:
+        """Better now than in the middle of a replay."""
+        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """All or nothing; may be nested."""
@@ -80,7 +87,7 @@ class Store:
                 self._db.execute("BEGIN IMMEDIATE")
             yield
         except BaseException:
-            if self._depth == 1:
+            if self._depth == 1 and self._db.in_transaction:  # where it is not, nothing was begun
                 self._db.execute("ROLLBACK")
             raise
         else:

@@ -16,7 +16,7 @@ from sublet.domain.plan import Phase
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.group import Group, GroupNews, Outcome
-from sublet.runtime.record import JobRecord
+from sublet.runtime.record import JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line
 from sublet.wire import messages as wire
@@ -46,6 +46,13 @@ class Workforce:
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
+    def node_noticed(self, node_id: str, wall_s: float) -> None:
+        """A node will be taken."""
+        self.noticed_wall[node_id] = wall_s
+        node = self._hub.kernel.cluster.nodes.get(node_id)
+        for job_id in node.jobs if node is not None else ():
+            self._hub.records[job_id].noticed += 1
+
     def node_lost(self, node_id: str, wall_s: float) -> None:
         """A node is gone with all on it."""
         noticed = self.noticed_wall.pop(node_id, None) is not None
@@ -55,12 +62,9 @@ class Workforce:
             record = self._hub.records[job_id]
             self.touch(record)
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
-                self._hub.bill.settle(self._hub.now_s())
-                record.noticed += noticed
+                self._hub.bill.settle_job(record.id, self._hub.now_s())
                 record.unnoticed += not noticed
                 self.lost_wall[record.id] = wall_s
-            elif noticed and any(n == node_id for n, _ in self._hub.kernel.tenancy.leaving.get(record.id, ())):
-                record.noticed += 1
             record.group.node_lost(node_id, wall_s)
 
     def node_released(self, node_id: str, wall_s: float) -> None:
@@ -80,11 +84,25 @@ class Workforce:
         match message:
             case wire.Hello():
                 self._agent_came(node_id, message, wall_s)
+            case wire.Noticed():
+                self._noticed(node_id, message)
             case wire.WorkerUp() | wire.WorkerDown():
                 self._worker_said(message, wall_s)
             case wire.FromWorker():
                 self._worker_said(message.message, wall_s)
         self._hub.soon()
+
+    def _noticed(self, node_id: str, message: wire.Noticed) -> None:
+        """The cloud has warned the node itself; a node may say so again after it lost its line."""
+        node, now_s = self._hub.kernel.cluster.nodes.get(node_id), self._hub.now_s()
+        if node is None or not math.isfinite(message.in_s):
+            return
+        if message.kind == "rebalance":
+            text = "the cloud says that it is more likely to be taken than before"
+            self._hub.note(Line(kind="Rebalance", node_id=node_id, text=text))
+        elif node.phase is not NodePhase.NOTICED:
+            lost_s = now_s + max(0.0, message.in_s) * self._hub.clock.speedup
+            self._hub.hear_market(news.NodeNoticed(now_s, node_id, lost_s))
 
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         self.agents.add(node_id)
@@ -109,7 +127,7 @@ class Workforce:
             return
         step = record.group.step
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
-            self._hub.bill.settle(self._hub.now_s())  # before it begins or ceases to train
+            self._hub.bill.settle_job(record.id, self._hub.now_s())  # before it begins or ceases to train
         record.group.hear(message, wall_s)
         self.touch(record)
         match message:
@@ -178,7 +196,7 @@ class Workforce:
         now_s, state = self._hub.now_s(), self._hub.kernel.jobs.get(record.id)
         match item.outcome:
             case Outcome.MOVED:
-                self._hub.bill.settle(now_s)
+                self._hub.bill.settle_job(record.id, now_s)
                 first = state is not None and state.phase is Phase.STARTING
                 answer = news.JobStarted if first else news.JobResized
                 self._hub.queue(answer(now_s, record.id, item.generation, self.share(record), now_s))
@@ -237,7 +255,7 @@ class Workforce:
         purse, state = record.spec.purse_usd, self._hub.kernel.jobs.get(record.id)
         if purse is None or state is None or not (state.gpus or state.shape):
             return
-        self._hub.bill.settle(self._hub.now_s())
+        self._hub.bill.settle_job(record.id, self._hub.now_s())
         burn, speedup = self._hub.bill.burn_usd_per_h(record.id), self._hub.clock.speedup
         spent = self._hub.bill.jobs[record.id].total.usd
         if spent + burn * LAST_S * speedup / 3600.0 >= purse and record.paused:  # it did not get away in time
@@ -262,6 +280,7 @@ class Workforce:
             "WANDB_RESUME": "allow",
             "MLFLOW_RUN_ID": record.id,
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames
             "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
         }
         if left is not None:
@@ -294,17 +313,16 @@ class Workforce:
             job_id,
             spec,
             log_of=lambda rank: str(folder / "logs" / f"rank-{rank}.log"),
-            env=lambda: self._environment(record, checkpoints),
+            env=lambda: self._environment(self._hub.records[job_id], checkpoints),
             address_of=free_address,
             life=self._hub.life,
         )
-        record = JobRecord(job_id, spec, group, submitted_s)
-        return record
+        return JobRecord(job_id, spec, group, submitted_s, pools_for(spec, self._hub.provider.offers))
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""
         group = Group(job_id, spec, log_of=str, env=dict, address_of=free_address)
-        return JobRecord(job_id, spec, group, self._hub.now_s())
+        return JobRecord(job_id, spec, group, self._hub.now_s(), pools_for(spec, self._hub.provider.offers))
 
     def secrets_path(self, job_id: str) -> Path:
         """Readable by nobody else."""

@@ -6,7 +6,7 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, Finished
-    agent -> controller              Hello, WorkerUp, WorkerDown, and what workers say, wrapped in FromWorker
+    agent -> controller              Hello, Noticed, WorkerUp, WorkerDown, and what workers say, in FromWorker
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "Leave",
     "Left",
     "Meet",
+    "Noticed",
     "Ready",
     "Regroup",
     "RenewLease",
@@ -270,6 +271,15 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed:
+    """The cloud has told the node itself: it will be taken (`interruption`), or may be (`rebalance`)."""
+
+    node_id: str
+    in_s: float
+    kind: str = "interruption"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUp:
     """The process runs."""
 
@@ -293,4 +303,4 @@ class FromWorker:
     message: FromWorkerMessage
 
 
-ToController = Hello | WorkerUp | WorkerDown | FromWorker
+ToController = Hello | Noticed | WorkerUp | WorkerDown | FromWorker

@@ -74,3 +74,22 @@ def test_the_ledger_remembers_when_each_lease_began_and_ended():
     (lease,) = ledger.closed
     assert (lease.node_id, lease.offer_id, lease.start_us, lease.end_us) == ("n1", "o", 0, 90_000_000)
     assert lease.cost == usd("0.15")
+
+
+def test_where_the_cloud_says_what_it_charges_for_that_is_the_bill_at_the_prices_of_then():
+    ledger = Ledger([an_offer("o", usd_per_h="6", minimum_billing_s=60.0)])
+    ledger.open("n1", "o", 100.0)
+    ledger.reprice("o", Price.from_usd_per_h("12"), 400.0)
+    ledger.reprice("o", Price.from_usd_per_h("60"), 700.0)
+    cost = ledger.close("n1", 900.0, billed_from_s=130.0, billed_to_s=460.0)
+    assert cost == usd("0.65")  # 270 s at 6, 60 s at 12: 0.45 + 0.20; nothing at 60
+    (lease,) = ledger.closed
+    assert (lease.start_us, lease.end_us) == (130_000_000, 460_000_000)
+    assert lease.last_price == Price.from_usd_per_h("12")
+    assert ledger.spent(2000.0) == cost
+
+
+def test_a_bill_of_the_cloud_counts_only_between_our_order_and_the_news_of_the_end():
+    ledger = Ledger([an_offer("o", usd_per_h="6", minimum_billing_s=0.0)])
+    ledger.open("n1", "o", 100.0)
+    assert ledger.close("n1", 280.0, billed_from_s=40.0, billed_to_s=900.0) == usd("0.3")  # 180 s

@@ -1,0 +1,335 @@
+"""A cloud in memory for the real controller: nodes, agents and workers that say what real ones say, and no process.
+
+It outlives controllers: one that is dropped without a word has crashed, and the next finds the world as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.events import NodeLost, NodeNoticed, PriceChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import Policy
+from sublet.errors import RentFailed
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller import Controller
+from sublet.runtime.engines.engine import Hear
+from sublet.runtime.front import FrontDesk
+from sublet.runtime.providers.provider import RentedNode, TellMarket
+from sublet.runtime.settings import Settings
+from sublet.runtime.store import Store
+from sublet.wire import messages as wire
+
+__all__ = ["MemoryCloud", "Training", "an_offer", "desk_over"]
+
+MOST_A_SECOND = 5.0  # reports of a job
+
+
+@dataclass
+class Worker:
+    """A process that is none."""
+
+    id: str
+    job_id: str
+    node_id: str
+    order: wire.Regroup | None = None
+    step: int = -1  # -1 = it has no state
+
+
+@dataclass
+class Node:
+    """A rented one."""
+
+    id: str
+    offer_id: str
+    token: str
+    workers: dict[str, Worker] = field(default_factory=dict)
+
+
+@dataclass
+class Training:
+    """What a job is."""
+
+    steps: int = 10_000
+    step_s: float = 0.05  # wall, of one worker
+    saved: int = 0  # the step of its last checkpoint
+    ends_with: int | None = None  # exit code instead of a session
+    lost: int = 0  # steps made twice
+
+
+class MemoryCloud:
+    """A provider and an engine."""
+
+    def __init__(self, offers: Sequence[Offer], clock: Clock) -> None:
+        self.offers, self.clock = tuple(offers), clock
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Training] = {}
+        self.rented: list[str] = []  # every node that ever was
+        self.sold_out: set[str] = set()
+        self.groups: dict[tuple[str, int], dict[str, Worker]] = {}  # (job, generation) -> members that have come
+        self._tokens: dict[str, str] = {}
+        self._gone: set[str] = set()
+        self._untold: list[str] = []  # losses while no controller was there
+        self._hear: Hear | None = None
+        self._tell: TellMarket | None = None
+        self._stepping: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ the provider
+
+    async def rent(self, node_id: str, offer_id: str, token: str) -> None:
+        """One that comes at once."""
+        await asyncio.sleep(0)
+        if node_id in self.nodes:
+            return
+        if offer_id in self.sold_out or token in self._gone:
+            raise RentFailed(offer_id, "sold out")
+        self.rented.append(node_id)
+        self.nodes[node_id] = node = Node(node_id, offer_id, token)
+        asyncio.get_running_loop().call_soon(self._greet, node)
+
+    async def release(self, node_id: str) -> None:
+        """Gone."""
+        await asyncio.sleep(0)
+        node = self.nodes.pop(node_id, None)
+        if node is not None:
+            self._gone.add(node.token)
+            self._forget(node)
+
+    async def list(self) -> list[RentedNode]:
+        """What there is."""
+        return [RentedNode(node_id=n.id, offer_id=n.offer_id, token=n.token, began_s=0.0) for n in self.nodes.values()]
+
+    def take(self, node_id: str) -> None:
+        """The cloud takes a node back."""
+        node = self.nodes.pop(node_id)
+        self._gone.add(node.token)
+        self._forget(node)
+        if self._tell is not None:
+            self._tell(NodeLost(self.clock.now_s(), node_id))
+        else:
+            self._untold.append(node_id)
+
+    def warn(self, node_id: str, in_s: float) -> None:
+        """The cloud will take a node back."""
+        if self._tell is not None:
+            self._tell(NodeNoticed(self.clock.now_s(), node_id, self.clock.now_s() + in_s))
+
+    def reprice(self, offer_id: str, usd_per_h: float) -> None:
+        """The market moves."""
+        if self._tell is not None:
+            self._tell(PriceChanged(self.clock.now_s(), offer_id, Price.from_usd_per_h(usd_per_h)))
+
+    async def open(self, hear: Any) -> None:
+        """As a provider, and as an engine: the first is told of the market, the second hears agents."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """A controller goes; the world stays."""
+        self._hear = self._tell = None
+        if self._stepping is not None:
+            self._stepping.cancel()
+            self._stepping = None
+
+    @property
+    def provider(self) -> Any:
+        """This cloud as a provider."""
+        return _Side(self, self._open_market)
+
+    @property
+    def engine(self) -> Any:
+        """This cloud as an engine."""
+        return _Side(self, self._open_line)
+
+    async def _open_market(self, tell: TellMarket) -> None:
+        self._tell = tell
+        while self._untold:
+            tell(NodeLost(self.clock.now_s(), self._untold.pop()))
+
+    async def _open_line(self, hear: Hear) -> None:
+        self._hear = hear
+        for node in list(self.nodes.values()):
+            self._greet(node)
+        self._stepping = asyncio.get_running_loop().create_task(self._step())
+
+    # ------------------------------------------------------------------ the engine
+
+    def expect(self, node_id: str, token: str) -> None:
+        """An agent may come."""
+        self._tokens[node_id] = token
+        if node_id in self.nodes:
+            self._greet(self.nodes[node_id])
+
+    def send(self, node_id: str, message: wire.ToAgent) -> bool:
+        """It arrives soon."""
+        if node_id not in self.nodes:
+            return False
+        asyncio.get_running_loop().call_soon(self._arrive, node_id, message)
+        return True
+
+    def _greet(self, node: Node) -> None:
+        if self._tokens.get(node.id) == node.token and node.id in self.nodes:
+            workers = {worker.id: worker.job_id for worker in node.workers.values()}
+            self._say(node.id, wire.Hello(node_id=node.id, token=node.token, pid=1, workers=workers))
+
+    def _say(self, node_id: str, message: wire.ToController) -> None:
+        if self._hear is not None:
+            self._hear(node_id, message)
+
+    def _word(self, node_id: str, message: wire.FromWorkerMessage) -> None:
+        self._say(node_id, wire.FromWorker(message=message))
+
+    def _arrive(self, node_id: str, message: wire.ToAgent) -> None:
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        worker = node.workers.get(getattr(message, "worker_id", ""))
+        match message:
+            case wire.StartWorker():
+                self._start(node, message)
+            case wire.EndWorker() if worker is not None:
+                self._end(node, worker, -9)
+            case wire.Leave() if worker is not None:
+                training = self.jobs[worker.job_id]
+                if message.save and worker.step >= 0:
+                    training.saved = max(training.saved, worker.step)
+                facts = {"worker_id": worker.id, "generation": message.generation}
+                self._word(node_id, wire.Left(**facts, step=max(worker.step, 0), done=float(max(worker.step, 0))))
+                self._end(node, worker, 83)
+            case wire.Regroup() if worker is not None:
+                self._regroup(worker, message)
+            case _:
+                pass
+
+    def _start(self, node: Node, message: wire.StartWorker) -> None:
+        training = self.jobs.setdefault(message.job_id, Training())
+        if message.worker_id in node.workers:
+            return
+        worker = node.workers[message.worker_id] = Worker(message.worker_id, message.job_id, node.id)
+        self._say(node.id, wire.WorkerUp(worker_id=worker.id, pid=1))
+        if training.ends_with is not None:
+            self._end(node, worker, training.ends_with, "boom")
+        else:
+            self._word(node.id, wire.Ready(worker_id=worker.id))
+
+    def _end(self, node: Node, worker: Worker, code: int, error: str = "") -> None:
+        node.workers.pop(worker.id, None)
+        self._leave_groups(worker)
+        self._say(node.id, wire.WorkerDown(worker_id=worker.id, code=code, error=error))
+
+    def kill_worker(self, worker_id: str) -> None:
+        """SIGKILL."""
+        for node in self.nodes.values():
+            if worker_id in node.workers:
+                self._end(node, node.workers[worker_id], -9)
+                return
+
+    def _leave_groups(self, worker: Worker) -> None:
+        if worker.order is not None:  # nobody steps in a group that has lost a member
+            self.groups.pop((worker.job_id, worker.order.generation), None)
+
+    def _forget(self, node: Node) -> None:
+        for worker in node.workers.values():
+            self._leave_groups(worker)
+
+    def _regroup(self, worker: Worker, order: wire.Regroup) -> None:
+        self._leave_groups(worker)
+        worker.order = order
+        members = self.groups.setdefault((worker.job_id, order.generation), {})
+        members[worker.id] = worker
+        if len(members) < order.world:
+            return
+        training = self.jobs[worker.job_id]
+        top = max(member.step for member in members.values())
+        if top < 0:
+            top = training.saved
+        for member in members.values():
+            member.step = top
+            facts = {"worker_id": member.id, "generation": order.generation, "step": top, "done": float(top)}
+            joined = wire.Joined(**facts, work=float(training.steps), global_batch=1)
+            self._word(member.node_id, joined)
+
+    # ------------------------------------------------------------------ time
+
+    async def _step(self) -> None:
+        """All groups train; each reports a few times a second."""
+        every_s = 1.0 / MOST_A_SECOND
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
+        while True:
+            await asyncio.sleep(every_s)
+            passed_s, last_s = loop.time() - last_s, loop.time()
+            for (job_id, generation), members in list(self.groups.items()):
+                first = next(iter(members.values()))
+                if first.order is None or len(members) < first.order.world:
+                    continue
+                self._advance(self.jobs[job_id], generation, members, passed_s)
+                await asyncio.sleep(0)  # as separate lines would: others may speak between them
+
+    def _advance(self, training: Training, generation: int, members: dict[str, Worker], passed_s: float) -> None:
+        step_s = training.step_s / len(members) + 0.001
+        for member in members.values():
+            member.step = min(training.steps, member.step + max(1, round(passed_s / step_s)))
+        leader = next(m for m in members.values() if m.order is not None and m.order.rank == 0)
+        step = leader.step
+        facts = {"worker_id": leader.id, "generation": generation, "step": step, "done": float(step)}
+        stepped = wire.Stepped(**facts, epoch=0, loss=1.0, step_s=step_s, global_batch=1)
+        self._word(leader.node_id, stepped)
+        if step >= training.steps:
+            training.saved = step
+            self._word(leader.node_id, wire.Finished(worker_id=leader.id, step=step, done=float(step)))
+            for member in list(members.values()):
+                if (node := self.nodes.get(member.node_id)) is not None:
+                    self._end(node, member, 0)
+
+
+class _Side:
+    """The cloud with another `open`."""
+
+    def __init__(self, cloud: MemoryCloud, opened: Any) -> None:
+        self._cloud, self.open = cloud, opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cloud, name)
+
+
+def an_offer(offer_id: str = "spot", usd_per_h: float = 0.5, **facts: Any) -> Offer:
+    """One worker to a node."""
+    market = Market.ON_DEMAND if offer_id == "on-demand" else Market.SPOT
+    price = Price.from_usd_per_h(usd_per_h)
+    return Offer(id=offer_id, gpu="T4", gpus_per_node=1, market=market, price=price, **facts)
+
+
+@contextlib.contextmanager
+def desk_over(
+    cloud: MemoryCloud,
+    folder: Path,
+    policy: Policy,
+    *,
+    budget: Budget = UNLIMITED,
+    limits: dict[str, Limit] | None = None,
+    clock: Clock | None = None,
+) -> Iterator[FrontDesk]:
+    """A controller over this cloud; leaving without `shutdown` is a crash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(folder / "log.sqlite")
+    controller = Controller(
+        state_dir=folder,
+        store=store,
+        provider=cloud.provider,
+        engine=cloud.engine,
+        policy=policy,
+        clock=clock or cloud.clock,
+        budget=budget,
+        limits=limits,
+    )
+    try:
+        yield FrontDesk(controller, Settings(state_dir=str(folder)))
+    finally:
+        store.close()

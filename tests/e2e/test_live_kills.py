@@ -1,0 +1,81 @@
+"""Real controllers, agents and workers under kill -9; `python -m benchmarks.chaos` does it in full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import chaos
+from benchmarks.chaos_rig import JOB, rig
+from sublet.runtime.spec import Retries
+
+NO_ROOM = """import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no checkpoint is so small
+"""
+pytestmark = pytest.mark.timeout(200)
+
+
+def test_a_job_makes_every_step_though_its_workers_are_killed():
+    found = chaos.kill_workers(3, seed=1)
+    assert found["kills"] == 3
+
+
+def test_controllers_may_die_one_after_the_other_and_at_last_everything():
+    """At a commit, at a call of the provider, while a job starts; then the whole machine."""
+    with rig() as world:
+        world.points = ["after:rent", "before-commit:JobStarted"]
+        world.start("after-commit:JobSubmitted")
+        job_id = world.submit(steps=250, step_ms=10, key="job")
+        assert world.submit(steps=250, step_ms=10, key="job") == job_id
+        world.until(lambda: world.revive_if_dead() or world.job(job_id).get("checkpoint_step"), "it has saved")
+        assert world.deaths == 3
+        world.kill_everything()
+        (job,) = world.until_ended(job_id)
+        assert (job["phase"], job["step"]) == ("finished", 250), job["error"]
+        assert job["steps_lost"] <= 150  # a checkpoint a second
+        assert len((world.ask("jobs") or {})["jobs"]) == 1
+        world.down()
+        assert world.audit()["nodes"] >= 2
+
+
+def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
+    """Exit code 1 at step 0, a script that is not there, one that ends early, one that hangs, no room to save."""
+    monkeypatch.setenv("CHAOS_SILENT_S", "3")
+    broken, early, full = (tmp_path / f"{name}.py" for name in ("broken", "early", "full"))
+    full.write_text(f"{NO_ROOM}import runpy\nrunpy.run_path({str(JOB)!r})\n", encoding="utf-8")
+    broken.write_text("print('about to fail')\nraise SystemExit('no data here')\n", encoding="utf-8")
+    early.write_text("print('nothing to do')\n", encoding="utf-8")
+    python = sys.executable
+    with rig(most_nodes=3) as world:
+        world.start()
+        hangs = world.submit(name="hangs", steps=300, step_ms=10, max_workers=1)
+        fails = world.submit(name="fails", argv=(python, str(broken)), max_workers=2, retries=Retries(user=3))
+        missing = world.submit(name="missing", argv=(python, str(tmp_path / "nowhere.py")), max_workers=1)
+        ends = world.submit(name="early", argv=(python, str(early)), max_workers=1)
+        cramped = world.submit(name="full", argv=(python, str(full), "3200", "1", "10"), max_workers=1)
+        world.until(lambda: world.job(hangs).get("checkpoint_step"), "it has saved")
+        (stopped,) = [pid for pid in world.workers() if b"chaos_job" in _command(pid)] or world.workers()[:1]
+        os.kill(stopped, signal.SIGSTOP)
+        views = dict(zip("fmehc", world.until_ended(fails, missing, ends, hangs, cramped), strict=True))
+        failed = views["f"]
+        assert (failed["phase"], failed["exit_code"], failed["failures_user"]) == ("failed", 1, 1)
+        assert "no data here" in failed["error"]
+        assert (views["m"]["phase"], views["m"]["failures_user"]) == ("failed", 1)
+        assert "nowhere.py" in views["m"]["error"]
+        assert (views["e"]["phase"], views["e"]["exit_code"]) == ("finished", 0)
+        assert (views["h"]["phase"], views["h"]["step"]) == ("finished", 300)
+        assert views["h"]["failures_infra"] >= 1
+        assert (views["c"]["phase"], views["c"]["step"], views["c"]["checkpoint_step"]) == ("finished", 100, None)
+        said = [event["text"] for event in (world.ask("events", job=hangs) or {})["events"]]
+        assert any("it hangs" in text for text in said), said
+        world.down()
+        world.audit()
+
+
+def _command(pid):
+    return Path(f"/proc/{pid}/comm").read_bytes()

@@ -1,0 +1,36 @@
+"""Where owners let their jobs run: the kernel sees to it, and the journal remembers it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.budget import UNLIMITED
+from sublet.domain.events import JobSubmitted, PlanMade
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
+from sublet.errors import InvalidValue
+from sublet.kernel.invariants import check
+from sublet.kernel.journal import header_line, line_from, replay
+from sublet.kernel.kernel import Kernel
+from tests.strategies import a_job, an_offer
+
+OFFERS = (an_offer("lent", pool="lent"), an_offer("bought", pool="bought"))
+
+
+def test_a_plan_that_puts_a_job_where_it_may_not_run_is_refused_and_changes_nothing():
+    kernel = Kernel(OFFERS)
+    kernel.handle(JobSubmitted(0.0, a_job("choosy", gpus=1, pools=("bought",))))
+    kernel.handle(JobSubmitted(0.0, a_job("easy", gpus=1)))
+    plan = Plan(shapes={"easy": Shape("lent", 1), "choosy": Shape("lent", 1)}, hold={"lent": 1})
+    with pytest.raises(InvalidValue, match="bought"):
+        kernel.handle(PlanMade(1.0, plan, kernel.seen))
+    assert kernel.active == {}
+    assert kernel.cluster.nodes == {}
+    check(kernel)
+
+
+def test_the_pools_of_a_job_survive_the_journal():
+    kernel, lines = Kernel(OFFERS), [header_line(OFFERS, {}, UNLIMITED)]
+    event = JobSubmitted(0.0, a_job("choosy", gpus=1, pools=("bought", "lent")))
+    lines.append(line_from(event, kernel.handle(event)))
+    assert replay(lines).jobs["choosy"].job.pools == ("bought", "lent")

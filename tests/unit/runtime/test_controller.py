@@ -1,0 +1,454 @@
+"""The real controller, kernel and store over a cloud in memory: crashes, purses, pauses and what users see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
+from sublet import plugins
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.money import Money, Price
+from sublet.errors import BadInput, InvalidValue, OutOfBudget
+from sublet.kernel.invariants import check
+from sublet.kernel.journal import replay
+from sublet.runtime.assemble import controller_from
+from sublet.runtime.clock import Clock
+from sublet.runtime.settings import Settings
+from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.store import Store
+
+OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))
+LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
+PATIENCE_S = 20.0
+
+
+class Story:
+    """One state directory, one cloud, and controllers one after the other."""
+
+    def __init__(self, folder, *, speedup=60.0, policy="max-speedup", budget=UNLIMITED, limits=LIMITS):
+        self.folder, self.speedup, self.budget, self.limits = folder / "state", speedup, budget, limits
+        self.cloud = MemoryCloud(OFFERS, Clock(speedup=speedup))
+        self.policy = plugins.load("sublet.policies", policy)()
+
+    @asynccontextmanager
+    async def controller(self, *, crash=False):
+        """Leaving it shuts it down, or is a crash: then nothing of it is ever heard again."""
+        with desk_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            yield desk
+            if crash:
+                for task in [*desk._controller._tasks, running]:
+                    task.cancel()
+                for timer in desk._controller._timers.values():
+                    timer.cancel()
+                desk._controller._fatal = RuntimeError("crashed")
+            else:
+                await desk.shutdown()
+            await self.cloud.close()
+            await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+
+    def log(self):
+        store = Store(self.folder / "log.sqlite")
+        lines = [store.get("header"), *store.lines()]
+        store.close()
+        return lines
+
+
+def a_spec(**facts):
+    return JobSpec(**{"name": "j", "argv": ("x",), "cwd": "/", "max_workers": 2, **facts})
+
+
+async def until(condition, what):
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := await condition()):
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.02)
+    return found
+
+
+async def phase(desk, job_id, *phases):
+    async def reached():
+        view = await desk.job(job_id)
+        return view if view["phase"] in phases else None
+
+    return await until(reached, f"{job_id} never became {phases}")
+
+
+async def trained(desk, job_id, steps):
+    async def reached():
+        return (await desk.job(job_id))["step"] >= steps
+
+    await until(reached, f"{job_id} never made {steps} steps")
+
+
+def adds_up(desk):
+    """Parts and ledger, to the grain."""
+    controller = desk._controller
+    now_s = controller.now_s()
+    controller.bill.settle(now_s)
+    parts = sum(account.total.grains for account in controller.bill.jobs.values()) + controller.bill.unused
+    assert parts == controller.bill.total.grains == controller.kernel.ledger.spent(controller.bill.settled_s).grains
+    assert controller.bill.unused >= 0
+
+
+# ---------------------------------------------------------------------- a life without trouble
+
+
+def test_a_job_trains_to_its_end_and_everything_is_given_back(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            story.cloud.jobs["j-1"] = Training(steps=60)
+            assert (await desk.submit(a_spec()))["job_id"] == "j-1"
+            view = await phase(desk, "j-1", "finished")
+            assert (view["step"], view["progress"], view["exit_code"]) == (60, 1.0, 0)
+            adds_up(desk)
+        assert story.cloud.nodes == {}
+
+    asyncio.run(live())
+    check(replay(story.log()))
+
+
+def test_a_job_runs_where_its_owner_lets_it(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            for market in ("spot", "on-demand"):
+                await desk.submit(a_spec(name=market, market=market))
+            for market in ("spot", "on-demand"):
+                await phase(desk, f"{market}-1", "running")
+                nodes = (await desk.job(f"{market}-1"))["node_ids"]
+                assert {story.cloud.nodes[node].offer_id for node in nodes} == {market}
+                rows = (await desk.explain(f"{market}-1"))["alternatives"]
+                assert {row["market"] for row in rows} == {market}
+            with pytest.raises(InvalidValue, match="H100"):
+                await desk.submit(a_spec(accelerators=("H100",)))
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_controller_that_crashes_anywhere_is_followed_by_one_that_goes_on(tmp_path, seed):
+    rng = random.Random(seed)
+    story = Story(tmp_path)
+    story.cloud.jobs |= {f"j-{n}": Training(steps=60, step_s=0.03) for n in (1, 2)}
+
+    async def live():
+        for life in range(5):
+            async with story.controller(crash=True) as desk:
+                for key in ("one", "two"):
+                    await desk.submit(a_spec(), key=key)
+                if life and story.cloud.nodes and rng.random() < 0.7:
+                    story.cloud.take(rng.choice(list(story.cloud.nodes)))
+                await asyncio.sleep(rng.uniform(0.0, 0.25))
+            if story.cloud.nodes and rng.random() < 0.3:  # a node dies while nobody looks
+                story.cloud.take(rng.choice(list(story.cloud.nodes)))
+        async with story.controller() as desk:
+            assert [view["id"] for view in await desk.jobs()] == ["j-1", "j-2"]
+            for job_id in ("j-1", "j-2"):
+                view = await phase(desk, job_id, "finished", "failed")
+                assert (view["phase"], view["step"]) == ("finished", 60), view["error"]
+            adds_up(desk)
+        assert story.cloud.nodes == {}
+
+    asyncio.run(live())
+    kernel = replay(story.log())
+    check(kernel)
+    assert len(set(story.cloud.rented)) == len(story.cloud.rented), "a node was rented twice"
+    assert {lease.node_id for lease in kernel.ledger.closed if not lease.void} >= set(story.cloud.rented)
+
+
+def test_a_job_that_was_taken_but_not_told_to_the_kernel_runs_after_a_restart(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=20)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            desk._controller.submit = lambda record: None  # it dies between the two commits
+            await desk.submit(a_spec(), key="k")
+        async with story.controller() as desk:
+            assert (await desk.submit(a_spec(), key="k"))["job_id"] == "j-1"
+            await phase(desk, "j-1", "finished")
+
+    asyncio.run(live())
+
+
+def test_what_users_decided_survives_a_restart(tmp_path):
+    story = Story(tmp_path, budget=Budget(purse=Money.from_usd(50)))
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            for name in ("held", "free"):
+                await desk.submit(a_spec(name=name))
+                await phase(desk, f"{name}-1", "running")
+            await desk.pause("held-1")
+            await phase(desk, "held-1", "paused")
+            await desk.scale("free-1", low=1, high=1)
+            await desk.top_up(7.0)
+            await desk.set_budget(burn_limit_usd_per_h=9.0)
+        async with story.controller() as desk:  # then it is shut down, and started again
+            assert (await desk.job("held-1"))["phase"] == "paused"
+            budget = await desk.budget()
+            assert (budget["purse_usd"], budget["burn_limit_usd_per_h"]) == (57.0, 9.0)
+            assert (await desk.job("free-1"))["max_workers"] == 1
+            await trained(desk, "free-1", 5)
+        async with story.controller() as desk:
+            await phase(desk, "free-1", "running")
+            assert (await desk.job("held-1"))["phase"] == "paused"
+            await desk.resume("held-1")
+            await phase(desk, "held-1", "running")
+
+    asyncio.run(live())
+
+
+def test_other_offers_than_before_are_refused(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller():
+            pass
+        story.cloud.offers = OFFERS[:1]
+        story.limits = {"spot": Limit(max_nodes=4)}
+        with (
+            desk_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk,
+            pytest.raises(BadInput, match="other offers"),
+        ):
+            await desk.run()
+
+    asyncio.run(live())
+
+
+def test_a_state_directory_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written"):
+        controller_from(Settings(state_dir=str(tmp_path / "file" / "state")))
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def test_a_script_that_fails_before_its_first_step_is_tried_once(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(ends_with=1)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(retries=Retries(user=5)))
+            view = await phase(desk, "j-1", "failed")
+            assert (view["exit_code"], view["error"], view["failures_user"]) == (1, "boom", 1)
+            story.cloud.jobs["j-1"] = Training(steps=10)  # the user mends it
+            await desk.resume("j-1")
+            assert (await phase(desk, "j-1", "finished"))["error"] == ""
+            adds_up(desk)
+
+    asyncio.run(live())
+    check(replay(story.log()))
+
+
+def test_killed_workers_cost_no_step_while_one_survives(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=120)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(min_workers=2, retries=Retries(infra=None)))
+            for round_ in range(1, 5):
+                await trained(desk, "j-1", 20 * round_)
+                node = next(iter(story.cloud.nodes.values()))
+                for worker_id in list(node.workers):
+                    story.cloud.kill_worker(worker_id)
+            view = await phase(desk, "j-1", "finished", "failed")
+            assert (view["phase"], view["step"], view["steps_lost"]) == ("finished", 120, 0)
+
+    asyncio.run(live())
+
+
+def test_infrastructure_that_fails_too_often_fails_the_job(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(ends_with=-9)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1, retries=Retries(infra=2)))
+            view = await phase(desk, "j-1", "failed")
+            assert view["failures_infra"] == 3
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- money
+
+
+def _spend(tmp_path, *, purse, during=None):
+    """A job under a purse, until it is out of budget; then more money and its end. (spent, step then, view after)."""
+    story = Story(tmp_path, speedup=600.0, budget=Budget(purse=Money.from_usd(purse)))
+    story.cloud.jobs["j-1"] = Training(steps=240, step_s=0.02)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            if during is not None:
+                await trained(desk, "j-1", 5)
+                await during(story, desk)
+            stopped = await phase(desk, "j-1", "out-of-budget")
+            await until(lambda: asyncio.sleep(0, not story.cloud.nodes), "nodes are kept without money")
+            spent = (await desk.budget())["spent_usd"]
+            adds_up(desk)
+            await desk.top_up(60.0)
+            await phase(desk, "j-1", "running", "finished")
+            ended = await phase(desk, "j-1", "finished")
+            adds_up(desk)
+        return spent, stopped, ended
+
+    found = asyncio.run(live())
+    check(replay(story.log()))
+    return found
+
+
+def test_a_purse_is_never_exceeded_and_the_job_goes_on_from_the_same_step_after_a_top_up(tmp_path):
+    spent, stopped, ended = _spend(tmp_path, purse=0.45)
+    assert 0.0 < spent <= 0.45
+    assert 0 < stopped["step"] < 240
+    assert (ended["step"], ended["steps_lost"]) == (240, 0)
+
+
+def test_a_price_that_rises_fivefold_in_mid_run_does_not_break_the_purse(tmp_path):
+    async def jump(story, desk):
+        story.cloud.reprice("spot", 2.5)
+
+    spent, _, ended = _spend(tmp_path, purse=0.45, during=jump)
+    assert 0.0 < spent <= 0.45
+    assert (ended["step"], ended["steps_lost"]) == (240, 0)
+
+
+def test_a_job_that_does_not_leave_in_time_is_ended_before_the_purse_is_exceeded(tmp_path):
+    async def deafen(story, desk):
+        arrive = story.cloud._arrive
+        from sublet.wire import messages as wire
+
+        story.cloud._arrive = lambda node, message: None if isinstance(message, wire.Leave) else arrive(node, message)
+
+    spent, _, ended = _spend(tmp_path, purse=0.45, during=deafen)
+    assert 0.0 < spent <= 0.45
+    assert ended["step"] == 240
+
+
+def test_a_jobs_own_purse_stops_it_alone_and_more_of_it_lets_it_go_on(tmp_path):
+    story = Story(tmp_path, speedup=600.0)
+    story.cloud.jobs |= {"poor-1": Training(steps=200, step_s=0.02), "rich-1": Training(steps=100_000)}
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(name="poor", max_workers=1, purse_usd=0.8))
+            await desk.submit(a_spec(name="rich", max_workers=1))
+            stopped = await phase(desk, "poor-1", "out-of-budget")
+            assert 0.0 < stopped["usd_total"] <= 0.8
+            assert stopped["step"] > 0
+            assert (await desk.job("rich-1"))["phase"] == "running"
+            with pytest.raises(OutOfBudget):
+                await desk.resume("poor-1", purse_usd=stopped["usd_total"] / 0.995)
+            await desk.resume("poor-1", purse_usd=30.0)
+            view = await phase(desk, "poor-1", "finished")
+            assert (view["step"], view["steps_lost"]) == (200, 0)
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+def test_a_burn_limit_holds_at_every_moment(tmp_path):
+    story = Story(tmp_path, budget=Budget(burn=Price.from_usd_per_h(1.0)))
+
+    async def live():
+        async with story.controller() as desk:
+            for number in range(3):
+                await desk.submit(a_spec(name=f"j{number}", max_workers=4))
+            for _ in range(30):
+                await asyncio.sleep(0.02)
+                assert (await desk.budget())["burn_usd_per_h"] <= 1.0
+            assert len(story.cloud.nodes) == 2
+
+    asyncio.run(live())
+
+
+def test_an_offer_that_is_sold_out_costs_nothing_and_another_is_rented(tmp_path):
+    story = Story(tmp_path, policy="price")
+    story.cloud.sold_out.add("spot")
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=4))
+            await trained(desk, "j-1", 3)
+            assert {node.offer_id for node in story.cloud.nodes.values()} == {"on-demand"}
+            adds_up(desk)
+
+    asyncio.run(live())
+    kernel = replay(story.log())
+    check(kernel)
+    assert all(lease.void for lease in kernel.ledger.closed if lease.offer_id == "spot")
+
+
+def test_a_store_that_cannot_be_written_stops_everything_with_a_reason(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        with desk_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            store, rented = desk._controller.store, len(story.cloud.rented)
+
+            def full(at_s, line):
+                raise sqlite3.OperationalError("database or disk is full")
+
+            store.append = full
+            with pytest.raises(BadInput, match="disk is full"):
+                await desk.submit(a_spec())
+            with pytest.raises(BadInput, match="disk is full"):
+                await running
+            await asyncio.sleep(0.2)
+            assert len(story.cloud.rented) == rented, "it acts though nothing can be written"
+            for task in desk._controller._tasks:
+                task.cancel()
+            await story.cloud.close()
+        async with story.controller() as desk:  # there is room again: the job was taken before the disk was full
+            await phase(desk, "j-1", "running")
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- secrets
+
+
+def test_secrets_are_in_no_store_event_or_view(tmp_path):
+    story = Story(tmp_path)
+    secret = "s3cr3t-value-7788"  # noqa: S105 - what must not be found
+    story.cloud.jobs["j-1"] = Training(ends_with=1)
+
+    async def live():
+        async with story.controller() as desk:
+            end = story.cloud._end
+            story.cloud._end = lambda node, worker, code, error="": end(node, worker, code, f"bad token {secret}")
+            await desk.submit(replace(a_spec(), secrets={"TOKEN": secret}), key="k")
+            await phase(desk, "j-1", "failed")
+            shown = [await desk.jobs(), await desk.events(), await desk.cost(), await desk.explain("j-1")]
+            assert secret not in json.dumps(shown)
+            assert "***" in json.dumps(shown)
+
+    asyncio.run(live())
+    for path in story.folder.glob("log.sqlite*"):
+        assert secret.encode() not in path.read_bytes(), path.name
+    (kept,) = (story.folder / "secrets").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0

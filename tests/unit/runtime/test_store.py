@@ -1,0 +1,115 @@
+"""The store under kill -9, full disks and files that are none."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sublet.errors import BadInput
+from sublet.runtime.store import Store
+
+WRITER = """
+import sys
+from pathlib import Path
+from sublet.runtime.store import Store
+store = Store(Path(sys.argv[1]))
+number = len(list(store.lines()))
+while True:
+    with store.together():
+        for _ in range(3):
+            store.append(float(number), str(number))
+            number += 1
+        store.put("last", str(number))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_committed_survives_kill_and_nothing_half_done_does(tmp_path, seed):
+    path, rng = tmp_path / "log.sqlite", random.Random(seed)
+    promised = 0
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+        first = writer.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.1))
+        writer.send_signal(signal.SIGKILL)
+        rest = [first, *writer.stdout.read().splitlines()]
+        writer.wait()
+        writer.stdout.close()
+        promised = max(promised, *(int(line) for line in rest if line.strip()))
+        store = Store(path)
+        lines = list(store.lines())
+        assert lines == [str(number) for number in range(len(lines))]
+        assert len(lines) >= promised, "a commit was promised and is gone"
+        assert len(lines) % 3 == 0, "half a transaction is there"
+        assert store.get("last") == str(len(lines))
+        store.close()
+
+
+def test_a_store_of_another_version_is_refused(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+    store.put("schema", "99")
+    store.close()
+    with pytest.raises(BadInput, match="version 99"):
+        Store(tmp_path / "log.sqlite")
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database at all, but long enough to be looked at" * 40])
+def test_a_file_that_is_no_store_is_named_in_the_error(tmp_path, damage):
+    path = tmp_path / "log.sqlite"
+    path.write_bytes(damage or b"\x00" * 100)
+    with pytest.raises(BadInput, match=r"log\.sqlite"):
+        Store(path).jobs()
+    assert path.read_bytes().startswith(damage[:20])
+
+
+def test_damage_inside_a_store_is_an_error_and_not_a_shorter_log(tmp_path):
+    path = tmp_path / "log.sqlite"
+    store = Store(path)
+    with store.together():
+        for number in range(2000):
+            store.append(float(number), "x" * 50)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for place in range(8192, size, 4096):
+            file.seek(place)
+            file.write(os.urandom(64))
+    with pytest.raises(BadInput, match="cannot be used as a store"):
+        Store(path)
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+
+    def fails():
+        with store.together():
+            store.append(0.0, "a")
+            with store.together():
+                store.append(1.0, "b")
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert list(store.lines()) == []
+    store.append(2.0, "c")
+    assert (list(store.lines()), store.last_s()) == (["c"], 2.0)
+
+
+def test_the_same_key_is_the_same_job(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+    store.add_job("a-1", "k", "{}")
+    store.add_job("a-2", "", "{}")
+    store.add_job("a-3", "", "{}")  # no key is no key
+    assert store.job_by_key("k") == ("a-1", "{}")
+    with pytest.raises(sqlite3.IntegrityError):
+        store.add_job("a-4", "k", "{}")
+    assert [job_id for job_id, _, _ in store.jobs()] == ["a-1", "a-2", "a-3"]
