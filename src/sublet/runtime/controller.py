@@ -423,7 +423,10 @@ class Controller:
         if isinstance(event, news.NodeNoticed):
             self.workforce.node_noticed(event.node_id, wall_s)
             self.doomed_s[event.node_id] = event.lost_s
-            self.engine.send(event.node_id, wire.Warn(in_s=self.clock.wall_s(max(0.0, event.lost_s - event.at_s))))
+            in_s = self.clock.wall_s(max(0.0, event.lost_s - self.now_s()))
+            self.engine.send(event.node_id, wire.Warn(in_s=in_s))
+            late_s = max(in_s / 2, in_s - self.workforce.needs_s(event.node_id))  # the plan comes first, if it can
+            asyncio.get_running_loop().call_later(late_s, self.workforce.evacuate, event.node_id)
         elif isinstance(event, news.NodeLost):
             self.workforce.node_lost(event.node_id, wall_s)
         self.queue(event)

@@ -138,8 +138,12 @@ class Group:
         """Start or resize: be `placement`, by whatever way keeps most."""
         if self._state is _State.OVER:
             return  # the kernel is about to hear why
+        same = self._trains_as(placement) and batch == self._batch
         self.generation, self._placement, self._batch = generation, placement, batch
         self._nodes |= {node_id for node_id, _ in placement}
+        if same:  # it has left a node already, say
+            self._answer_move()
+            return
         self._next_round()
         self._suspect = self._quit = None
         if self._state is _State.ENDING and self.workers:  # it needs nothing any more
@@ -241,6 +245,26 @@ class Group:
             self._enter(_State.IDLE, wall_s)
         if not self.spec.sdk and self.broken:
             self._end_all(0.0, wall_s)
+
+    def evacuate(self, node_id: str, wall_s: float) -> None:
+        """The node will be gone in a moment and no order came: go on without it, or save if there is nobody else.
+
+        The kernel counts the node as ours until it is lost, and then says where to go on.
+        """
+        members = self._in(WorkerPhase.MEMBER)
+        if self._state is not _State.TRAINING or self.broken or not any(w.node_id == node_id for w in members):
+            return
+        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self.round += 1
+        if not self.spec.sdk:
+            self._enter(_State.IDLE, wall_s)
+            self._end_all(self.spec.grace_s, wall_s)
+        elif self._placement:
+            self._enter(_State.GATHERING, wall_s)
+            self._form_if_ready(wall_s)
+        else:
+            self._enter(_State.IDLE, wall_s)
+            self._tell_to_leave(members, wall_s)
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """The node was given back: whoever was on it had left, or was to end."""
@@ -432,6 +456,9 @@ class Group:
         if here < sum(gpus for _, gpus in self._placement) or not staying:
             return
         anew = not any(worker.phase is WorkerPhase.MEMBER for worker in staying)
+        old = [worker for worker in leaving if worker.phase is WorkerPhase.MEMBER]
+        if anew and old and self.spec.sdk:  # nobody stays to hand the state over: it goes through a checkpoint
+            self._tell_to_leave(old, wall_s)
         if (anew or not self.spec.sdk) and self._in(WorkerPhase.LEAVING):
             return  # the old processes still hold the GPUs, and a whole group of them might train on
         self._suspect = self._quit = None
@@ -620,6 +647,14 @@ class Group:
         return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(self.failures.total() - 1, 30)))
 
     # ------------------------------------------------------------------ small things
+
+    def _trains_as(self, placement: Placement) -> bool:
+        """It makes steps in just this form, and nobody is on the way."""
+        if self._state is not _State.TRAINING or self.broken or self._apart_s is not None or not self.spec.sdk:
+            return False
+        return not self._in(WorkerPhase.LAUNCHED, WorkerPhase.READY) and Counter(
+            worker.node_id for worker in self._in(WorkerPhase.MEMBER)
+        ) == Counter(dict(placement))
 
     def _next_round(self) -> None:
         self.round = max(self.round + 1, (self.generation * LIVES + self._life) * ROUNDS)

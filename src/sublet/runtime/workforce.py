@@ -29,6 +29,7 @@ __all__ = ["Workforce"]
 PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
 LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
 STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
+AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
 LAST_S = 1.0  # wall, to be ended without a save
 LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all who start
 
@@ -52,6 +53,21 @@ class Workforce:
         node = self._hub.kernel.cluster.nodes.get(node_id)
         for job_id in node.jobs if node is not None else ():
             self._hub.records[job_id].noticed += 1
+
+    def needs_s(self, node_id: str) -> float:
+        """Wall seconds that those on a node need to get away from it, saving included."""
+        writes = [self._hub.records[job_id].write_s for job_id in self._jobs_on.get(node_id, ())]
+        return 2.0 * max(writes, default=0.0) + AWAY_S
+
+    def evacuate(self, node_id: str) -> None:
+        """The end of a noticed node is near: whoever is still on it goes on without it, or saves."""
+        wall_s = time.monotonic()
+        for job_id in self._jobs_on.get(node_id, ()):
+            record = self._hub.records[job_id]
+            self._hub.bill.settle_job(record.id, self._hub.now_s())
+            record.group.evacuate(node_id, wall_s)
+            self.touch(record)
+        self._hub.soon()
 
     def node_lost(self, node_id: str, wall_s: float) -> None:
         """A node is gone with all on it."""

@@ -77,10 +77,16 @@ class LocalProvider:
         """What can be rented here."""
         return tuple(self._offers.values())
 
+    async def warm(self) -> None:
+        """Let the template import what workers need, so that the first node is as quick as the others."""
+        self._template.start()
+        await self._template.warm()
+
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell the state of the market, and follow it from now on."""
         self._tell = tell
-        self._template.start()
+        if not self._template.pid:
+            self._template.start()
         async for record in self._nodes.found():
             if record.node_id not in self._nodes.held:
                 self._tell(NodeLost(self._clock.now_s(), record.node_id))
@@ -159,6 +165,9 @@ class LocalProvider:
         supply, held = self._stock.supply(offer_id), len(self._nodes.of(offer_id))
         if supply is not None and held >= supply:
             raise RentFailed(offer_id, f"sold out: {supply} can be held, {held} are")
+        staying = sum(self._nodes.held[n].lost_s is None for n in self._nodes.of(offer_id))
+        if (to_stay := self._stock.to_stay(offer_id)) is not None and staying >= to_stay:
+            raise RentFailed(offer_id, f"sold out: {to_stay} can be kept, {staying} are; others are being taken back")
 
     def _request(self, record: NodeRecord) -> dict[str, str | float]:
         """What the agent has to know."""
@@ -192,6 +201,7 @@ class LocalProvider:
             case Fall():
                 staying = [n for n in self._nodes.of(what.offer_id) if self._nodes.held[n].lost_s is None]
                 supply = self._stock.less_struck(what.offer_id, what.nodes)
+                self._stock.announce(what.offer_id, what.nodes, what.at_s)
                 self._notice(drawn(staying, supply, self._rng), what.at_s)
             case Strike():
                 self._strike(what)
@@ -212,7 +222,7 @@ class LocalProvider:
 
     def _resupply(self, change: AvailabilityChanged) -> None:
         now_s = self._clock.now_s()
-        self._stock.record(change.offer_id, change.nodes)
+        self._stock.record(change.offer_id, change.nodes, change.at_s)
         supply = self._stock.supply(change.offer_id)
         self._tell(AvailabilityChanged(now_s, change.offer_id, supply))
         if supply is not None:

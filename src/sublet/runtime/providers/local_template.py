@@ -24,6 +24,9 @@ class TemplateEnded(Exception):
 class Template:
     """One warm process; requests are answered one after the other."""
 
+    module = "sublet.runtime.agent.template"  # what is started
+    env: Mapping[str, str] | None = None  # what it and its agents begin with; None = ours
+
     def __init__(self, preload: Sequence[str], log: Path) -> None:
         self._preload, self._log = tuple(preload), log
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,7 +41,7 @@ class Template:
     def start(self) -> None:
         """Without waiting for what it imports."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "sublet.runtime.agent.template", str(theirs.fileno()), *self._preload]
+        command = [sys.executable, "-m", self.module, str(theirs.fileno()), *self._preload]
         self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with theirs, self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
@@ -46,11 +49,18 @@ class Template:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self.env,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at the terminal is for the controller alone
             )
         ours.settimeout(0.0)
         self._line, self._ready = ours, False
+
+    async def warm(self) -> None:
+        """Wait until it has imported everything."""
+        if self._line is not None and not self._ready:
+            await self._hear(self._line)
+            self._ready = True
 
     async def fork(self, request: Mapping[str, Any], life: int) -> int:
         """A new agent's pid. Takes over `life`, which is closed on this side."""
