@@ -16,6 +16,7 @@ from sublet.domain.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeLost,
     NodeReady,
     PlanMade,
     ProgressReported,
@@ -369,3 +370,33 @@ def test_a_name_can_be_used_again_once_its_job_has_ended(town):
     town.submit(a_job("a"))
     assert town.kernel.jobs["a"].phase is Phase.WAITING
     assert len(town.kernel.story("a")) == 1
+
+
+# ---------------------------------------------------------------------- survivors
+
+
+def losing_one_of_two(**facts):
+    """A job of eight on two nodes that has just lost the second; how long a new node takes is the offer's."""
+    driver = Driver([an_offer("o", pool="p", **facts)])
+    driver.submit(a_job("a", gpus=8, min_gpus=4, restart_s=10.0))
+    driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2}))
+    for _ in range(3):
+        for order in list(driver.open):
+            driver.answer(order)
+    assert driver.kernel.jobs["a"].phase is Phase.RUNNING
+    return driver, driver.tell(NodeLost(driver.now_s, "n2"))
+
+
+def test_survivors_of_a_loss_train_while_a_new_node_boots():
+    driver, orders = losing_one_of_two(boot_s=300.0)
+    assert ResizeJob("a", 2, p(4), (("n1", 4),)) in orders
+    assert driver.kernel.jobs["a"].shape == p(8)  # it is still promised what it had
+    for _ in range(4):
+        for order in [order for order in driver.open if not isinstance(order, MakePlan)]:
+            driver.answer(order)
+    assert driver.kernel.jobs["a"].gpus == 8
+
+
+def test_survivors_wait_for_a_node_that_comes_sooner_than_two_pauses():
+    _, orders = losing_one_of_two(boot_s=15.0)
+    assert not any(isinstance(order, ResizeJob) for order in orders)

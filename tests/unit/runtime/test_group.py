@@ -1,0 +1,90 @@
+"""What a group of workers does when a node is about to go, or nobody stays to hand the state over."""
+
+from __future__ import annotations
+
+from sublet.runtime.group import Group, Outcome
+from sublet.runtime.spec import JobSpec
+from sublet.wire import messages as wire
+
+
+def a_group(**facts):
+    spec = JobSpec(name="job", argv=("python", "x.py"), cwd="/", max_workers=4, **facts)
+    return Group("job-1", spec, log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1))
+
+
+def sent(group, kind):
+    """What went out of this kind since the last look."""
+    found = [(node_id, message) for node_id, message in group.outbox if isinstance(message, kind)]
+    group.outbox = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
+    return found
+
+
+def all_ready(group, at_s):
+    for _, start in sent(group, wire.StartWorker):
+        group.hear(wire.Ready(worker_id=start.worker_id), at_s)
+
+
+def joined(group, step, at_s):
+    first = next(worker for worker in group.workers.values() if worker.rank == 0)
+    group.hear(wire.Joined(worker_id=first.id, generation=group.round, step=step, done=float(step), work=100.0), at_s)
+
+
+def training(*nodes, step=10):
+    group = a_group()
+    group.move(1, tuple((node, 1) for node in nodes), 0, 0.0)
+    all_ready(group, 1.0)
+    sent(group, wire.Regroup)
+    joined(group, step, 2.0)
+    assert [news.outcome for news in group.news] == [Outcome.MOVED]
+    group.news.clear()
+    return group
+
+
+def test_a_group_leaves_a_doomed_node_and_trains_on_without_it():
+    group = training("a", "b")
+    group.evacuate("b", 3.0)
+    assert [(node, order.world, order.broken) for node, order in sent(group, wire.Regroup)] == [("a", 1, False)]
+    assert [node for node, _ in sent(group, wire.Leave)] == ["b"]
+    joined(group, 11, 4.0)
+    assert group.training
+    group.node_lost("b", 5.0)
+    assert group.training
+    assert not group.broken
+
+
+def test_the_order_that_follows_the_loss_finds_it_done_already():
+    group = training("a", "b")
+    group.evacuate("b", 3.0)
+    joined(group, 11, 4.0)
+    group.node_lost("b", 5.0)
+    group.outbox.clear()
+    group.news.clear()
+    group.move(2, (("a", 1),), 0, 6.0)
+    assert [(news.outcome, news.generation) for news in group.news] == [(Outcome.MOVED, 2)]
+    assert group.outbox == []
+
+
+def test_a_group_that_is_all_on_the_doomed_node_saves_before_it_goes():
+    group = training("a")
+    group.evacuate("a", 3.0)
+    ((_, leave),) = sent(group, wire.Leave)
+    assert leave.save
+    assert sent(group, wire.Regroup) == []
+
+
+def test_a_group_without_workers_on_the_doomed_node_does_nothing():
+    group = training("a", "b")
+    group.evacuate("c", 3.0)
+    assert group.outbox == []
+
+
+def test_a_move_that_nobody_survives_hands_the_state_over_through_a_checkpoint():
+    group = training("a")
+    group.move(2, (("b", 1),), 0, 3.0)
+    all_ready(group, 4.0)
+    ((_, leave),) = sent(group, wire.Leave)
+    assert leave.save
+    assert sent(group, wire.Regroup) == []  # not before the old one has saved and gone
+    group.hear(wire.Left(worker_id=leave.worker_id, generation=group.round, step=12, done=12.0), 5.0)
+    group.hear(wire.WorkerDown(worker_id=leave.worker_id, code=83), 5.0)
+    assert [node for node, _ in sent(group, wire.Regroup)] == ["b"]
