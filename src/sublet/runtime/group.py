@@ -303,7 +303,7 @@ class Group:
                 worker.step, worker.left = message.step, True
                 if not self._saver or worker.id == self._saver:
                     self.step, self.done = message.step, message.done
-            case wire.Saved():
+            case wire.Saved() | wire.SaveFailed():
                 self._stepped_s = wall_s
             case wire.Finished():
                 self._heard_finished(message, wall_s)

@@ -151,6 +151,9 @@ class Workforce:
                 self._joined(record, message, max(step - message.step, 0), wall_s)
             case wire.Stepped() if message is record.group.stepped:
                 self._stepped(record, message, wall_s)
+            case wire.SaveFailed():
+                text = f"the checkpoint of step {message.step} was not written, training goes on: {message.why}"
+                self._hub.note(Line(kind="Alarm", job_id=record.id, text=self.hide(record, text)))
             case wire.Saved():
                 record.checkpoint_step, record.write_s = message.step, message.seconds
                 self._hub.bill.stood_still(record.id, message.blocked_s * self._hub.clock.speedup)

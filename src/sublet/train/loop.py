@@ -288,7 +288,8 @@ class Session:
             asked = line is not None and line.save_now
             if asked and line is not None:
                 line.save_now = False
-            self._saver.tick(now_s, asked, lambda: self._state.tree(self._progress), self._progress)
+            world = members.group.world
+            self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
             self._report.tick(self)
         if line is None:
             return

@@ -13,7 +13,7 @@ from sublet.errors import SubletError
 from sublet.train.checkpoint import Checkpoints, Loaded, Pending
 from sublet.train.checkpoint_commit import announced
 from sublet.train.state import Progress
-from sublet.wire.messages import Saved
+from sublet.wire.messages import Saved, SaveFailed
 
 __all__ = ["Saver"]
 
@@ -24,7 +24,7 @@ KEEP = 3
 class Saver:
     """The checkpoints of this run; `directory` None = there are none."""
 
-    def __init__(self, directory: Path | None, writer: str, tell: Callable[[Saved], None]) -> None:
+    def __init__(self, directory: Path | None, writer: str, tell: Callable[[Saved | SaveFailed], None]) -> None:
         self.directory, self._writer, self._tell = directory, writer, tell
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
@@ -47,7 +47,7 @@ class Saver:
         try:
             self._checkpoints.advance(generation)
         except SubletError as error:
-            _complain(error)
+            self._complain(error, self._committed)
 
     def newest(self) -> Loaded | None:
         """What to start from."""
@@ -60,14 +60,16 @@ class Saver:
             self._committed = loaded.step
         return loaded
 
-    def tick(self, now_s: float, asked: bool, tree: Callable[[], dict[str, Any]], progress: Progress) -> None:  # noqa: FBT001
+    def tick(
+        self, now_s: float, tree: Callable[[], dict[str, Any]], progress: Progress, world: int, *, asked: bool
+    ) -> None:
         """At a step boundary of the writer: tell what has been committed, begin what is due."""
         if self._checkpoints is None:
             return
         if self._pending is not None and self._pending.done:
             self._settle()
         if (asked or now_s >= self._next_s) and self._pending is None:
-            self._begin(tree(), progress)
+            self._begin(tree(), progress, world)
 
     def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
         """Now, and wait until it is committed, unless this step is already."""
@@ -76,7 +78,7 @@ class Saver:
         if self._pending is not None:
             self._settle()
         if self._committed != progress.steps:
-            self._begin(tree, progress, world=world)
+            self._begin(tree, progress, world)
             self._settle()
 
     def close(self) -> None:
@@ -87,14 +89,14 @@ class Saver:
             self._checkpoints.close()
             self._checkpoints = None
 
-    def _begin(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
+    def _begin(self, tree: dict[str, Any], progress: Progress, world: int) -> None:
         assert self._checkpoints is not None  # noqa: S101 - the callers have looked
         self._next_s = time.monotonic() + self.every_s
         meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
         try:
             self._pending = self._checkpoints.save(progress.steps, tree, meta)
         except SubletError as error:
-            _complain(error)
+            self._complain(error, progress.steps)
             return
         self._done = progress.done
         self.blocked_s += self._pending.blocked_s
@@ -106,7 +108,7 @@ class Saver:
         try:
             pending.wait()
         except SubletError as error:
-            _complain(error)
+            self._complain(error, pending.step)
             return
         self._committed = pending.step
         self._tell(
@@ -120,6 +122,6 @@ class Saver:
             )
         )
 
-
-def _complain(error: SubletError) -> None:
-    print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201
+    def _complain(self, error: SubletError, step: int) -> None:
+        print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201
+        self._tell(SaveFailed(worker_id=self._writer, step=step, why=str(error)))

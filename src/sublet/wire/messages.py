@@ -5,7 +5,7 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
-    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, Finished
+    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Finished
     agent -> controller              Hello, Noticed, WorkerUp, WorkerDown, and what workers say, in FromWorker
 """
 
@@ -32,6 +32,7 @@ __all__ = [
     "Ready",
     "Regroup",
     "RenewLease",
+    "SaveFailed",
     "SaveNow",
     "Saved",
     "StartWorker",
@@ -244,6 +245,15 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A checkpoint could not be written; training goes on, and the older ones stay."""
+
+    worker_id: str
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """All the work is done and the last checkpoint committed."""
 
@@ -253,7 +263,7 @@ class Finished:
     loss: float | None = None
 
 
-FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | Finished
+FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | SaveFailed | Finished
 
 # ---------------------------------------------------------------------------------------- from an agent
 
