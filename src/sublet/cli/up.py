@@ -40,6 +40,9 @@ def up(  # noqa: PLR0913 - one argument per option
     provider: Annotated[
         str, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
     ] = "local",
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who runs: local or ray. [default: as the provider needs]")
+    ] = None,
     policy: Annotated[
         str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
     ] = "price",
@@ -75,6 +78,7 @@ def up(  # noqa: PLR0913 - one argument per option
     settings = Settings(
         state_dir=str(default_state_dir()),
         provider=provider,
+        engine=engine or ("ray" if provider == "ray" else "local"),
         policy=_known_policy(policy),
         burn_usd_per_h=None if budget is None else price_from_text("--budget", budget).usd_per_h,
         average_usd_per_h=None if average is None else price_from_text("--average", average).usd_per_h,

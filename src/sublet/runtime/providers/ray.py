@@ -1,0 +1,377 @@
+"""Nodes of a Ray cluster that the user already has: to rent one is to reserve it at Ray and to put an agent on it.
+
+Sublet decides which job gets which node; Ray knows the nodes, keeps others off what we hold and takes everything back
+when we are gone. What Ray says of its nodes becomes our news: joined and left ones change the supply, drained ones get
+a notice, dead ones are lost. That a node has died is known long before Ray says so, from its life line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
+from sublet.domain.offer import Offer
+from sublet.domain.quantity import positive
+from sublet.errors import InvalidValue, RentFailed, UnknownName
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local import FIRST_LEASE_S, NODE_ID, PRELOAD
+from sublet.runtime.providers.provider import MarketNews, RentedNode, TellMarket
+from sublet.runtime.providers.ray_cluster import Cluster
+from sublet.runtime.providers.ray_config import NOTICE_S, NodeKind, RayNode, offer_from
+from sublet.runtime.providers.ray_records import Claim, Claims
+from sublet.runtime.providers.ray_steward import GONE
+from sublet.runtime.providers.ray_stewards import Stewards
+from sublet.runtime.providers.ray_waits import Waits
+
+__all__ = ["RayProvider"]
+
+LOOK_S = 1.0  # between two looks at the cluster
+IDLE_S = 60.0  # a steward that holds nothing and hears nothing for so long ends itself
+SETTLE_S = 3.0  # until Ray has heard that what we gave back is free
+WARM_S = 120.0  # that a start waits for nodes to be warm
+CONNECT_S = 3.0
+AGAIN_S = 10.0  # wall, until a refused rent is worth another try
+
+_log = logging.getLogger(__name__)
+
+
+class RayProvider:
+    """See the module. `address` is where the engine listens; `namespace` keeps controllers of one cluster apart."""
+
+    def __init__(  # noqa: PLR0913 - each is a fact about this cluster
+        self,
+        *,
+        state_dir: Path,
+        clock: Clock,
+        cluster: Cluster,
+        kinds: Sequence[NodeKind],
+        address: str,
+        namespace: str,
+        wind_down_s: float = 0.0,
+        lease_s: float = FIRST_LEASE_S,
+        idle_s: float = IDLE_S,
+        preload: Sequence[str] = PRELOAD,
+    ) -> None:
+        positive("idle_s", idle_s)
+        home = state_dir.resolve()
+        self._clock, self._cluster = clock, cluster
+        self._kinds = {f"ray:{kind.name}": kind for kind in kinds}
+        self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
+        self._request = {"address": address, "lease_s": lease_s}
+        self._claims = Claims(home / "ray-nodes")
+        self._stewards = Stewards(cluster, namespace, home, preload, idle_s)
+        self._waits = Waits(cluster)
+        self._seen: dict[str, RayNode] = {}  # that live, by Ray's name
+        self._doubted: set[str] = set()  # Ray nodes that do not answer, though Ray says that they live
+        self._held: dict[str, Claim] = {}
+        self._gone: set[str] = set()  # tokens of nodes that existed and do no more
+        self._rents: dict[str, asyncio.Task[None]] = {}
+        self._choosing: set[str] = set()  # Ray nodes that a rent under way tries
+        self._freed_s: dict[str, float] = {}  # Ray node -> when we gave it back, monotonic
+        self._noticed: dict[str, float] = {}  # node -> announced end, seconds of the epoch
+        self._supply: dict[str, int] = {}  # as told
+        self._life_lines: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._hearer: TellMarket = lambda _: None
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What can be rented here."""
+        return tuple(self._offers.values())
+
+    async def open(self, tell: TellMarket) -> None:
+        """Find what is rented already, tell what there is, and watch from now on."""
+        self._hearer = tell
+        await asyncio.to_thread(self._cluster.connect)
+        nodes = await asyncio.to_thread(self._cluster.look)
+        await self._stewards.open()
+        await self._find()
+        self._see(nodes)
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def warm(self) -> None:
+        """Before `open`: returns when every node has a steward with all that workers import, or cannot have one."""
+        await asyncio.to_thread(self._cluster.connect)
+        await self._stewards.open()
+        nodes = [node for node in await asyncio.to_thread(self._cluster.look) if self._kept_warm(node)]
+        warming = [asyncio.get_running_loop().create_task(self._stewards.warm(node.id)) for node in nodes]
+        if warming:
+            _, late = await asyncio.wait(warming, timeout=WARM_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*warming, return_exceptions=True)
+
+    async def rent(self, node_id: str, offer_id: str, token: str) -> None:
+        """Reserve a node and fork an agent there, unless this token has one. Ready once the agent says Hello."""
+        before = self._rents.get(node_id)
+        renting = asyncio.get_running_loop().create_task(self._rent(node_id, offer_id, token, before))
+        self._rents[node_id] = renting
+        renting.add_done_callback(lambda _: self._rents.get(node_id) is renting and self._rents.pop(node_id))
+        await asyncio.shield(renting)  # a caller that gives up must not leave half a rent
+
+    async def release(self, node_id: str) -> None:
+        """Returns when no process of it is left and its resources are Ray's again."""
+        if (renting := self._rents.get(node_id)) is not None:
+            await asyncio.wait([renting])
+        claim = self._dropped(node_id)
+        for ray_node in [claim.ray_node] if claim is not None else await self._places(node_id):
+            if await self._stewards.end(ray_node, node_id):
+                self._freed_s[ray_node] = time.monotonic()
+        self._claims.remove(node_id)
+
+    async def list(self) -> list[RentedNode]:
+        """Every node that exists; of one whose steward cannot be asked just now we believe that it does."""
+        places = dict.fromkeys([*self._stewards.places, *(claim.ray_node for claim in self._held.values())])
+        answers = await asyncio.gather(*(self._stewards.held_on(ray_node) for ray_node in places))
+        found: dict[str, Claim] = {}
+        for ray_node, answer in zip(places, answers, strict=True):
+            believed = [claim for claim in self._held.values() if claim.ray_node == ray_node]
+            found |= {claim.node_id: claim for claim in (believed if answer is None else answer)}
+        return [
+            RentedNode(
+                node_id=claim.node_id,
+                offer_id=claim.offer_id,
+                token=claim.token,
+                began_s=claim.began_s,
+                instance=f"ray node {claim.ray_node[:16]}, pid {claim.pid}",
+            )
+            for claim in sorted(found.values(), key=lambda claim: claim.began_s)
+        ]
+
+    async def close(self) -> None:
+        """Stop watching; nodes stay, as long as their leases do."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(*self._rents.values(), return_exceptions=True)
+        await self._waits.close()
+        tasks = [*self._life_lines.values(), *self._tasks]
+        self._life_lines.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._stewards.close()
+
+    # ------------------------------------------------------------------ renting
+
+    async def _rent(self, node_id: str, offer_id: str, token: str, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        known = self._held.get(node_id)
+        if known is not None and known.token == token:
+            return
+        if known is not None or not NODE_ID.fullmatch(node_id):
+            raise InvalidValue("node_id", node_id, "letters, digits, - _ . and not in use with another token")
+        if (kind := self._kinds.get(offer_id)) is None:
+            raise UnknownName("offer", offer_id, self._kinds)
+        if token in self._gone:
+            raise RentFailed(offer_id, "the node of this token was rented, and is gone again")
+        count = sum(claim.offer_id == offer_id for claim in self._held.values())
+        if kind.most is not None and count >= kind.most:
+            raise RentFailed(offer_id, f"sold out: {kind.most} can be held, {count} are")
+        new = Claim(node_id=node_id, offer_id=offer_id, token=token, ray_node="", began_s=self._clock.now_s())
+        why = "no node of the cluster is free"
+        for ray_node in self._candidates(new, kind):
+            if (refused := await self._claim(replace(new, ray_node=ray_node), kind)) is None:
+                return
+            why = refused
+        if kind.autoscaled and kind.most is not None:
+            if count + self._waits.count(offer_id) < kind.most:
+                await self._waits.begin(offer_id, kind)
+            why = "Ray's autoscaler has been asked for one"
+        raise RentFailed(offer_id, why, wait_s=AGAIN_S)
+
+    def _candidates(self, new: Claim, kind: NodeKind) -> Sequence[str]:
+        """Where the same node was asked for before comes first and alone: it may be there."""
+        asked = [claim.ray_node for claim in self._claims.read() if claim.node_id == new.node_id]
+        if asked and asked[0] in self._seen:
+            return asked
+        taken = {claim.ray_node for claim in self._held.values()} | self._choosing
+        free = [node.id for node in self._seen.values() if self._kind_of(node) is kind and self._is_free(kind, node)]
+        return [ray_node for ray_node in [*self._waits.came(new.offer_id), *free] if ray_node not in taken]
+
+    async def _claim(self, claim: Claim, kind: NodeKind) -> str | None:
+        """Ask the steward there; why not, if not. If it stays unclear, the claim is on record and the error goes up."""
+        self._choosing.add(claim.ray_node)
+        try:
+            await self._waits.take(claim.ray_node)
+            self._claims.write(claim)
+            born = await self._stewards.begin(claim, self._request, kind.reserves)
+        finally:
+            self._choosing.discard(claim.ray_node)
+        if isinstance(born, str):
+            self._claims.remove(claim.node_id)
+            return born
+        self._keep(born)
+        return None
+
+    def _keep(self, claim: Claim) -> None:
+        """It is ours from now on; its life line tells when it ends."""
+        self._claims.write(claim)
+        self._held[claim.node_id] = claim
+        self._life_lines[claim.node_id] = asyncio.get_running_loop().create_task(self._follow(claim))
+
+    def _dropped(self, node_id: str) -> Claim | None:
+        """Ours no longer, if it was; nothing is told of it any more."""
+        claim = self._held.pop(node_id, None)
+        line = self._life_lines.pop(node_id, None)
+        if line is not None and line is not asyncio.current_task():
+            line.cancel()
+        self._noticed.pop(node_id, None)
+        if claim is not None:
+            self._gone.add(claim.token)
+        return claim
+
+    async def _places(self, node_id: str) -> Sequence[str]:
+        """Where a node that we do not hold may be."""
+        written = [claim.ray_node for claim in self._claims.read() if claim.node_id == node_id]
+        if written:
+            return written
+        listed = await asyncio.gather(*(self._stewards.held_on(ray_node) for ray_node in self._stewards.places))
+        return [claim.ray_node for claims in listed for claim in claims or () if claim.node_id == node_id]
+
+    async def _find(self) -> None:
+        """Nodes that an earlier controller rented; of those that are gone the next one hears."""
+        places = self._stewards.places
+        answers = await asyncio.gather(*(self._stewards.held_on(ray_node) for ray_node in places))
+        there = dict(zip(places, answers, strict=True))
+        for claims in there.values():
+            for claim in claims or ():
+                self._keep(claim)
+        for claim in self._claims.read():
+            if claim.node_id in self._held:
+                continue
+            if claim.pid and there.get(claim.ray_node, ()) is None:
+                self._keep(claim)  # nobody can tell: its life line will
+                continue
+            self._claims.remove(claim.node_id)
+            if claim.pid:  # else it was asked for, and never given
+                self._gone.add(claim.token)
+                self._tell(NodeLost(self._clock.now_s(), claim.node_id))
+
+    # ------------------------------------------------------------------ what becomes of nodes
+
+    async def _follow(self, claim: Claim) -> None:
+        """Until the node is gone. A port that refuses has no steward behind it, so no agent either."""
+        word = b""
+        while word != GONE:
+            try:
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(claim.host, claim.port), CONNECT_S)
+            except ConnectionRefusedError:
+                self._doubted.add(claim.ray_node)  # most likely the machine is dead; Ray takes long to say so
+                break
+            except (OSError, TimeoutError):
+                await asyncio.sleep(LOOK_S)  # the machine is silent: Ray will say whether it is dead
+                continue
+            try:
+                writer.write(claim.node_id.encode() + b"\n")
+                word = await reader.read()
+            except OSError:
+                pass
+            finally:
+                writer.close()
+        self._lose(claim.node_id)
+
+    def _lose(self, node_id: str) -> None:
+        """It is gone, or counts as gone: what may be left of it is ended."""
+        if (claim := self._dropped(node_id)) is None:
+            return
+        self._freed_s[claim.ray_node] = time.monotonic()
+        self._claims.remove(node_id)
+        self._tell_supply()
+        self._tell(NodeLost(self._clock.now_s(), node_id))
+        self._spawn(self._ended_anyway(claim))
+
+    async def _ended_anyway(self, claim: Claim) -> None:
+        with contextlib.suppress(Exception):  # the sweeper looks again, and the lease ends it in any case
+            await self._stewards.end(claim.ray_node, claim.node_id)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self._see(await asyncio.to_thread(self._cluster.look))
+                await self._waits.look()
+            except Exception as error:  # noqa: BLE001 - Ray's head is away: what we know stays
+                _log.warning("the Ray cluster cannot be looked at: %s", error)
+
+    def _see(self, nodes: Sequence[RayNode]) -> None:
+        self._seen = {node.id: node for node in nodes}
+        self._doubted &= self._seen.keys()
+        self._tell_supply()  # first, or a plan would count on a node that is about to go
+        for claim in list(self._held.values()):
+            node = self._seen.get(claim.ray_node)
+            if node is None:
+                self._lose(claim.node_id)
+            elif node.ends_unix_s is not None:
+                self._notice(claim, node.ends_unix_s)
+        for ray_node in set(self._stewards.places) - self._seen.keys():
+            self._stewards.forget(ray_node)
+        for node in nodes:
+            new = node.id not in self._stewards.places or node.id in self._doubted
+            if new and self._kept_warm(node) and not self._stewards.rests(node.id):
+                self._spawn(self._greet(node.id))
+        self._tell_supply()
+
+    async def _greet(self, ray_node: str) -> None:
+        """Have a warm steward there; where it cannot be had, a rent will say why."""
+        with contextlib.suppress(Exception):
+            await self._stewards.warm(ray_node)
+            self._doubted.discard(ray_node)
+
+    def _notice(self, claim: Claim, ends_unix_s: float) -> None:
+        if self._noticed.get(claim.node_id) == ends_unix_s:
+            return
+        self._noticed[claim.node_id] = ends_unix_s
+        left_s = max(0.0, ends_unix_s - time.time()) if ends_unix_s else NOTICE_S
+        now_s = self._clock.now_s()
+        self._tell(NodeNoticed(now_s, claim.node_id, now_s + left_s * self._clock.speedup))
+
+    # ------------------------------------------------------------------ supply
+
+    def _kind_of(self, node: RayNode) -> NodeKind | None:
+        return next((kind for kind in self._kinds.values() if kind.fits(node)), None)
+
+    def _kept_warm(self, node: RayNode) -> bool:
+        """Not where nodes are autoscaled: Ray would think that our steward uses them, and never give them back."""
+        kind = self._kind_of(node)
+        return kind is not None and not kind.autoscaled and node.ends_unix_s is None
+
+    def _is_free(self, kind: NodeKind, node: RayNode) -> bool:
+        if node.ends_unix_s is not None or node.id in self._doubted:
+            return False
+        freed_s = self._freed_s.get(node.id)
+        return kind.is_free(node) or (freed_s is not None and time.monotonic() - freed_s < SETTLE_S)
+
+    def _tell_supply(self) -> None:
+        ours = {claim.ray_node for claim in self._held.values()}
+        for offer_id, kind in self._kinds.items():
+            nodes = [node for node in self._seen.values() if self._kind_of(node) is kind]
+            held = sum(node.id in ours and node.ends_unix_s is None for node in nodes)
+            supply = held + sum(node.id not in ours and self._is_free(kind, node) for node in nodes)
+            if kind.most is not None:
+                supply = kind.most if kind.autoscaled else min(kind.most, supply)
+            if self._supply.get(offer_id) != supply:
+                self._supply[offer_id] = supply
+                self._tell(AvailabilityChanged(self._clock.now_s(), offer_id, supply))
+
+    # ------------------------------------------------------------------ small things
+
+    def _tell(self, news: MarketNews) -> None:
+        try:
+            self._hearer(news)
+        except Exception:  # noqa: BLE001 - a fault of the hearer's; the cluster is watched on
+            _log.exception("%s could not be told", news)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

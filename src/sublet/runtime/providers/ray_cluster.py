@@ -1,0 +1,136 @@
+"""The Ray cluster as the provider sees it: its nodes, those that are drained, and a steward on each that we use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sublet.errors import BadInput
+from sublet.runtime.providers.ray_config import RayNode
+from sublet.runtime.providers.ray_steward import Steward, the_ray
+
+__all__ = ["Cluster", "StewardGone"]
+
+CALL_S = 30.0  # for an actor to answer; a cold node imports torch before it forks the first agent
+GCS_S = 5.0  # for Ray's head to answer
+
+
+class StewardGone(Exception):
+    """Ray says for certain that the actor, and with it all that it had started, is dead."""
+
+
+class Cluster:
+    """A connection to the cluster as its driver; one per process, as Ray will have it."""
+
+    def __init__(self, address: str = "") -> None:
+        self._ray, self._address = the_ray(), address
+        self._gcs: Any = None
+
+    def connect(self) -> None:
+        """Become a driver, unless this process is one already."""
+        if not self._ray.is_initialized():
+            main = threading.current_thread() is threading.main_thread()
+            handler = signal.getsignal(signal.SIGTERM) if main else None
+            try:
+                self._ray.init(
+                    address=self._address or os.environ.get("RAY_ADDRESS") or "auto",
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                hint = "ray start --head, or set RAY_ADDRESS to host:port of its head"
+                raise BadInput("the Ray cluster", f"cannot be reached ({error})", hint=hint) from error
+            finally:
+                if handler is not None:
+                    signal.signal(signal.SIGTERM, handler)  # Ray puts its own, and ours would never hear of it
+        self._gcs = self._ray._raylet.GcsClient(  # noqa: SLF001 - as Ray Serve does; nothing public tells who is drained
+            address=self._ray.get_runtime_context().gcs_address
+        )
+
+    @property
+    def host(self) -> str:
+        """Where Ray's other nodes reach this machine."""
+        found: str = self._ray.util.get_node_ip_address()
+        return found
+
+    def look(self) -> list[RayNode]:
+        """All nodes that live. Waits for Ray's head: call it in a thread."""
+        free = self._ray._private.state.available_resources_per_node()  # noqa: SLF001 - the public one adds all nodes up
+        drained: Mapping[str, int] = self._gcs.get_draining_nodes(timeout=GCS_S)
+        return [
+            RayNode(
+                id=seen["NodeID"],
+                host=seen["NodeManagerAddress"],
+                total=seen["Resources"],
+                free=free.get(seen["NodeID"], {}),
+                labels=seen.get("Labels") or {},
+                ends_unix_s=_seconds(drained.get(seen["NodeID"])),
+            )
+            for seen in self._ray.nodes()
+            if seen["Alive"]
+        ]
+
+    # ------------------------------------------------------------------ stewards
+
+    def steward(self, ray_node: str, namespace: str, preload: Iterable[str], idle_s: float) -> Any:
+        """The actor on this node, made if need be; it takes nothing from the node but memory."""
+        strategies = self._ray.util.scheduling_strategies
+        return (
+            self._ray.remote(Steward)
+            .options(
+                name=f"sublet-steward-{ray_node}",
+                namespace=namespace,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=0,
+                scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(ray_node, soft=False),
+            )
+            .remote(namespace=namespace, preload=tuple(preload), idle_s=idle_s)
+        )
+
+    def stewards(self, namespace: str) -> dict[str, Any]:
+        """Those that live, by Ray node: also what an earlier controller left."""
+        found = {}
+        for entry in self._ray.util.list_named_actors(all_namespaces=True):
+            if entry["namespace"] == namespace and entry["name"].startswith("sublet-steward-"):
+                ray_node = entry["name"].removeprefix("sublet-steward-")
+                try:
+                    found[ray_node] = self._ray.get_actor(entry["name"], namespace=namespace)
+                except ValueError:  # it has ended since
+                    continue
+        return found
+
+    async def call(self, answer: Any, wait_s: float = CALL_S) -> Any:
+        """What an actor's method returns; StewardGone if it never will, any other error if nobody knows."""
+        dead = (self._ray.exceptions.ActorDiedError, self._ray.exceptions.ActorUnschedulableError)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer.future()), wait_s)
+        except dead as error:
+            raise StewardGone(str(error).strip().splitlines()[0]) from error
+
+    # ------------------------------------------------------------------ the autoscaler
+
+    def ask_for(self, reserves: Mapping[str, float]) -> Any:
+        """Wait at Ray for a node: what waits makes its autoscaler get one. Ends with this process, unlike a request."""
+        return self._ray.util.placement_group([dict(reserves)], strategy="STRICT_PACK", name="sublet-asks")
+
+    def given(self, asked: Any) -> str:
+        """The node that the wait has brought, and keeps for us; "" = none yet."""
+        table = self._ray.util.placement_group_table(asked)
+        return str(next(iter(table["bundles_to_node_id"].values()), "")) if table["state"] == "CREATED" else ""
+
+    def withdraw(self, asked: Any) -> None:
+        """Wait no longer, and give what was kept back."""
+        self._ray.util.remove_placement_group(asked)
+
+
+def _seconds(deadline_ms: int | None) -> float | None:
+    """Of the epoch; 0 for a node that is drained without a deadline."""
+    if deadline_ms is None:
+        return None
+    return 0.0 if deadline_ms <= 0 or deadline_ms >= 1 << 62 else deadline_ms / 1000.0

@@ -1,0 +1,147 @@
+"""The stewards of one controller: started where they are needed, found again after a restart, asked and believed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sublet.runtime.providers.ray_cluster import Cluster, StewardGone
+from sublet.runtime.providers.ray_records import Claim
+
+__all__ = ["Stewards"]
+
+START_S = 60.0  # for Ray to start one
+REST_S = 30.0  # before we try again on a node where it could not be started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Card:
+    """An actor that answers, and where its life lines are."""
+
+    actor: Any
+    host: str
+    port: int
+    sees: bool  # the controller's state directory
+
+
+class Stewards:
+    """At most one per Ray node and namespace. All verbs may raise what Ray raises: then nobody knows."""
+
+    def __init__(
+        self, cluster: Cluster, namespace: str, state_dir: Path, preload: Iterable[str], idle_s: float
+    ) -> None:
+        self._cluster, self._facts = cluster, (namespace, tuple(preload), idle_s)
+        self._probe, self._nonce = state_dir / "ray-probe", secrets.token_hex(16)
+        self._cards: dict[str, asyncio.Task[_Card]] = {}  # by Ray node
+        self._failed_s: dict[str, float] = {}  # monotonic
+
+    async def open(self) -> None:
+        """Find those that an earlier controller left."""
+        self._probe.write_text(self._nonce, encoding="utf-8")
+        found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
+        for ray_node, actor in found.items():
+            self._cards[ray_node] = asyncio.get_running_loop().create_task(self._greet(actor))
+
+    @property
+    def places(self) -> Sequence[str]:
+        """The Ray nodes where there is one."""
+        return tuple(self._cards)
+
+    def rests(self, ray_node: str) -> bool:
+        """It could not be started there a moment ago."""
+        return time.monotonic() - self._failed_s.get(ray_node, -REST_S) < REST_S
+
+    async def card(self, ray_node: str) -> _Card:
+        """The one there; whoever asks first starts it."""
+        task = self._cards.get(ray_node)
+        if task is None:
+            task = self._cards[ray_node] = asyncio.get_running_loop().create_task(self._start(ray_node))
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            self._failed_s[ray_node] = time.monotonic()
+            self.forget(ray_node)
+            raise
+
+    async def warm(self, ray_node: str) -> None:
+        """Returns when workers can start there at once."""
+        card = await self.card(ray_node)
+        try:
+            await self._cluster.call(card.actor.warm.remote(), START_S)
+        except StewardGone:
+            self.forget(ray_node)
+            raise
+
+    async def begin(self, claim: Claim, request: Mapping[str, Any], reserves: Mapping[str, float]) -> Claim | str:
+        """The claim with its agent, or why not."""
+        card = await self.card(claim.ray_node)
+        if not card.sees:
+            return f"{card.host} does not see {self._probe.parent}: put SUBLET_STATE where all nodes see it"
+        record = {"node_id": claim.node_id, "offer_id": claim.offer_id, "token": claim.token}
+        try:
+            answer = card.actor.begin.remote({**record, "began_s": claim.began_s}, dict(request), dict(reserves))
+            born = await self._cluster.call(answer)
+        except StewardGone as error:
+            self.forget(claim.ray_node)
+            return f"the steward there has ended: {error}"
+        return str(born["refused"]) if "refused" in born else _claim_from(born, claim.ray_node, card)
+
+    async def held_on(self, ray_node: str) -> Sequence[Claim] | None:
+        """What exists there; None = nobody can tell. It also learns that it is still wanted."""
+        if (task := self._cards.get(ray_node)) is None:
+            return []
+        try:
+            card = await asyncio.shield(task)
+            records = await self._cluster.call(card.actor.held.remote())
+        except StewardGone:
+            self.forget(ray_node)
+            return []
+        except Exception:  # noqa: BLE001 - Ray fails in many ways; none of them says that the node is gone
+            return None
+        return [_claim_from(record, ray_node, card) for record in records]
+
+    async def end(self, ray_node: str, node_id: str) -> bool:
+        """Returns when nothing of the node is left; False = there was no steward, so nothing was left before."""
+        if (task := self._cards.get(ray_node)) is None:
+            return False
+        try:
+            card = await asyncio.shield(task)
+            await self._cluster.call(card.actor.end.remote(node_id))
+        except StewardGone:
+            self.forget(ray_node)
+            return False
+        except Exception:
+            alive = {node.id for node in await asyncio.to_thread(self._cluster.look)}
+            if ray_node in alive:
+                raise
+            self.forget(ray_node)
+            return False
+        return True
+
+    def forget(self, ray_node: str) -> None:
+        """It is gone; the next who asks starts another."""
+        if (task := self._cards.pop(ray_node, None)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """They stay, as long as they hold something and for a while longer."""
+        for ray_node in self.places:
+            self.forget(ray_node)
+
+    async def _start(self, ray_node: str) -> _Card:
+        return await self._greet(await asyncio.to_thread(self._cluster.steward, ray_node, *self._facts))
+
+    async def _greet(self, actor: Any) -> _Card:
+        told = await self._cluster.call(actor.ready.remote(str(self._probe), self._nonce), START_S)
+        return _Card(actor=actor, host=told["host"], port=told["port"], sees=told["sees"])
+
+
+def _claim_from(record: Mapping[str, Any], ray_node: str, card: _Card) -> Claim:
+    names = ("node_id", "offer_id", "token", "began_s", "pid")
+    claim = Claim(**{name: record[name] for name in names}, ray_node=ray_node)
+    return replace(claim, host=card.host, port=card.port)

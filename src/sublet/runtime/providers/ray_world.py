@@ -1,0 +1,81 @@
+"""From a state directory to provider and engine on a Ray cluster: what is chosen once stays for every later start."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import BadInput
+from sublet.runtime.clock import Clock
+from sublet.runtime.engines.ray import RayEngine
+from sublet.runtime.providers.ray import RayProvider
+from sublet.runtime.providers.ray_cluster import Cluster
+from sublet.runtime.providers.ray_config import (
+    NodeKind,
+    config_path,
+    kind_from_json,
+    kind_to_json,
+    kinds_from,
+    read_config,
+)
+
+__all__ = ["RayWorld", "ray_world"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayWorld:
+    """Who rents and who runs."""
+
+    provider: RayProvider
+    engine: RayEngine
+    most: dict[str, int | None]  # nodes of each offer
+
+
+def ray_world(state_dir: Path, clock: Clock, *, lease_s: float, wind_down_s: float) -> RayWorld:
+    """Join the cluster; kinds of nodes, our name there and our port are those of the first start."""
+    config = read_config(config_path(state_dir))
+    cluster = Cluster(config.address)
+    cluster.connect()
+    path = state_dir / "ray.json"
+    facts = _chosen(path) if path.exists() else _choose(path, cluster, config.kinds)
+    kinds = config.kinds or tuple(kind_from_json(kind) for kind in facts["kinds"])
+    address = f"tcp:{cluster.host}:{facts['port']}"
+    provider = RayProvider(
+        state_dir=state_dir,
+        clock=clock,
+        cluster=cluster,
+        kinds=kinds,
+        address=address,
+        namespace=facts["namespace"],
+        wind_down_s=wind_down_s,
+        lease_s=lease_s,
+    )
+    most = {f"ray:{kind.name}": kind.most for kind in kinds}
+    return RayWorld(provider=provider, engine=RayEngine(address, lease_s=lease_s), most=most)
+
+
+def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str, Any]:
+    kinds = kinds or kinds_from(cluster.look())
+    if not kinds:
+        hint = "start nodes with CPUs or GPUs, or name the kinds that Ray's autoscaler can get in ray.toml"
+        raise BadInput("the Ray cluster", "has no node that could train", hint=hint)
+    with socket.socket() as probe:
+        probe.bind((cluster.host, 0))
+        port = probe.getsockname()[1]  # agents look for us there after a restart, too
+    namespace = f"sublet-{secrets.token_hex(8)}"
+    facts = {"namespace": namespace, "port": port, "kinds": [kind_to_json(kind) for kind in kinds]}
+    path.write_text(json.dumps(facts), encoding="utf-8")
+    return facts
+
+
+def _chosen(path: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(path, f"cannot be read ({error})", hint="use another state directory (SUBLET_STATE)") from error
+    return facts
