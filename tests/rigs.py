@@ -24,6 +24,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.local import LocalProvider
 from sublet.wire.messages import StartWorker
+from tests.moto_cloud import AwsRig
 from tests.strategies import an_offer
 
 PATIENCE_S = 10.0  # far beyond what anything here takes; a test that needs it fails
@@ -177,4 +178,11 @@ class LocalRig:
         return left
 
 
-RIGS = {"local": LocalRig}  # registered name -> rig
+def ray_rig(folder=None):
+    """A Ray cluster; its tests are skipped where Ray is not installed."""
+    from tests.ray_rig import RayRig
+
+    return RayRig(folder)
+
+
+RIGS = {"aws": AwsRig, "local": LocalRig, "ray": ray_rig}  # registered name -> rig

@@ -16,12 +16,14 @@ from typer.main import get_command
 from sublet import __version__
 from sublet.cli.advise import advise
 from sublet.cli.budget import budget_app
+from sublet.cli.check import check
 from sublet.cli.compare import compare
 from sublet.cli.cost import cost
 from sublet.cli.demo import demo
 from sublet.cli.events import events
 from sublet.cli.explain import explain
 from sublet.cli.forecast import forecast
+from sublet.cli.gc import gc
 from sublet.cli.jobs import cancel, pause, ps, resume, scale
 from sublet.cli.logs import logs
 from sublet.cli.offers import offers
@@ -53,6 +55,7 @@ app = typer.Typer(
 )
 LIVE: tuple[Callable[..., None], ...] = (
     *(demo, up, down, submit, ps, logs, cancel, pause, resume, scale, events, cost, explain, replay, schema),
+    *(check, gc),
 )
 ON_PAPER: tuple[Callable[..., None], ...] = (
     *(simulate, compare, plan, advise, forecast, spot, study, workloads, profiles, offers, traces, policies),

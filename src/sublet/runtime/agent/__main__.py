@@ -20,6 +20,8 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="where workers of other nodes reach this one")
     parser.add_argument("--lease-s", type=float, default=FIRST_LEASE_S, help="how long to look for the controller")
     parser.add_argument("--preload", action="append", default=[], help="a module that workers begin with, as torch")
+    parser.add_argument("--metadata", default="", help="where EC2 tells of interruptions, as http://169.254.169.254")
+    parser.add_argument("--lease-file", default="", help="a file to touch whenever the lease is renewed")
     options = parser.parse_args()
     _lead_a_session()
     for name in options.preload:
@@ -33,6 +35,8 @@ def main() -> None:
             notice_file=str(options.token_file.with_name(f"{options.node}.notice").resolve()),
             host=options.host,
             lease_s=options.lease_s,
+            metadata_url=options.metadata,
+            lease_file=options.lease_file and str(Path(options.lease_file).resolve()),
         )
     )
 

@@ -21,6 +21,7 @@ from sublet.errors import BadInput
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.crew import Crew, log
 from sublet.runtime.agent.link import Link
+from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.lines import Message, to_line
 from sublet.wire.messages import (
@@ -30,6 +31,7 @@ from sublet.wire.messages import (
     Hello,
     Leave,
     Meet,
+    Noticed,
     Regroup,
     RenewLease,
     SaveNow,
@@ -60,6 +62,8 @@ class AgentFacts:
     host: str = "127.0.0.1"
     lease_s: float = FIRST_LEASE_S
     boot_s: float = 0.0  # seconds on the wall before it is there, as a cloud's machine takes
+    metadata_url: str = ""  # where the machine learns that it will be taken; "" = somebody else tells
+    lease_file: str = ""  # touched whenever the lease is renewed, for a dead man's switch outside
 
 
 def run(facts: AgentFacts) -> None:
@@ -81,6 +85,8 @@ class _Agent:
         self._selector = selectors.DefaultSelector()
         self._link = Link(facts.address, self._selector)
         self._crew = Crew(self._selector, self._tell)
+        self._metadata = Metadata(facts.metadata_url, self._selector, self._noticed) if facts.metadata_url else None
+        self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
         self._ends_at_s = time.monotonic() + facts.boot_s + facts.lease_s
         self._lease_s = facts.lease_s
         self._going = False  # no new workers; gone with the last one
@@ -107,6 +113,8 @@ class _Agent:
             self._crew.reap()
             self._keep_time()
         self._link.flush()
+        if self._metadata is not None:
+            self._metadata.close()
 
     def _attend(self, whose: object, events: int) -> None:
         if whose is self._link:
@@ -119,6 +127,8 @@ class _Agent:
                     log(f"{type(message).__name__} could not be carried out: {error!r}")
         elif isinstance(whose, Worker):
             self._crew.attend(whose, events)
+        elif isinstance(whose, Metadata):
+            whose.attend(events)
         else:
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(CHUNK)
@@ -128,6 +138,8 @@ class _Agent:
     def _patience_s(self) -> float:
         """How long nothing is due."""
         due_s = min(self._ends_at_s, self._link.due_s(), self._crew.due_s())
+        if self._metadata is not None:
+            due_s = min(due_s, self._metadata.due_s())
         return min(max(0.0, due_s - time.monotonic()), LONGEST_WAIT_S)
 
     def _keep_time(self) -> None:
@@ -138,6 +150,8 @@ class _Agent:
             log(f"no word from the controller for {self._lease_s:g} s: this node ends")
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
+        if self._metadata is not None:
+            self._metadata.keep_time(now_s)
         if self._link.due_s() <= now_s and self._link.connect():
             self._greet()
 
@@ -148,6 +162,9 @@ class _Agent:
     def _renew(self) -> None:
         if not self._going:
             self._ends_at_s = time.monotonic() + self._lease_s
+            if self._facts.lease_file:
+                with contextlib.suppress(OSError):  # whoever watches it then ends the node, as they should
+                    os.utime(self._facts.lease_file)
 
     def _go(self, grace_s: float) -> None:
         self._going = True
@@ -168,9 +185,19 @@ class _Agent:
         )
         waiting = self._link.waiting()
         ends = [line for line in map(to_line, self._crew.ended.values()) if line not in waiting]
-        self._link.begin([to_line(hello), *ends])
+        again = [line for line in [to_line(self._notice)] if line not in waiting] if self._notice else []
+        self._link.begin([to_line(hello), *again, *ends])
 
-    def _tell(self, message: WorkerUp | WorkerDown | FromWorker) -> None:
+    def _noticed(self, kind: str, in_s: float) -> None:
+        """The cloud has told this machine: workers learn of it here, the controller by wire."""
+        log(f"{kind} in {in_s:.0f} s, says the metadata service")
+        message = Noticed(node_id=self._facts.node_id, in_s=in_s, kind=kind)
+        if kind == "interruption":
+            self._warn(in_s)
+            self._notice = message
+        self._tell(message)
+
+    def _tell(self, message: Noticed | WorkerUp | WorkerDown | FromWorker) -> None:
         may_be_lost = isinstance(message, FromWorker) and isinstance(message.message, Stepped)
         self._link.send(to_line(message), may_be_lost=may_be_lost)
 

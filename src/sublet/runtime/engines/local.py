@@ -20,6 +20,7 @@ from sublet.wire.messages import (
     WIRE_VERSION,
     FromWorker,
     Hello,
+    Noticed,
     RenewLease,
     ToAgent,
     ToController,
@@ -111,7 +112,7 @@ class LocalEngine:
             _log.warning("refused from %s: %s", line.node_id or "a stranger", message)
         elif isinstance(message, Hello):
             self._admit(line, message)
-        elif not line.node_id or not isinstance(message, WorkerUp | WorkerDown | FromWorker):
+        elif not line.node_id or not isinstance(message, Noticed | WorkerUp | WorkerDown | FromWorker):
             _log.warning("refused from %s: %s", line.node_id or "a stranger", type(message).__name__)
             if not line.node_id:
                 line.hang_up()

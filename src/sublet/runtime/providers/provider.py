@@ -9,7 +9,7 @@ from typing import Protocol
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
 from sublet.domain.offer import Offer
 
-__all__ = ["MarketNews", "Provider", "RentedNode", "TellMarket"]
+__all__ = ["Billed", "MarketNews", "Provider", "RentedNode", "TellMarket"]
 
 MarketNews = NodeNoticed | NodeLost | PriceChanged | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
@@ -24,6 +24,15 @@ class RentedNode:
     token: str
     began_s: float  # cloud time
     instance: str = ""  # the provider's own name of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billed:
+    """What the provider itself charges for a node that is gone, in cloud time; None = from our order, until now."""
+
+    from_s: float | None = None
+    to_s: float | None = None
+    nothing: bool = False  # it never was there
 
 
 class Provider(Protocol):
@@ -46,8 +55,11 @@ class Provider(Protocol):
         """Rent one node. A second call with the same token changes nothing. Raises RentFailed when refused."""
         ...
 
-    async def release(self, node_id: str) -> None:
-        """Give it back; returns when the provider confirms that it is gone and no longer paid for."""
+    async def release(self, node_id: str) -> Billed | None:
+        """Give it back; returns when the provider confirms that it is gone and no longer paid for.
+
+        The answer is the provider's own record of it, where it keeps one and the node was ever there.
+        """
         ...
 
     async def list(self) -> list[RentedNode]:

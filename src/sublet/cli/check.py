@@ -1,0 +1,92 @@
+"""`sublet check`: whether what Sublet needs is there, before money depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sublet.cli.options import Json, Output, OutputOption, wants_json
+from sublet.cli.show import command_line, print_json, print_notes, print_table
+
+if TYPE_CHECKING:
+    from sublet.runtime.providers.aws_check import Finding
+
+__all__ = ["check"]
+
+OLD_DAYS = 120  # as market.hygiene: spot prices change every week
+MARKS = {True: "ok", False: "FAILED", None: "-"}
+
+
+def check(
+    context: typer.Context,
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Insist on this one, aws for example; else what is set up.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    json: Json = False,
+) -> None:
+    """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
+    findings = [*_prices(), *_installed(), *_aws(insist=provider == "aws")]
+    ok = all(finding.ok is not False for finding in findings)
+    if wants_json(output, json):
+        rows = [{"name": f.name, "ok": f.ok, "text": f.text, "hint": f.hint} for f in findings]
+        print_json({"schema_version": 1, "command": command_line(context), "ok": ok, "checks": rows})
+    else:
+        print_table(["check", "", "found"], [[f.name, MARKS[f.ok], f.text] for f in findings], words=(0, 1, 2))
+        print_notes([f"{f.name}: {f.hint}" for f in findings if f.hint])
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _prices() -> Iterator[Finding]:
+    from sublet.market.catalogue import load_catalogue
+    from sublet.runtime.providers.aws_check import Finding
+
+    catalogue = load_catalogue()
+    newest = max(date.fromisoformat(listing.as_of) for listing in catalogue.listings)
+    days = (datetime.now(UTC).date() - newest).days
+    hint = "" if days <= OLD_DAYS else "a newer release has newer prices; with AWS, spot prices are asked for live"
+    yield Finding(name="prices", ok=days <= OLD_DAYS or None, text=f"{newest}, {days} days old", hint=hint)
+
+
+def _installed() -> Iterator[Finding]:
+    from sublet.runtime.providers.aws_check import Finding
+
+    for package, extra in (("torch", "torch"), ("ray", "ray"), ("boto3", "aws"), ("fastapi", "server")):
+        try:
+            yield Finding(name=package, ok=True, text=metadata.version(package))
+        except metadata.PackageNotFoundError:
+            yield Finding(name=package, ok=None, text=f"not installed: pip install 'sublet[{extra}]'")
+
+
+def _aws(*, insist: bool) -> Iterator[Finding]:
+    from sublet.errors import SubletError
+    from sublet.market.catalogue import load_catalogue
+    from sublet.runtime.providers.aws_calls import client_maker
+    from sublet.runtime.providers.aws_check import Finding, aws_findings
+    from sublet.runtime.providers.aws_config import config_path, read_config
+    from sublet.runtime.providers.aws_offers import offers_from
+    from sublet.runtime.settings import default_state_dir
+
+    path = config_path(default_state_dir())
+    if not insist and not path.exists():
+        yield Finding(name="aws", ok=None, text=f"not set up: there is no {path}")
+        return
+    try:
+        make = client_maker()
+        config = read_config(path)
+        offers = offers_from(config, load_catalogue())
+    except SubletError as error:
+        text, _, hint = str(error).partition("\n  next: ")
+        yield Finding(name="aws", ok=False, text=text, hint=hint)
+        return
+    yield Finding(name="aws", ok=True, text=f"{path}: {len(offers)} offers")
+    yield from aws_findings(client_maker(config.endpoint_url) if config.endpoint_url else make, config, offers, _now())
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

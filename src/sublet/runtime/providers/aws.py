@@ -1,0 +1,287 @@
+"""Rents on AWS: EC2 instances, spot and on demand, and nothing that is paid for is ever forgotten.
+
+    intent on disk -> RunInstances with a client token and tags -> instance on disk -> ... -> TerminateInstances -> seen
+
+Every instance can be found in three ways: by its record here, by its tags at EC2, and by repeating the launch with the
+same client token. EC2's listings lag behind, so that something is not listed proves nothing for a minute; and what
+EC2 has not confirmed as ended counts as paid for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.offer import Offer
+from sublet.domain.quantity import named, positive
+from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
+from sublet.market.catalogue import load_catalogue
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.aws_calls import Calls, Refusal, client_maker
+from sublet.runtime.providers.aws_config import AwsConfig, config_path, read_config
+from sublet.runtime.providers.aws_fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
+from sublet.runtime.providers.aws_instances import Instance, instance_from, launch_request, token_tag
+from sublet.runtime.providers.aws_market import Pools, SpotPrices
+from sublet.runtime.providers.aws_offers import offers_from
+from sublet.runtime.providers.aws_records import NodeRecord, Records
+from sublet.runtime.providers.provider import Billed, RentedNode, TellMarket
+from sublet.runtime.store import Store
+
+__all__ = ["AwsProvider", "aws_provider", "server_id_from"]
+
+POLL_S = 5.0  # between two looks at what we hold
+PRICES_S = 60.0  # between two looks at spot prices
+CONFIRM_S = 180.0  # for EC2 to say that an instance is shutting down
+CONFIRM_PAUSE_S = 1.0
+
+Instances = list[Instance]  # inside the class, `list` is a verb
+
+_log = logging.getLogger(__name__)
+
+
+def aws_provider(state_dir: Path, clock: Clock, server_id: str) -> tuple[AwsProvider, AwsConfig]:
+    """As `aws.toml` says; MissingExtra without boto3."""
+    client_maker()  # that the extra is missing is said before that the file is
+    config = read_config(config_path(state_dir))
+    calls = Calls(client_maker(config.endpoint_url))
+    return AwsProvider(state_dir=state_dir, clock=clock, config=config, server_id=server_id, calls=calls), config
+
+
+def server_id_from(store: Store) -> str:
+    """Whose instances these are; the same for the life of a state directory."""
+    known = store.get("server_id")
+    if known is None:
+        known = secrets.token_hex(8)
+        store.put("server_id", known)
+    return known
+
+
+class AwsProvider:
+    """Cloud time is wall time here: a speed-up would be a wrong bill."""
+
+    def __init__(  # noqa: PLR0913 - each is a fact about this account
+        self,
+        *,
+        state_dir: Path,
+        clock: Clock,
+        config: AwsConfig,
+        server_id: str,
+        calls: Calls,
+        offers: Sequence[Offer] | None = None,
+        unix_s: Callable[[], float] = time.time,
+        poll_s: float = POLL_S,
+        prices_s: float | None = PRICES_S,
+    ) -> None:
+        if clock.speedup != 1.0:
+            raise InvalidValue("speedup", clock.speedup, "1 with real money")
+        named("server_id", server_id)
+        positive("poll_s", poll_s)
+        self._offers = {offer.id: offer for offer in offers or offers_from(config, load_catalogue())}
+        self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
+        self._unix_s, self._poll_s, self._prices_s = unix_s, poll_s, prices_s
+        records = Records(state_dir.resolve() / "aws")
+        self._fleet = Fleet(calls, records, clock, server=server_id, regions=config.regions, unix_s=unix_s)
+        self._pools = Pools(clock)
+        self._prices = SpotPrices(calls, clock, tuple(self._offers.values()))
+        self._one_by_one: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by node
+        self._watching: list[asyncio.Task[None]] = []
+        self._tell: TellMarket = lambda _: None
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What can be rented here."""
+        return tuple(self._offers.values())
+
+    async def open(self, tell: TellMarket) -> None:
+        """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
+        self._tell = self._fleet.tell = tell
+        if self._config.most_nodes is not None:
+            for offer_id in self._offers:
+                tell(AvailabilityChanged(self._clock.now_s(), offer_id, self._config.most_nodes))
+        await self._fleet.look()
+        loop = asyncio.get_running_loop()
+        self._watching = [loop.create_task(self._repeat(self._fleet.look, self._poll_s))]
+        if self._prices_s is not None:
+            await self._follow_prices()
+            self._watching.append(loop.create_task(self._repeat(self._follow_prices, self._prices_s)))
+
+    async def close(self) -> None:
+        """Stop watching. Instances stay, as long as their leases do."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        self._watching = []
+
+    # ------------------------------------------------------------------ rent
+
+    async def rent(self, node_id: str, offer_id: str, token: str) -> None:
+        """Launch one instance, unless this token has one."""
+        if offer_id not in self._offers:
+            raise UnknownName("offer", offer_id, self._offers)
+        async with self._one_by_one[node_id]:
+            record = self._fleet.held.get(node_id)
+            if record is not None and record.token not in ("", token):
+                raise InvalidValue("node_id", node_id, "not in use with another token")
+            if node_id in self._fleet.given_back:
+                # Not RentFailed, which says that nothing is paid: the release knows what was.
+                raise NoAnswer(f"renting {node_id}", "it was given back meanwhile")
+            if record is not None and record.instance:
+                return
+            in_doubt = record is not None and record.asked_s >= 0
+            record = record or self._intend(node_id, offer_id, token)
+            try:
+                await self._launch(record, self._offers[offer_id])
+            except (Refusal, NoAccess) as error:
+                if in_doubt:  # this time it is no, but what of the last time?
+                    raise NoAnswer(f"renting {node_id}", f"an earlier attempt is in doubt; now {error.why}") from error
+                self._fleet.forget(node_id)
+                raise RentFailed(offer_id, error.why, wait_s=self._pools.refused(offer_id, error)) from error
+
+    def _intend(self, node_id: str, offer_id: str, token: str) -> NodeRecord:
+        """Write down what will be asked for, unless it is plain that it cannot be had."""
+        if (wait_s := self._pools.wait_s(offer_id)) > 0:
+            raise RentFailed(offer_id, self._pools.why(offer_id), wait_s=wait_s)
+        if doubt := self._prices.doubts.get(offer_id):
+            raise RentFailed(offer_id, f"its price is not believed: {doubt}")
+        most = self._config.most_nodes
+        held = sum(record.offer_id == offer_id for record in self._fleet.held.values())
+        if most is not None and held >= most:
+            raise RentFailed(offer_id, f"sold out: {most} may be held, {held} are")
+        offer = self._offers[offer_id]
+        record = NodeRecord(
+            node_id=node_id,
+            offer_id=offer_id,
+            token=token,
+            region=offer.region,
+            zone=offer.zone,
+            began_s=self._clock.now_s(),
+            expires_unix=int(self._unix_s() + EXPIRES_S),
+        )
+        self._fleet.keep(record)
+        return record
+
+    async def _launch(self, record: NodeRecord, offer: Offer) -> None:
+        """Adopt what an earlier attempt may have made; else ask EC2, which makes no second one for this token."""
+        for found in await self._fleet.of_node(record):
+            if found.alive and found.token_tag == token_tag(record.token):
+                self._fleet.keep(replace(record, instance=found.id))
+                return
+        zone_name = await self._prices.zone_name(record.region, record.zone)
+        request = launch_request(record, offer, self._config, server=self._server, zone_name=zone_name)
+        record = replace(record, asked_s=self._clock.now_s())
+        self._fleet.keep(record)
+        answer = await self._calls.call(record.region, "run_instances", **request)
+        launched = instance_from(answer["Instances"][0], record.region)
+        if not launched.alive:  # the token was used, long ago
+            raise Refusal("gone", "the node of this token was rented, and is gone again", 0.0)
+        self._fleet.keep(replace(record, instance=launched.id))
+        self._fleet.seen_s[record.node_id] = self._clock.now_s()
+        self._pools.worked(record.offer_id)
+
+    # ------------------------------------------------------------------ release
+
+    async def release(self, node_id: str) -> Billed:
+        """End every instance of the node; returns when EC2 confirms it. Raises when EC2 refuses."""
+        self._fleet.given_back.add(node_id)
+        async with self._one_by_one[node_id]:
+            record = self._fleet.held.get(node_id)
+            found = await self._certain(node_id, record)
+            if found:
+                await self._fleet.end(found)
+                found = [await self._fleet.timed(instance) for instance in await self._confirmed(found)]
+            self._fleet.forget(node_id)
+            self._fleet.ended |= {instance.id for instance in found}
+            if record is not None:
+                self._pools.worked(record.offer_id)  # there is room for one again
+            return self._fleet.billed(found)
+
+    async def _certain(self, node_id: str, record: NodeRecord | None) -> Instances:
+        """All instances of the node. An empty answer is believed only after the time that a listing may lag."""
+        looks = 0
+        while True:
+            found = await self._fleet.of_node(record) if record else await self._fleet.everywhere(node_id)
+            named_one = record is not None and record.instance and record.instance not in {i.id for i in found}
+            looks += 1
+            in_doubt = record is not None and record.asked_s >= 0 and (named_one or not found)
+            if not in_doubt or record is None:
+                return found
+            lag_s = record.asked_s + LISTED_WITHIN_S - self._clock.now_s()
+            if named_one and lag_s > 0:  # it can be ended by its name even while it is not listed
+                with contextlib.suppress(Refusal):
+                    await self._calls.call(record.region, "terminate_instances", InstanceIds=[record.instance])
+            if lag_s <= 0 and looks >= ABSENCES:
+                return found
+            await asyncio.sleep(self._poll_s)
+
+    async def _confirmed(self, found: Sequence[Instance]) -> Instances:
+        """As EC2 itself lists them, once all of them are ended."""
+        deadline_s = self._clock.now_s() + CONFIRM_S
+        while True:
+            now: dict[str, Instance] = {}
+            for region in {instance.region for instance in found}:
+                ids = [instance.id for instance in found if instance.region == region]
+                filters = [{"Name": "instance-id", "Values": ids}]
+                rows = await self._calls.pages(region, "describe_instances", "Reservations", Filters=filters)
+                now |= {r["InstanceId"]: instance_from(r, region) for row in rows for r in row["Instances"]}
+            left = [i.id for i in found if i.id in now and now[i.id].alive]
+            # One that EC2 no longer lists, although it did, has ended long ago.
+            if not left:
+                return [now.get(instance.id, instance) for instance in found]
+            if self._clock.now_s() > deadline_s:
+                raise NoAnswer(f"the end of {', '.join(left)}", "EC2 took the order and still shows it running")
+            await asyncio.sleep(CONFIRM_PAUSE_S)
+
+    # ------------------------------------------------------------------ list
+
+    async def list(self) -> list[RentedNode]:
+        """Every node of ours that exists, or may: what was launched and has not been seen to end."""
+        alive = await self._fleet.look()
+        zero_unix = self._unix_s() - self._clock.now_s()
+        nodes = {
+            record.node_id: RentedNode(
+                node_id=record.node_id,
+                offer_id=record.offer_id,
+                token=record.token,
+                began_s=record.began_s,
+                instance=record.instance,
+            )
+            for record in self._fleet.held.values()
+            if record.instance
+        }
+        for instance in alive:
+            if instance.node_id not in nodes:
+                nodes[instance.node_id] = RentedNode(
+                    node_id=instance.node_id,
+                    offer_id=instance.offer_id,
+                    token="",
+                    began_s=max(0.0, instance.launched_unix - zero_unix),
+                    instance=instance.id,
+                )
+        return [*nodes.values()]
+
+    # ------------------------------------------------------------------ the market
+
+    async def _follow_prices(self) -> None:
+        try:
+            for change in await self._prices.changes():
+                self._tell(change)
+        except SubletError as error:
+            _log.warning("spot prices cannot be had: %s", error)
+
+    async def _repeat(self, work: Callable[[], Awaitable[object]], every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await work()
+            except SubletError as error:
+                _log.warning("%s", error)
+            except Exception:  # noqa: BLE001 - whatever is wrong with one look, the next one is made
+                _log.exception("a look at EC2 failed")

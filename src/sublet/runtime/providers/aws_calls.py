@@ -1,0 +1,169 @@
+"""Calls to EC2: in threads, with time-outs and retries of our own, and every failure as one of our errors.
+
+What an error means for the caller is all that matters: nothing was done and why (`Refusal`), we are not let in
+(NoAccess), or nobody knows (NoAnswer). Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError
+
+__all__ = ["Calls", "Refusal", "client_maker", "meaning"]
+
+CONNECT_S = 5.0
+READ_S = 20.0
+TRIES = 6  # of a call that is throttled: about 15 s in all, and the time-outs
+FIRST_PAUSE_S = 0.5
+
+IN_DOUBT = (
+    *("InternalError", "InternalFailure", "ServerInternal", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
+    "IdempotentParameterMismatch",  # the token was used, with other words: something exists
+)
+THROTTLED = (
+    *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
+    *("EC2ThrottledException", "SlowDown", "RequestThrottled", "BandwidthLimitExceeded"),
+)
+NO_ENTRY = {
+    "AuthFailure": "the credentials are wrong or not for this region: 'sublet check' tells which",
+    "ExpiredToken": "the credentials have expired: log in again (aws sso login), then go on; nothing is lost",
+    "ExpiredTokenException": "the credentials have expired: log in again (aws sso login), then go on; nothing is lost",
+    "InvalidClientTokenId": "the access key does not exist: 'aws configure', or another AWS_PROFILE",
+    "OptInRequired": "open the region, or accept the terms of the image, in the AWS console",
+    "RequestExpired": "the clock of this machine is wrong, or the credentials have expired: 'sublet check' tells",
+    "SignatureDoesNotMatch": "the secret key is wrong: 'aws configure'",
+    "UnauthorizedOperation": "give the role the rights in src/sublet/data/aws/iam-policy.json",
+    "AccessDenied": "give the role the rights in src/sublet/data/aws/iam-policy.json",
+    "AccessDeniedException": "give the role the rights in src/sublet/data/aws/iam-policy.json",
+    "UnrecognizedClientException": "the access key does not exist: 'aws configure', or another AWS_PROFILE",
+}
+SCARCE = {  # what it means, and how long to leave the pool alone at first
+    "InsufficientCapacity": ("no capacity", 60.0),
+    "InsufficientCapacityOnHost": ("no capacity", 60.0),
+    "InsufficientHostCapacity": ("no capacity", 60.0),
+    "InsufficientInstanceCapacity": ("no capacity", 60.0),
+    "InsufficientReservedInstanceCapacity": ("no capacity", 60.0),
+    "SpotMaxPriceTooLow": ("the spot price is above our cap", 60.0),
+    "InstanceLimitExceeded": ("the quota of the account is used up; ask for more in Service Quotas", 300.0),
+    "MaxSpotInstanceCountExceeded": ("the spot quota of the account is used up; ask for more in Service Quotas", 300.0),
+    "VcpuLimitExceeded": ("the vCPU quota of the account is used up; ask for more in Service Quotas", 300.0),
+    "InsufficientAddressCapacity": ("no public address is left", 300.0),
+    "InsufficientFreeAddressesInSubnet": ("no address is left in the subnet", 300.0),
+    "Unsupported": ("this zone does not have this type", 3600.0),
+}
+OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: somebody must change something
+
+
+class Refusal(SubletError):
+    """AWS said no, and did nothing. Inside these modules only: it becomes RentFailed where an offer is known."""
+
+    def __init__(self, code: str, why: str, wait_s: float) -> None:
+        self.code, self.why, self.wait_s = code, why, wait_s
+        super().__init__(f"{why} ({code})")
+
+    @property
+    def throttled(self) -> bool:
+        """Only too many calls."""
+        return self.code in THROTTLED
+
+
+def meaning(what: str, error: Exception) -> SubletError:
+    """What a failed call means."""
+    answer = getattr(error, "response", None)
+    facts = answer.get("Error", {}) if isinstance(answer, Mapping) else {}
+    code, text = str(facts.get("Code", "")), str(facts.get("Message", "")) or str(error)
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, Mapping) else 0
+    name = type(error).__name__
+    if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "NoAuthTokenError"):
+        return NoAccess(what, text, hint="log in (aws configure, aws sso login) or set AWS_PROFILE")
+    if name in ("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError"):
+        return NoAccess(what, text, hint="log in again: aws sso login")
+    if code in NO_ENTRY:
+        return NoAccess(what, text, hint=NO_ENTRY[code])
+    if code in THROTTLED:
+        return Refusal(code, "too many calls", 60.0)
+    if code in SCARCE:
+        why, wait_s = SCARCE[code]
+        return Refusal(code, why, wait_s)
+    if not code or code in IN_DOUBT or int(status) >= 500:  # noqa: PLR2004 - the server's own fault
+        return NoAnswer(what, f"{code or name}: {text}"[:500])
+    return Refusal(code, text, OTHER_REFUSAL_S)
+
+
+def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
+    """`make(service, region)`; MissingExtra without boto3."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise MissingExtra("boto3", "aws") from None
+    session = boto3.session.Session()
+    config = Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"total_max_attempts": 1, "mode": "standard"},  # ours are below
+        max_pool_connections=32,
+        user_agent_extra="sublet",
+    )
+
+    def make(service: str, region: str) -> Any:
+        return session.client(service, region_name=region, endpoint_url=endpoint_url or None, config=config)
+
+    return make
+
+
+class Calls:
+    """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
+
+    def __init__(self, make: Callable[[str, str], Any], *, dice: Callable[[], float] = random.random) -> None:
+        self._make, self._dice = make, dice
+        self._clients: dict[str, Any] = {}
+        self._making = asyncio.Lock()
+
+    async def call(self, region: str, verb: str, **request: Any) -> dict[str, Any]:
+        """One answer. What was throttled is asked again after growing pauses, and so is a question without an answer.
+
+        An order without an answer is the caller's: it may have been carried out.
+        """
+        pause_s = FIRST_PAUSE_S
+        for attempt in range(TRIES):
+            failure = await self._once(region, verb, request)
+            if isinstance(failure, dict):
+                return failure
+            again = isinstance(failure, NoAnswer) and verb.startswith("describe_")
+            again = again or (isinstance(failure, Refusal) and failure.throttled)
+            if not again or attempt == TRIES - 1:
+                raise failure
+            await asyncio.sleep(pause_s * (0.5 + self._dice()))  # not all at the same moment
+            pause_s *= 2
+        raise NoAnswer(verb, "never asked")  # pragma: no cover - the loop ends in a return or a raise
+
+    async def pages(self, region: str, verb: str, key: str, **request: Any) -> list[dict[str, Any]]:
+        """All rows of an answer that comes in pages."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            answer = await self.call(region, verb, **request)
+            rows += answer.get(key, ())
+            if not answer.get("NextToken"):
+                return rows
+            request["NextToken"] = answer["NextToken"]
+
+    async def _once(self, region: str, verb: str, request: Mapping[str, Any]) -> dict[str, Any] | SubletError:
+        try:
+            client = await self._client(region)
+            answer: dict[str, Any] = await asyncio.to_thread(getattr(client, verb), **request)
+            return answer
+        except SubletError:
+            raise
+        except Exception as error:  # noqa: BLE001 - botocore has a hundred kinds; `meaning` sorts them
+            return meaning(f"{verb} in {region}", error)
+
+    async def _client(self, region: str) -> Any:
+        async with self._making:
+            if region not in self._clients:
+                self._clients[region] = await asyncio.to_thread(self._make, "ec2", region)
+            return self._clients[region]

@@ -1,0 +1,135 @@
+"""Whether AWS will let us rent: credentials, regions, rights, quotas and the clock, each asked for without cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from sublet.domain.offer import Market, Offer
+from sublet.errors import NoAccess, SubletError
+from sublet.runtime.providers.aws_calls import Refusal, meaning
+from sublet.runtime.providers.aws_config import AwsConfig
+from sublet.runtime.providers.aws_instances import launch_request
+from sublet.runtime.providers.aws_records import NodeRecord
+
+__all__ = ["Finding", "aws_findings"]
+
+EXPIRES_SOON_H = 24.0
+SKEW_S = 60.0  # EC2 refuses requests that are five minutes off
+QUOTAS = {  # vCPUs; Service Quotas, service "ec2"
+    ("g", Market.ON_DEMAND): "L-DB2E81BA",
+    ("g", Market.SPOT): "L-3819A6DF",
+    ("p", Market.ON_DEMAND): "L-417A185B",
+    ("p", Market.SPOT): "L-7212CCBC",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. `ok` None = could not be looked at, and is not needed."""
+
+    name: str
+    ok: bool | None
+    text: str
+    hint: str = ""
+
+
+def aws_findings(
+    make: Callable[[str, str], Any], config: AwsConfig, offers: tuple[Offer, ...], now: datetime
+) -> Iterator[Finding]:
+    """In the order in which things must be right."""
+    first = config.regions[0]
+    known = yield from _identity(make, first, now)
+    if not known:
+        return
+    for region in config.regions:
+        yield _region(make, region)
+    for offer in {(offer.region, offer.market): offer for offer in offers}.values():
+        yield _may_launch(make, config, offer)
+        yield _quota(make, offer)
+
+
+def _identity(make: Callable[[str, str], Any], region: str, now: datetime) -> Generator[Finding, None, bool]:
+    """Who we are; whether that is known."""
+    try:
+        client = make("sts", region)
+        answer = client.get_caller_identity()
+    except Exception as error:  # noqa: BLE001 - `meaning` sorts them
+        failure = meaning("get_caller_identity", error)
+        yield _failed("credentials", failure)
+        return False
+    yield Finding(name="credentials", ok=True, text=f"{answer['Arn']} of account {answer['Account']}")
+    credentials = getattr(getattr(client, "_request_signer", None), "_credentials", None)
+    yield _expiry(getattr(credentials, "_expiry_time", None), now)
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date:
+        skew_s = (now - parsedate_to_datetime(date)).total_seconds()
+        hint = "" if abs(skew_s) < SKEW_S else "set the clock (timedatectl set-ntp true)"
+        yield Finding(name="clock", ok=abs(skew_s) < SKEW_S, text=f"{skew_s:+.0f} s against AWS", hint=hint)
+    return True
+
+
+def _expiry(until: datetime | None, now: datetime) -> Finding:
+    if until is None:
+        return Finding(name="expiry", ok=True, text="the credentials do not expire by themselves")
+    hours = (until - now).total_seconds() / 3600.0
+    text = f"the credentials end at {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC, in {hours:.1f} h"
+    if hours > EXPIRES_SOON_H:
+        return Finding(name="expiry", ok=True, text=text)
+    hint = "a run beyond that needs credentials that renew themselves: a role, or an SSO session"
+    return Finding(name="expiry", ok=hours > 0, text=text, hint=hint)
+
+
+def _region(make: Callable[[str, str], Any], region: str) -> Finding:
+    try:
+        zones = make("ec2", region).describe_availability_zones()["AvailabilityZones"]
+    except Exception as error:  # noqa: BLE001 - as above
+        return _failed(f"region {region}", meaning("describe_availability_zones", error))
+    return Finding(name=f"region {region}", ok=True, text=f"{len(zones)} zones")
+
+
+def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer) -> Finding:
+    """A launch that is meant not to happen."""
+    name = f"launch {offer.region} {offer.market}"
+    record = NodeRecord(
+        node_id="check",
+        offer_id=offer.id,
+        token="check",  # noqa: S106 - nobody is let in with it
+        region=offer.region,
+        zone="",
+        began_s=0.0,
+        expires_unix=0,
+    )
+    request = launch_request(record, offer, config, server="check", zone_name="")
+    del request["ClientToken"]
+    try:
+        make("ec2", offer.region).run_instances(**request, DryRun=True)
+    except Exception as error:  # noqa: BLE001 - as above
+        failure = meaning("run_instances", error)
+        if isinstance(failure, Refusal) and failure.code == "DryRunOperation":
+            return Finding(name=name, ok=True, text=f"{offer.instance_type} may be launched (asked with DryRun)")
+        return _failed(name, failure)
+    return Finding(name=name, ok=None, text="EC2 did not say whether it may be launched")
+
+
+def _quota(make: Callable[[str, str], Any], offer: Offer) -> Finding:
+    name, family = f"quota {offer.region} {offer.market}", offer.instance_type[:1]
+    code = QUOTAS.get((family, offer.market))
+    if code is None:
+        return Finding(name=name, ok=None, text=f"the quota of {offer.instance_type} is not known by its code")
+    try:
+        answer = make("service-quotas", offer.region).get_service_quota(ServiceCode="ec2", QuotaCode=code)
+        vcpus = float(answer["Quota"]["Value"])
+    except Exception as error:  # noqa: BLE001 - as above
+        text = f"cannot be read: {meaning('get_service_quota', error)}".partition("\n")[0]
+        return Finding(name=name, ok=None, text=text, hint="allow servicequotas:GetServiceQuota to see it here")
+    hint = "" if vcpus > 0 else f"ask for more in Service Quotas, code {code}"
+    return Finding(name=name, ok=vcpus > 0, text=f"{vcpus:g} vCPUs of {family.upper()} instances", hint=hint)
+
+
+def _failed(name: str, failure: SubletError) -> Finding:
+    hint = failure.hint if isinstance(failure, NoAccess) else ""
+    return Finding(name=name, ok=False, text=str(failure).partition("\n")[0], hint=hint)

@@ -1,0 +1,98 @@
+"""What a user decides about renting on AWS: the file `aws.toml` in the state directory, or where SUBLET_AWS points."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sublet.domain.offer import Market
+from sublet.domain.quantity import at_least, named, positive, whole
+from sublet.errors import BadInput, InvalidValue, MissingData
+from sublet.runtime.agent.link import address_from
+
+__all__ = ["AwsConfig", "config_path", "read_config"]
+
+METADATA_URL = "http://169.254.169.254"  # where every EC2 instance finds its own facts
+LISTS = ("regions", "instance_types", "markets", "security_groups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsConfig:
+    """Where, what, and how a node becomes one of ours."""
+
+    regions: tuple[str, ...]
+    instance_types: tuple[str, ...]
+    image: str | Mapping[str, str]  # an AMI id, `resolve:ssm:NAME`, or one per region
+    controller: str  # tcp:host:port that agents reach us at, through a tunnel of the user's
+    agents_port: int = 7070  # where that tunnel ends on this machine, on loopback
+    install: str = "sublet"  # what pip installs on a node: a name, or the address of a wheel; "" = the image has it
+    python: str = "python3"  # on the node
+    markets: tuple[Market, ...] = (Market.SPOT, Market.ON_DEMAND)
+    subnets: Mapping[str, str] = field(default_factory=dict)  # zone id -> subnet; {} = the default of the zone
+    security_groups: tuple[str, ...] = ()
+    instance_profile: str = ""  # a name; what jobs may do at AWS
+    key_name: str = ""  # for ssh
+    most_nodes: int | None = None  # of one offer, at once
+    hazard_per_h: float = 0.0  # spot nodes taken per node-hour, where the user knows; AWS states no such figure
+    boot_s: float = 180.0  # from RunInstances to Hello: a guess until measured
+    lease_s: float = 900.0  # a node that hears nothing for so long ends itself
+    preload: tuple[str, ...] = ("torch",)
+    metadata_url: str = METADATA_URL
+    endpoint_url: str = ""  # "" = AWS; tests have their own
+
+    def __post_init__(self) -> None:
+        for name in ("regions", "instance_types", "markets"):
+            if not getattr(self, name):
+                raise InvalidValue(name, getattr(self, name), "at least one")
+            for each in getattr(self, name):
+                named(name, each)
+        if unknown := [market for market in self.markets if market not in tuple(Market)]:
+            raise InvalidValue("markets", unknown[0], " or ".join(Market))
+        missing = [] if isinstance(self.image, str) else [r for r in self.regions if r not in self.image]
+        if missing or not self.image:
+            raise InvalidValue("image", self.image, "an AMI id or resolve:ssm:NAME, for " + ", ".join(self.regions))
+        address_from(self.controller)
+        whole("agents_port", self.agents_port, 1)
+        if self.most_nodes is not None:
+            whole("most_nodes", self.most_nodes, 1)
+        at_least("hazard_per_h", self.hazard_per_h, 0.0)
+        at_least("boot_s", self.boot_s, 0.0)
+        positive("lease_s", self.lease_s)
+
+    def image_in(self, region: str) -> str:
+        """What nodes of this region start from."""
+        return self.image if isinstance(self.image, str) else self.image[region]
+
+
+def config_path(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the file is looked for."""
+    return Path(environment.get("SUBLET_AWS") or state_dir / "aws.toml")
+
+
+def read_config(path: Path) -> AwsConfig:
+    """The file, or what is wrong with it."""
+    try:
+        facts: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = "write it (docs/guides/rent-on-aws.md has one to copy), or set SUBLET_AWS to where it is"
+        raise MissingData(path, hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise BadInput(path, f"cannot be read ({error})", hint="see docs/guides/rent-on-aws.md") from error
+    known = {each.name for each in fields(AwsConfig)}
+    if unknown := sorted(facts.keys() - known):
+        raise BadInput(path, f"there is no setting {unknown[0]!r}", hint="known: " + ", ".join(sorted(known)))
+    for name in (*LISTS, "preload"):
+        if name in facts:
+            if not isinstance(facts[name], list):
+                raise BadInput(path, f"{name} = {facts[name]!r} is not a list")
+            facts[name] = tuple(facts[name])
+    try:
+        if "markets" in facts:
+            facts["markets"] = tuple(Market(market) for market in facts["markets"])
+        return AwsConfig(**facts)
+    except (TypeError, ValueError) as error:
+        raise BadInput(path, str(error), hint="see docs/guides/rent-on-aws.md") from error

@@ -1,0 +1,168 @@
+"""What we hold at EC2: what was asked for, what EC2 lists, and what follows from the difference."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from sublet.domain.events import NodeLost
+from sublet.errors import NoAnswer, SubletError
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.aws_calls import Calls, Refusal
+from sublet.runtime.providers.aws_instances import EXPIRES_TAG, Instance, described, stamp_from
+from sublet.runtime.providers.aws_records import NodeRecord, Records
+from sublet.runtime.providers.provider import Billed, TellMarket
+
+__all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
+
+LISTED_WITHIN_S = 60.0  # a new instance may stay out of listings for so long
+ABSENCES = 3  # listings in a row without an instance, before it counts as gone
+EXPIRES_S = 3600.0  # what the tag promises, renewed at half time: 'sublet gc' may end what nobody renews
+
+_log = logging.getLogger(__name__)
+
+
+class Fleet:
+    """`held` has a record of every node that was asked for and not seen to end; losses go to `tell`."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        records: Records,
+        clock: Clock,
+        *,
+        server: str,
+        regions: Iterable[str],
+        unix_s: Callable[[], float],
+    ) -> None:
+        self.held: dict[str, NodeRecord] = records.read()
+        self.ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
+        self.given_back: set[str] = set()  # nodes that are, or are being: nobody rents them again
+        self.seen_s: dict[str, float] = {}  # node -> when it was last listed
+        self.tell: TellMarket = lambda _: None
+        self._absent: Counter[str] = Counter()  # node -> listings in a row without it
+        self._calls, self._records, self._clock, self._server = calls, records, clock, server
+        self._regions, self._unix_s = records.regions(regions), unix_s
+
+    async def look(self) -> list[Instance]:
+        """Compare what we hold with what EC2 lists; tell what is lost. The instances that live."""
+        before = {node_id: record for node_id, record in self.held.items() if record.instance}
+        began_s = self._clock.now_s()
+        listed: list[Instance] = []
+        for answer in await asyncio.gather(
+            *(described(self._calls, region, server=self._server) for region in sorted(self._regions))
+        ):
+            listed += answer
+        by_id = {instance.id: instance for instance in listed}
+        for record in before.values():
+            if (found := by_id.get(record.instance)) is not None:
+                by_id[found.id] = await self.timed(found)
+        for node_id, record in before.items():
+            if self.held.get(node_id) is record and node_id not in self.given_back:
+                self._compare(record, by_id.get(record.instance), began_s)
+        alive = [instance for instance in listed if instance.alive and instance.id not in self.ended]
+        await self._end_doubles(alive)
+        await self._renew(alive)
+        return alive
+
+    def _compare(self, record: NodeRecord, found: Instance | None, began_s: float) -> None:
+        node_id = record.node_id
+        if found is not None and found.alive:
+            self._absent[node_id], self.seen_s[node_id] = 0, began_s
+            return
+        if found is None:
+            self._absent[node_id] += 1
+            last_s = max(self.seen_s.setdefault(node_id, max(record.asked_s, began_s)), record.asked_s)
+            if self._absent[node_id] < ABSENCES or began_s - last_s < LISTED_WITHIN_S:
+                return
+        billed = self.billed([found]) if found is not None else Billed()
+        self.ended |= {record.instance} if found is not None else set()
+        self.forget(node_id)
+        self.tell(NodeLost(self._clock.now_s(), node_id, billed.from_s, billed.to_s))
+
+    async def _end_doubles(self, alive: Sequence[Instance]) -> None:
+        """A second instance of a node should never be; where there is one, it goes."""
+        for instance in alive:
+            record = self.held.get(instance.node_id)
+            if record is not None and record.instance and instance.id != record.instance:
+                _log.error("%s is a second instance of %s and is ended", instance.id, instance.node_id)
+                with contextlib.suppress(SubletError):  # the next look tries again
+                    await self.end([instance])
+
+    async def _renew(self, alive: Sequence[Instance]) -> None:
+        """Say in the tags that somebody still wants them."""
+        soon, stamp = self._unix_s() + EXPIRES_S / 2, stamp_from(self._unix_s() + EXPIRES_S)
+        for region in {instance.region for instance in alive}:
+            ids = [i.id for i in alive if i.region == region and (i.expires_unix or 0.0) < soon]
+            if ids:
+                tags = [{"Key": EXPIRES_TAG, "Value": stamp}]
+                try:
+                    await self._calls.call(region, "create_tags", Resources=ids, Tags=tags)
+                except SubletError as error:
+                    _log.warning("the expiry of %s cannot be renewed: %s", ", ".join(ids), error)
+
+    async def timed(self, instance: Instance) -> Instance:
+        """With the time of its end, where spot took it: its own row does not say, the request for it does."""
+        if instance.alive or instance.ended_unix is not None or not instance.spot_request:
+            return instance
+        ids = [instance.spot_request]
+        try:
+            verb = "describe_spot_instance_requests"
+            answer = await self._calls.call(instance.region, verb, SpotInstanceRequestIds=ids)
+            (request,) = answer["SpotInstanceRequests"]
+            return replace(instance, ended_unix=request["Status"]["UpdateTime"].timestamp())
+        except (
+            SubletError,
+            KeyError,
+            ValueError,
+        ) as error:  # then it counts until now: rather too much than too little
+            _log.warning("when %s was taken is not known: %s", instance.id, error)
+            return instance
+
+    async def of_node(self, record: NodeRecord) -> list[Instance]:
+        """Every instance of a node that we asked for, ended ones too."""
+        return await described(self._calls, record.region, server=self._server, node=record.node_id)
+
+    async def everywhere(self, node_id: str) -> list[Instance]:
+        """Instances of a node of which we have no record, ended ones too."""
+        found = [
+            await described(self._calls, region, server=self._server, node=node_id) for region in sorted(self._regions)
+        ]
+        return [instance for each in found for instance in each]
+
+    def billed(self, found: Sequence[Instance]) -> Billed:
+        """EC2's own record, in cloud time; of several instances all seconds count, one after the other."""
+        if not found:
+            return Billed(nothing=True)
+        zero_unix = self._unix_s() - self._clock.now_s()
+        first, *more = sorted(found, key=lambda instance: instance.launched_unix)
+        ended = None if first.ended_unix is None else first.ended_unix - zero_unix
+        if more and ended is not None:  # a second one should never be; its seconds were paid all the same
+            ended += sum((each.ended_unix or self._unix_s()) - each.launched_unix for each in more)
+        return Billed(from_s=first.launched_unix - zero_unix, to_s=ended)
+
+    async def end(self, found: Sequence[Instance]) -> None:
+        """Order it; EC2 has not confirmed anything yet."""
+        for region in {instance.region for instance in found}:
+            ids = [instance.id for instance in found if instance.region == region and instance.alive]
+            if ids:
+                try:
+                    await self._calls.call(region, "terminate_instances", InstanceIds=ids)
+                except Refusal as error:
+                    raise NoAnswer(f"terminate_instances of {', '.join(ids)}", str(error)) from error
+
+    def keep(self, record: NodeRecord) -> None:
+        """On disk when this returns."""
+        self._records.write(record)
+        self.held[record.node_id] = record
+
+    def forget(self, node_id: str) -> None:
+        """It is not there any more, or never was."""
+        self.held.pop(node_id, None)
+        self._absent.pop(node_id, None)
+        self.seen_s.pop(node_id, None)
+        self._records.remove(node_id)

@@ -1,0 +1,140 @@
+"""Instances as EC2 describes them, and the request that makes one of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sublet.domain.offer import Market, Offer
+from sublet.runtime.providers.aws_calls import Calls
+from sublet.runtime.providers.aws_config import AwsConfig
+from sublet.runtime.providers.aws_records import NodeRecord, client_token
+from sublet.runtime.providers.aws_userdata import user_data
+
+__all__ = ["ALIVE", "ENDED", "SERVER_TAG", "Instance", "described", "launch_request", "token_tag"]
+
+SERVER_TAG, NODE_TAG, OFFER_TAG = "sublet:server", "sublet:node", "sublet:offer"
+TOKEN_TAG, EXPIRES_TAG = "sublet:token", "sublet:expires-at"
+ALIVE = ("pending", "running", "stopping", "stopped")
+ENDED = ("shutting-down", "terminated")  # no longer billed
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
+WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")  # in StateTransitionReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One instance with our tags."""
+
+    id: str
+    region: str
+    state: str
+    server: str
+    node_id: str
+    offer_id: str
+    token_tag: str
+    kind: str
+    launched_unix: float
+    ended_unix: float | None = None  # where EC2 says when
+    expires_unix: float | None = None
+    spot_request: str = ""  # by which EC2 knows when it took the instance
+
+    @property
+    def alive(self) -> bool:
+        """It may cost something."""
+        return self.state not in ENDED
+
+
+def token_tag(token: str) -> str:
+    """What an instance shows of the token that it was rented with: enough to know it by, too little to use."""
+    return hashlib.sha256(f"tag {token}".encode()).hexdigest()[:32]
+
+
+async def described(calls: Calls, region: str, **tags: str) -> list[Instance]:
+    """All instances with these tags (`server="..."`, `node="..."`), whatever their state."""
+    filters = [{"Name": f"tag:sublet:{name}", "Values": [value]} for name, value in tags.items()]
+    if not tags:
+        filters = [{"Name": "tag-key", "Values": [SERVER_TAG]}]
+    rows = await calls.pages(region, "describe_instances", "Reservations", Filters=filters)
+    return [instance_from(row, region) for reservation in rows for row in reservation["Instances"]]
+
+
+def instance_from(row: Mapping[str, Any], region: str) -> Instance:
+    """One row of DescribeInstances."""
+    tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
+    state = row["State"]["Name"]
+    found = WHEN.search(row.get("StateTransitionReason") or "") if state in ENDED else None
+    ended = None if found is None else datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
+    return Instance(
+        id=row["InstanceId"],
+        region=region,
+        state=state,
+        server=tags.get(SERVER_TAG, ""),
+        node_id=tags.get(NODE_TAG, ""),
+        offer_id=tags.get(OFFER_TAG, ""),
+        token_tag=tags.get(TOKEN_TAG, ""),
+        kind=row.get("InstanceType", ""),
+        launched_unix=row["LaunchTime"].timestamp(),
+        ended_unix=ended,
+        expires_unix=_unix_from(tags.get(EXPIRES_TAG, "")),
+        spot_request=row.get("SpotInstanceRequestId") or "",
+    )
+
+
+def _unix_from(stamp: str) -> float | None:
+    try:
+        return datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def stamp_from(unix: float) -> str:
+    """As in the tag."""
+    return datetime.fromtimestamp(unix, UTC).strftime(STAMP)
+
+
+def launch_request(
+    record: NodeRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str
+) -> dict[str, Any]:
+    """RunInstances for one node: the same to the letter whenever it is asked again."""
+    tags = {
+        "Name": f"sublet {record.node_id}",
+        SERVER_TAG: server,
+        NODE_TAG: record.node_id,
+        OFFER_TAG: record.offer_id,
+        TOKEN_TAG: token_tag(record.token),
+        EXPIRES_TAG: stamp_from(record.expires_unix),
+    }
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    request: dict[str, Any] = {
+        "ImageId": config.image_in(record.region),
+        "InstanceType": offer.instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": client_token(record.token, record.zone),
+        "InstanceInitiatedShutdownBehavior": "terminate",  # what ends itself is no longer paid for
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+        "UserData": user_data(record.node_id, record.token, config),
+        "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume")],
+    }
+    if offer.market is Market.SPOT:
+        cap = offer.price if offer.cap is None else offer.cap
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        request["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {"MaxPrice": f"{cap.usd_per_h:.6f}", **options},
+        }
+    if subnet := config.subnets.get(record.zone):
+        request["SubnetId"] = subnet
+    elif zone_name:
+        request["Placement"] = {"AvailabilityZone": zone_name}
+    if config.security_groups:
+        request["SecurityGroupIds"] = list(config.security_groups)
+    if config.instance_profile:
+        request["IamInstanceProfile"] = {"Name": config.instance_profile}
+    if config.key_name:
+        request["KeyName"] = config.key_name
+    return request

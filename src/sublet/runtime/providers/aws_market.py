@@ -1,0 +1,108 @@
+"""The market of AWS: spot prices as they move, which of them to believe, and pools that had nothing for us lately."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sublet.domain.events import PriceChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.errors import NoAccess
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.aws_calls import Calls, Refusal
+from sublet.runtime.providers.aws_offers import doubt, newest
+
+__all__ = ["Pools", "SpotPrices"]
+
+LONGEST_S = 1800.0  # a pool that is always refused is tried twice an hour
+
+_log = logging.getLogger(__name__)
+
+
+class Pools:
+    """Which offers were refused lately, and until when they are left alone: twice as long each time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusals: dict[str, tuple[int, float, str]] = {}  # offer -> how often in a row, until when, why
+
+    def wait_s(self, offer_id: str) -> float:
+        """How long it is to be left alone still."""
+        return self._refusals.get(offer_id, (0, 0.0, ""))[1] - self._clock.now_s()
+
+    def why(self, offer_id: str) -> str:
+        """Why it is."""
+        return self._refusals[offer_id][2]
+
+    def refused(self, offer_id: str, error: Refusal | NoAccess) -> float:
+        """It was refused; how long to leave it alone."""
+        times = self._refusals.get(offer_id, (0, 0.0, ""))[0]
+        first_s = error.wait_s if isinstance(error, Refusal) else 60.0
+        wait_s: float = min(first_s * 2**times, max(LONGEST_S, first_s))
+        if wait_s > 0:
+            self._refusals[offer_id] = (times + 1, self._clock.now_s() + wait_s, error.why)
+        return wait_s
+
+    def worked(self, offer_id: str) -> None:
+        """One was had, or given back."""
+        self._refusals.pop(offer_id, None)
+
+
+class SpotPrices:
+    """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on."""
+
+    def __init__(self, calls: Calls, clock: Clock, offers: Sequence[Offer]) -> None:
+        self._calls, self._clock = calls, clock
+        self._spot = [offer for offer in offers if offer.market is Market.SPOT]
+        self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
+        self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id
+        self.doubts: dict[str, str] = {}
+
+    async def zone_name(self, region: str, zone_id: str) -> str:
+        """What this account calls the zone; names differ between accounts, ids do not."""
+        if not zone_id:
+            return ""
+        for name, known in (await self._zone_ids(region)).items():
+            if known == zone_id:
+                return name
+        raise Refusal("zone", f"this account has no zone {zone_id}", 3600.0)
+
+    async def changes(self) -> list[PriceChanged]:
+        """The prices that are not what they were."""
+        changes = []
+        for region in sorted({offer.region for offer in self._spot}):
+            kinds = sorted({offer.instance_type for offer in self._spot if offer.region == region})
+            rows = await self._calls.pages(
+                region,
+                "describe_spot_price_history",
+                "SpotPriceHistory",
+                InstanceTypes=kinds,
+                ProductDescriptions=["Linux/UNIX"],
+                StartTime=datetime.now(UTC),  # so that only the prices of now come
+            )
+            prices = newest(rows, await self._zone_ids(region))
+            for offer in self._spot:
+                text = prices.get((offer.zone, offer.instance_type))
+                if offer.region == region and text is not None and self._is_new(offer, text):
+                    changes.append(PriceChanged(self._clock.now_s(), offer.id, self._price[offer.id]))
+        return changes
+
+    def _is_new(self, offer: Offer, text: str) -> bool:
+        if why := doubt(offer, self._price[offer.id], text):
+            if offer.id not in self.doubts:
+                _log.warning("the price of %s is set aside: %s", offer.id, why)
+            self.doubts[offer.id] = why
+            return False
+        self.doubts.pop(offer.id, None)
+        price = Price.from_usd_per_h(text)
+        changed = price != self._price[offer.id]
+        self._price[offer.id] = price
+        return changed
+
+    async def _zone_ids(self, region: str) -> dict[str, str]:
+        if region not in self._zones:
+            answer = await self._calls.call(region, "describe_availability_zones")
+            self._zones[region] = {zone["ZoneName"]: zone["ZoneId"] for zone in answer["AvailabilityZones"]}
+        return self._zones[region]

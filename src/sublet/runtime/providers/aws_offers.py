@@ -1,0 +1,81 @@
+"""What can be rented on AWS: the offers of the bundled list for chosen regions and types, and which prices to believe.
+
+The list of offers is the same at every start, because a recorded life can only be lived again with the offers of then.
+What a spot node costs today comes as PriceChanged, as soon as the cloud has been asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.errors import Infeasible
+from sublet.market.catalogue import Catalogue
+from sublet.market.hygiene import FAR_OUT, PLAUSIBLE_USD_PER_GPU_H
+from sublet.runtime.providers.aws_config import AwsConfig
+
+__all__ = ["NOTICE_S", "doubt", "newest", "offers_from"]
+
+NOTICE_S = 120.0  # what AWS documents for spot interruptions; best effort
+WIND_DOWN_S = 60.0  # to save, to leave, and until EC2 says "shutting-down"
+
+
+def offers_from(config: AwsConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
+    """One offer per zone and market. A spot node never costs more than its on-demand price: that is its cap."""
+    offers: list[Offer] = []
+    for region in config.regions:
+        for kind in config.instance_types:
+            listed = catalogue.select(cloud="aws", region=region, instance_type=kind)
+            on_demand = {offer.zone: offer.price for offer in listed if offer.market is Market.ON_DEMAND}
+            offers += [
+                _ours(offer, on_demand.get(offer.zone), config) for offer in listed if offer.market in config.markets
+            ]
+    if not offers:
+        what = f"{', '.join(config.instance_types)} in {', '.join(config.regions)}"
+        hint = "sublet offers --cloud aws shows what is listed"
+        raise Infeasible(what, binding="offers in the price list", needed=1, available=0, hint=hint)
+    return tuple(sorted(offers, key=lambda offer: offer.id))
+
+
+def _ours(offer: Offer, on_demand: Price | None, config: AwsConfig) -> Offer:
+    spot = offer.market is Market.SPOT
+    return replace(
+        offer,
+        pool=f"{offer.gpu}x{offer.gpus_per_node}:{offer.market}:{offer.region}",  # one job spans zones, not regions
+        cap=max(offer.price, on_demand) if spot and on_demand is not None else None if spot else offer.price,
+        hazard_per_h=config.hazard_per_h if spot else 0.0,
+        notice_s=NOTICE_S if spot else 0.0,
+        boot_s=config.boot_s,
+        wind_down_s=WIND_DOWN_S,
+    )
+
+
+def newest(rows: Iterable[Mapping[str, object]], zone_ids: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """(zone id, instance type) -> price as it was written: the last of DescribeSpotPriceHistory for each."""
+    last: dict[tuple[str, str], tuple[object, str]] = {}
+    for row in rows:
+        zone = str(row["AvailabilityZone"])
+        key = (zone_ids.get(zone, zone), str(row["InstanceType"]))
+        stamp = row["Timestamp"]
+        if key not in last or stamp > last[key][0]:  # type: ignore[operator]
+            last[key] = (stamp, str(row["SpotPrice"]))
+    return {key: text for key, (_, text) in last.items()}
+
+
+def doubt(offer: Offer, before: Price, text: str) -> str:
+    """Why a price is not believed; empty when it is. By the rules of market.hygiene, for a price in motion."""
+    try:
+        usd_per_h = float(text)
+    except ValueError:
+        return f"{text!r} is not a number"
+    if not math.isfinite(usd_per_h) or usd_per_h <= 0:
+        return f"USD {text} per hour is not a price"
+    low, high = PLAUSIBLE_USD_PER_GPU_H
+    if not low <= usd_per_h / offer.gpus_per_node <= high:
+        return f"USD {usd_per_h / offer.gpus_per_node:.4g} per GPU-hour is outside {low:g} to {high:g}"
+    if not before.usd_per_h / FAR_OUT < usd_per_h < before.usd_per_h * FAR_OUT:
+        return f"it jumped from USD {before.usd_per_h:.4g} to {usd_per_h:.4g} per hour"
+    return ""

@@ -1,0 +1,45 @@
+"""The script that a rented machine runs at its first boot."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+
+from sublet import data
+from sublet.errors import InvalidValue
+from sublet.runtime.providers.aws_config import AwsConfig
+
+__all__ = ["user_data"]
+
+MOST_BYTES = 16_384  # what EC2 takes
+SLACK_S = 60.0  # beyond the lease, for an agent that is saving its workers' state
+INSTALL_S = 900.0  # to download torch
+POLL_S = 5
+BLANK = re.compile(r"@([A-Z_]+)@")
+
+
+def user_data(node_id: str, token: str, config: AwsConfig, *, poll_s: float = POLL_S) -> str:
+    """The template with its blanks filled in; every value is quoted for the shell."""
+    values = {
+        "TOKEN": token,
+        "NODE": node_id,
+        "ADDRESS": config.controller,
+        "INSTALL": config.install,
+        "PYTHON": config.python,
+        "METADATA": config.metadata_url,
+        "BOOT_S": f"{config.boot_s + INSTALL_S:.0f}",
+        "LEASE_S": f"{config.lease_s + SLACK_S:.0f}",
+        "POLL_S": f"{poll_s:g}",
+    }
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    quoted["MORE"] = " ".join(f"--preload {shlex.quote(name)}" for name in config.preload)
+    text = BLANK.sub(lambda blank: quoted[blank[1]], _template())
+    if len(text.encode()) > MOST_BYTES:
+        raise InvalidValue("user data", f"{len(text.encode())} bytes", f"at most {MOST_BYTES}")
+    return text
+
+
+@cache
+def _template() -> str:
+    return data.bundled("aws/user-data.sh").read_text(encoding="utf-8")

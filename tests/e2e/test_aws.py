@@ -1,0 +1,200 @@
+"""`sublet check` and `sublet gc` against a moto server, and everything else without boto3."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sublet.api.state import StateDir
+from sublet.runtime.agent import processes
+from sublet.runtime.providers.aws_config import AwsConfig, read_config
+from sublet.runtime.store import Store
+from tests.moto_cloud import ACCOUNT, IMAGE, REGION, AwsRig, account, instances, moto
+from tests.rigs import LocalRig
+
+CONFIG = f"""
+regions = ["{REGION}"]
+instance_types = ["g4dn.xlarge"]
+image = "{IMAGE}"
+controller = "tcp:127.0.0.1:7777"
+"""
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    (folder / "aws.toml").write_text(CONFIG + f'endpoint_url = "{moto()}"\n', encoding="utf-8")
+    monkeypatch.setenv("SUBLET_STATE", str(folder))
+    monkeypatch.delenv("SUBLET_AWS", raising=False)
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture
+def rig(state):
+    """An account with one instance of the controller that lived in this state directory."""
+    here = AwsRig()
+    here.folder = state
+    store = Store(state / "log.sqlite")
+    store.put("server_id", here.server_id)
+    store.close()
+
+    async def rented():
+        provider = here.provider()
+        await provider.open(lambda _: None)
+        await provider.rent("n1", here.offer_id, "token")
+        await provider.close()
+
+    asyncio.run(rented())
+    yield here
+    here.folder = state / "gone"
+    here.folder.mkdir()
+    here.clean_up()
+
+
+# ---------------------------------------------------------------------- check
+
+
+def test_check_looks_at_credentials_rights_regions_and_ages(sublet, state):
+    answer = sublet("check", "-o", "json")
+    assert answer.code == 0, answer.out
+    checks = {row["name"]: row for row in answer.json["checks"]}
+    assert answer.json["ok"] is True
+    assert checks["credentials"]["ok"] is True
+    assert "123456789012" in checks["credentials"]["text"]
+    assert checks["expiry"]["text"] == "the credentials do not expire by themselves"
+    assert checks["region us-east-1"]["text"] == "6 zones"
+    assert checks["launch us-east-1 spot"]["ok"] is True
+    assert checks["quota us-east-1 spot"]["ok"] is None  # moto has no quotas; not being allowed to see them is no fault
+    assert "days old" in checks["prices"]["text"]
+    assert checks["clock"]["ok"] is True
+    assert instances("check") == []  # DryRun launched nothing
+
+
+def test_check_fails_with_the_next_step_when_nobody_is_logged_in(sublet, state, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(state))
+    answer = sublet("check")
+    assert answer.code == 1
+    assert "FAILED" in answer.out
+    assert "aws configure" in answer.out
+
+
+def test_check_without_a_file_is_content_unless_aws_is_asked_for(sublet, state):
+    (state / "aws.toml").unlink()
+    assert sublet("check").code == 0
+    answer = sublet("check", "--provider", "aws")
+    assert answer.code == 1
+    assert "rent-on-aws.md" in answer.out.replace("\n  ", " ")
+
+
+def test_a_setting_that_does_not_exist_is_named(sublet, state):
+    (state / "aws.toml").write_text(CONFIG + 'region = "x"\n', encoding="utf-8")
+    answer = sublet("check")
+    assert answer.code == 1
+    assert "no setting 'region'" in answer.out
+
+
+def test_the_file_of_the_guide_can_be_read(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs/guides/rent-on-aws.md").read_text(encoding="utf-8")
+    text = guide.split("```toml\n", 1)[1].split("```", 1)[0]
+    path = tmp_path / "aws.toml"
+    path.write_text(text, encoding="utf-8")
+    assert isinstance(read_config(path), AwsConfig)
+
+
+# ---------------------------------------------------------------------- gc
+
+
+def test_gc_shows_and_ends_what_a_dead_controller_left_and_touches_nothing_without_our_tag(sublet, rig):
+    strange = account().run_instances(ImageId=IMAGE, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1)
+    stranger = strange["Instances"][0]["InstanceId"]
+    answer = sublet("gc", "--dry-run", "-o", "json")
+    assert answer.code == 0, answer.err
+    ours = [row for row in answer.json["found"] if row["node"] == "n1" and row["orphan"]]
+    assert len(ours) == 1
+    assert rig.left() == ["n1"]
+    answer = sublet("gc", "-y", "-o", "json")
+    assert ours[0]["what"] in answer.json["ended"]
+    assert stranger not in json.dumps(answer.json)
+    assert rig.left() == []
+    state = account().describe_instances(InstanceIds=[stranger])["Reservations"][0]["Instances"][0]["State"]["Name"]
+    assert state == "running"
+    account().terminate_instances(InstanceIds=[stranger])
+
+
+def test_gc_leaves_alone_what_a_live_controller_has_and_what_another_one_renews(sublet, rig, state):
+    with StateDir(state).alone():
+        (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
+        assert not row["orphan"]
+    store = Store(state / "log.sqlite")
+    store.put("server_id", "somebody else")
+    store.close()
+    (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
+    assert not row["orphan"]  # another controller's, and its expiry is in the future
+    past = (datetime.now(UTC) - timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    tags = [{"Key": "sublet:expires-at", "Value": past}]
+    account().create_tags(Resources=[rig.rows()[0]["InstanceId"]], Tags=tags)
+    assert rig.left() == ["n1"]
+    assert row["what"] in sublet("gc", "-y", "-o", "json").json["ended"]
+    assert rig.left() == []
+
+
+def test_gc_ends_processes_that_a_dead_controller_left_on_this_machine(sublet, tmp_path, monkeypatch):
+    local = LocalRig(tmp_path / "state")
+    monkeypatch.setenv("SUBLET_STATE", str(local.folder))
+    monkeypatch.delenv("SUBLET_AWS", raising=False)
+
+    async def rented():
+        provider = local.provider()
+        await provider.open(lambda _: None)
+        await provider.rent("n1", local.offer_id, "token")
+        await provider.close()
+
+    asyncio.run(rented())
+    assert local.left() == ["n1"]
+    answer = sublet("gc", "--dry-run")
+    assert "orphan" in answer.out
+    assert local.left() == ["n1"]
+    assert sublet("gc", "-y").code == 0
+    assert local.left() == []
+    assert "nothing of ours" in sublet("gc").out
+    assert processes.look(os.getpid()) is not None
+    local.clean_up()
+
+
+# ---------------------------------------------------------------------- without boto3
+
+
+def test_without_boto3_everything_else_works_and_aws_says_what_to_install(state):
+    script = """
+import sys
+sys.modules["boto3"] = sys.modules["botocore"] = None
+from sublet.cli.main import run
+assert run(["policies"]) == 0
+sys.exit(run(["check", "--provider", "aws"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "boto3 is not installed" in done.stdout
+    assert "sublet[aws]" in done.stdout
+
+
+def test_boto3_is_imported_by_nobody_who_does_not_rent_on_aws():
+    script = """
+import sys
+import sublet.runtime.assemble, sublet.runtime.providers.aws, sublet.cli.main, sublet.cli.check, sublet.cli.gc
+assert "boto3" not in sys.modules and "botocore" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
