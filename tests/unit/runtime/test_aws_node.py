@@ -332,3 +332,31 @@ def test_a_node_that_cannot_install_ends(booted):
         assert (await ended(shut_down)).startswith("shutdown -h now")
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("exit 0", False), ("exit 1", True)])
+def test_a_node_joins_a_ray_cluster_first_and_ends_if_it_cannot(booted, tmp_path, answer, ends):
+    boot, shut_down, _ = booted
+    tool = tmp_path / "bin" / "ray"
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n{answer}\n', encoding="utf-8")
+    tool.chmod(0o755)
+
+    async def scene():
+        rig, ears = LocalRig(), Ears()
+        engine = LocalEngine("tcp:127.0.0.1:17073", lease_s=30.0)
+        await engine.open(ears.hear)
+        engine.expect("n1", "to'ken")
+        if ends:
+            with pytest.raises(AssertionError):  # the script says so by its exit code
+                await asyncio.to_thread(boot, a_node("tcp:127.0.0.1:17073", ray="head.example:6379"))
+            assert (await ended(shut_down)).startswith("shutdown -h now")
+        else:
+            await asyncio.to_thread(boot, a_node("tcp:127.0.0.1:17073", ray="head.example:6379"))
+            await ears.next(Hello)
+            engine.send("n1", Dismiss())
+            await ended(shut_down)
+        assert (tmp_path / "asked").read_text().split() == ["start", "--address", "head.example:6379"]
+        await engine.close()
+        rig.clean_up()
+
+    asyncio.run(scene())

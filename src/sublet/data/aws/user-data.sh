@@ -36,6 +36,9 @@ if [ -n @INSTALL@ ]; then
   timeout @BOOT_S@ @PYTHON@ -m pip install --quiet --disable-pip-version-check @INSTALL@ > install.log 2>&1 \
     || { over "sublet could not be installed"; exit 1; }
 fi
+if [ -n @RAY@ ]; then  # a cluster of the user's that this machine shall belong to, too
+  timeout @BOOT_S@ ray start --address @RAY@ > ray.log 2>&1 || { over "the Ray cluster could not be joined"; exit 1; }
+fi
 (
   @PYTHON@ -m sublet.runtime.agent --node @NODE@ --address @ADDRESS@ --token-file token --lease-file lease \
     --lease-s @LEASE_S@ --metadata @METADATA@ @MORE@ < /dev/null > agent.log 2>&1

@@ -31,6 +31,7 @@ class AwsConfig:
     agents_port: int = 7070  # where that tunnel ends on this machine, on loopback
     install: str = "sublet"  # what pip installs on a node: a name, or the address of a wheel; "" = the image has it
     python: str = "python3"  # on the node
+    ray: str = ""  # host:port of a Ray cluster that nodes join, too; `install` must bring Ray then; "" = none
     markets: tuple[Market, ...] = (Market.SPOT, Market.ON_DEMAND)
     subnets: Mapping[str, str] = field(default_factory=dict)  # zone id -> subnet; {} = the default of the zone
     security_groups: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, poll_s: float = PO
         "NODE": node_id,
         "ADDRESS": config.controller,
         "INSTALL": config.install,
+        "RAY": config.ray,
         "PYTHON": config.python,
         "METADATA": config.metadata_url,
         "BOOT_S": f"{config.boot_s + INSTALL_S:.0f}",
