@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,6 +53,8 @@ def _prices() -> Iterator[Finding]:
 
 
 def _installed() -> Iterator[Finding]:
+    from importlib import metadata
+
     from sublet.runtime.providers.aws_check import Finding
 
     for package, extra in (("torch", "torch"), ("ray", "ray"), ("boto3", "aws"), ("fastapi", "server")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,6 +108,8 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
 
 
 def _aws(folder: Path, *, live: bool) -> list[Left]:
+    import asyncio
+
     from sublet.runtime.providers.aws_config import config_path, read_config
     from sublet.runtime.providers.aws_records import Records
 
@@ -170,6 +171,8 @@ def _server_id(folder: Path) -> str | None:
 
 
 def _end(left: Left, folder: Path) -> None:
+    import asyncio
+
     from sublet.errors import NoAnswer
     from sublet.runtime.agent import processes
     from sublet.runtime.providers.aws_config import config_path, read_config
@@ -186,6 +189,8 @@ def _end(left: Left, folder: Path) -> None:
 
 async def _terminate(endpoint_url: str, instance: Instance) -> None:
     """Returns when EC2 confirms it."""
+    import asyncio
+
     from sublet.errors import NoAnswer
     from sublet.runtime.providers.aws_instances import described
 
