@@ -118,7 +118,7 @@ class Kernel:
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
-            most_nodes=self.supply.most_nodes,
+            most_nodes=self.supply.most_held,
             reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
             woken=self._woken,
             began_s=self.began_s,

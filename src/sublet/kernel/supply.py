@@ -210,6 +210,14 @@ class Supply:
         return victims
 
     @property
+    def most_held(self) -> int | None:
+        """How many may be held beside those that the cloud will take: they count until they are gone."""
+        if self.most_nodes is None:
+            return None
+        doomed = (n.phase is NodePhase.NOTICED and n.gone_by_us is None for n in self.cluster.nodes.values())
+        return max(0, self.most_nodes - sum(doomed))
+
+    @property
     def broke(self) -> bool:
         """The purse is spent."""
         return self.most_nodes == 0
@@ -277,8 +285,10 @@ class Supply:
     def _may_rent(self, offer_id: str, now_s: float) -> bool:
         offer = self.offers[offer_id]
         left = self.left(now_s)
-        too_many = self.most_nodes is not None and sum(self.cluster.held.values()) >= self.most_nodes
-        if too_many or (left is not None and left < offer.reserve):
+        most = self.most_held
+        if (most is not None and sum(self.cluster.held.values()) >= most) or (
+            left is not None and left < offer.reserve
+        ):
             self.short = True
             return False
         pool = self.pools[offer.pool]
