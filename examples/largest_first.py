@@ -31,7 +31,7 @@ class LargestFirst:
                 draft.take(state, "supply fell")
         for state in snapshot.waiting.by(narrowness):
             gpus = draft.width(state.job)
-            pool = draft.pool_with_room(gpus) if gpus else None
+            pool = draft.pool_with_room(state.job, gpus) if gpus else None
             if pool is not None:
                 draft.give(state, pool, gpus, "the widest that fits")
         return draft.plan()

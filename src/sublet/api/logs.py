@@ -57,10 +57,13 @@ async def log_stream(
 ) -> AsyncIterator[bytes]:
     """The bytes of the file, masked; with `follow`, until the job has ended and all of it was read."""
     mask = Mask(log.hide)
+    over = not follow
     while (file := await asyncio.to_thread(_opened, log.path)) is None:
-        if not follow or await ended():
+        if over:
             return
-        await asyncio.sleep(POLL_S)
+        over = await ended()  # look once more after the end: it may have been written in between
+        if not over:
+            await asyncio.sleep(POLL_S)
     with file:
         _seek_tail(file, tail)
         last_round = not follow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.domain.budget import Limit
@@ -40,8 +42,10 @@ def test_a_width_is_cut_to_the_largest_pool_but_not_below_the_smallest(driver):
 
 
 def test_the_first_pool_with_room_is_taken(driver):
-    draft = Draft(driver.kernel.snapshot())
-    assert [draft.pool_with_room(gpus) for gpus in (1, 4, 5, 8, 9)] == ["p", "p", "q", "q", None]
+    draft, job = Draft(driver.kernel.snapshot()), state(driver, "b").job
+    assert [draft.pool_with_room(job, gpus) for gpus in (1, 4, 5, 8, 9)] == ["p", "p", "q", "q", None]
+    only = replace(job, pools=("q",))
+    assert [draft.pool_with_room(only, gpus) for gpus in (1, 9)] == ["q", None]
 
 
 def test_giving_and_taking_moves_room_and_notes_the_change(driver):
