@@ -42,7 +42,7 @@ def cancel(
     job: opt.JobRef,
     now: Annotated[bool, typer.Option("--now", help="Without a last checkpoint.")] = False,
 ) -> None:
-    """End a job; its last checkpoint stays."""
+    """End a job, with a last checkpoint; those that it wrote stay."""
     _tell(_asked(job, "cancel", {"now": now}))
 
 

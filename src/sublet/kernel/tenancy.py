@@ -68,7 +68,10 @@ class Tenancy:
         self._store(state)
         if job.paused:
             state = self.promise(state, None)
-            self.settle(state)
+            if state.phase is Phase.STARTING:  # it has made no step: nothing is worth waiting for
+                self._order_stop(state)
+            else:
+                self.settle(state)
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
 

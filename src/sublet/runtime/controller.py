@@ -133,6 +133,9 @@ class Controller:
             s.gpus for s in self.kernel.jobs.values()
         ):
             await asyncio.sleep(0.05)
+        for record in self.records.values():
+            if record.paused == "cancel":
+                self.cancel(record, now=True)  # it has left, or has had its time
         await asyncio.gather(*(self.renting.release(node_id) for node_id in list(self.kernel.cluster.nodes)))
         for left in await self.provider.list():
             await self.provider.release(left.node_id)
@@ -204,12 +207,19 @@ class Controller:
         self.save_facts(record)
         self.submit(record)
 
-    def cancel(self, record: JobRecord) -> None:
-        """It is not wanted any more."""
-        if record.id in self.kernel.jobs:
-            record.outcome, record.ended_s = "cancelled", self.now_s()
-            self.tell(news.JobCancelled(self.now_s(), record.id))
-            self.save_facts(record)
+    def cancel(self, record: JobRecord, *, now: bool = False) -> None:
+        """It is not wanted any more: it saves and leaves as if it were paused, and is ended then; `now`, at once."""
+        state = self.kernel.jobs.get(record.id)
+        if state is None:
+            return
+        if not now and state.phase is not Phase.WAITING:
+            if record.paused != "cancel":
+                self.note(Line(kind="Cancelling", job_id=record.id, text="is to end: it saves first"))
+                self.change(record, paused="cancel")
+            return
+        record.outcome, record.ended_s = "cancelled", self.now_s()
+        self.tell(news.JobCancelled(self.now_s(), record.id))
+        self.save_facts(record)
 
     def change(self, record: JobRecord, **facts: Any) -> None:
         """Other widths, paused or not: the kernel hears of it."""
@@ -468,6 +478,8 @@ class Controller:
             if record.group.training != trained:
                 self.bill.settle_job(record.id, self.now_s(), trained=trained)
             self.workforce.watch_purse(record)
+            if record.paused == "cancel":
+                self.cancel(record)  # if it has left by now
             self.workforce.touch(record)
         self._end_what_must_be_gone()
         self.carry_on()

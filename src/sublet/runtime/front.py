@@ -38,6 +38,11 @@ PHASES: dict[Phase, views.JobPhase] = {
     Phase.STOPPING: "stopping",
     Phase.BROKEN: "recovering",
 }
+HELD_BACK = {
+    "user": "held back by its owner",
+    "budget": "its budget is spent",
+    "cancel": "saves, and is ended then",
+}
 NODE_PHASES = {
     NodePhase.REQUESTED: "renting",
     NodePhase.READY: "ready",
@@ -100,18 +105,17 @@ class FrontDesk:
         pools_for(spec, self._controller.provider.offers)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
-        """End it."""
+        """End it, with a last checkpoint unless `now`; what it had saved stays either way."""
         await self.started()
-        del now  # what it had saved stays either way
         record = self._record(job_id)
-        self._controller.cancel(record)
+        self._controller.cancel(record, now=now)
         return self._view(record)
 
     async def pause(self, job_id: str) -> views.JobView:
         """Save it and take its workers away."""
         await self.started()
         record = self._live(job_id, "pause")
-        if not record.paused:
+        if not record.paused:  # one that is being cancelled stays so
             self._controller.note(Line(kind="Paused", job_id=job_id, text="held back by its owner"))
             self._controller.change(record, paused="user")
         return self._view(record)
@@ -130,6 +134,8 @@ class FrontDesk:
             self._controller.note(Line(kind="Resumed", job_id=job_id, text="is tried again"))
             self._controller.revive(record)
         record = self._live(job_id, "resume")
+        if record.paused == "cancel":
+            raise NotNow(job_id, "being cancelled", "resume", hint="wait for its end, then submit it again")
         if record.paused:
             self._controller.note(Line(kind="Resumed", job_id=job_id, text="may go on"))
             self._controller.change(record, paused="")
@@ -388,6 +394,8 @@ class FrontDesk:
     def _phase(self, record: JobRecord, state: JobState | None) -> views.JobPhase:
         if state is None:
             return record.outcome or "cancelled"  # type: ignore[return-value]
+        if record.paused == "cancel":
+            return "stopping"
         if state.phase is Phase.WAITING:
             if record.paused:
                 return "out-of-budget" if record.paused == "budget" else "paused"
@@ -402,7 +410,7 @@ class FrontDesk:
         if state is None:
             return record.outcome
         if record.paused:
-            return "held back by its owner" if record.paused == "user" else "its budget is spent"
+            return HELD_BACK[record.paused]
         return self._controller.reasons.get(record.id, "waits for a plan")
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:

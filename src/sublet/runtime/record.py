@@ -34,7 +34,7 @@ class JobRecord:
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget
+    paused: str = ""  # why it is held back: "" | user | budget | cancel
     error: str = ""
     exit_code: int | None = None
     noticed: int = 0
