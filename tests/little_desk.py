@@ -26,8 +26,9 @@ from sublet.runtime.views import (
     ExplainView,
     HealthView,
     HistogramView,
+    JobLog,
     JobView,
-    LogFile,
+    LogPart,
     MetricsView,
     NodeView,
 )
@@ -146,8 +147,10 @@ class LittleDesk:
         found = [event for event in self.history if event["seq"] > after and job_id in (None, event["job_id"])]
         return found[:limit]
 
-    async def log_path(self, job_id: str, *, rank: int = 0) -> LogFile:
-        return LogFile(path=str(self.folder / f"{job_id}-{rank}.log"), hide=tuple(self.specs[job_id].secrets.values()))
+    async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
+        ranks = (0, 1) if rank is None else (rank,)
+        parts = [LogPart(path=str(self.folder / f"{job_id}-{r}.log"), rank=r) for r in ranks]
+        return JobLog(parts=tuple(parts), hide=tuple(self.specs[job_id].secrets.values()))
 
     async def cost(self, job_id: str | None = None) -> CostView:
         if job_id is not None:

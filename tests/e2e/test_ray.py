@@ -97,7 +97,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         await reaches(lambda: job.outcome, 120.0)
         assert (job.outcome, job.steps_lost, job.noticed) == ("finished", 0, 1)
         assert job.group.step == 3 * -(-20_000 // 256)
-        assert "loss" in "".join(path.read_text() for path in (rig.folder / "state").rglob("rank-*.log"))
+        assert "loss" in "".join(path.read_text() for path in (rig.folder / "state").rglob("jobs/*/logs/*.log"))
         await desk.shutdown(end_jobs=True)
         await running
         assert not provider._held

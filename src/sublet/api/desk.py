@@ -18,8 +18,8 @@ from sublet.runtime.views import (
     EventView,
     ExplainView,
     HealthView,
+    JobLog,
     JobView,
-    LogFile,
     MetricsView,
     NodeView,
 )
@@ -73,8 +73,8 @@ class Desk(Protocol):
         """History with `seq` above `after`, oldest first, at most `limit`; of one job, or all."""
         ...
 
-    async def log_path(self, job_id: str, *, rank: int = 0) -> LogFile:
-        """Where the rank's output is, whether or not the file exists yet."""
+    async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
+        """What a rank printed, or one worker, or (rank None) all of them, as parts of files that may not exist yet."""
         ...
 
     async def cost(self, job_id: str | None = None) -> CostView:

@@ -1,20 +1,24 @@
-"""What a rank printed, as a stream: from the beginning or the last lines, and on as it grows; secrets hidden."""
+"""What a job printed, as a stream: from the beginning or the last lines, and on as it grows; secrets hidden.
+
+The output of a rank comes from several workers, one after the other, so the stream says where it moves to another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from sublet.runtime.spec_json import HIDDEN
-from sublet.runtime.views import LogFile
+from sublet.runtime.views import JobLog, LogPart
 
 __all__ = ["Mask", "log_stream"]
 
 CHUNK = 1 << 16
 POLL_S = 0.1
 LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hide half of the log
+MOST_CHUNKS = 16  # read at once, of all workers together
 MOST_TAIL = 1 << 20  # bytes in which the last lines are looked for
 
 
@@ -53,47 +57,169 @@ class Mask:
 
 
 async def log_stream(
-    log: LogFile, *, ended: Callable[[], Awaitable[bool]], follow: bool, tail: int | None = None
+    look: Callable[[], Awaitable[JobLog]],
+    *,
+    ended: Callable[[], Awaitable[bool]],
+    follow: bool,
+    tail: int | None = None,
+    as_json: bool = False,
+    rank: int | None = None,
 ) -> AsyncIterator[bytes]:
-    """The bytes of the file, masked; with `follow`, until the job has ended and all of it was read."""
-    mask = Mask(log.hide)
-    over = not follow
-    while (file := await asyncio.to_thread(_opened, log.path)) is None:
+    """What `look` finds, masked; with `follow`, until the job has ended and all of it was read.
+
+    With `as_json` every line is an object {worker, node, rank, line}; else a line says where the output moves to
+    another worker, and who has the `rank` that was asked for from there on.
+    """
+    said = _Lines() if as_json else _Text(rank)
+    readers: dict[tuple[str, int], _Reader] = {}
+    over, first = not follow, True
+    while True:
+        log = await look()
+        for part in log.parts:
+            reader = readers.setdefault((part.path, part.start), _Reader(part, log.hide))
+            reader.end, reader.ended = part.end, part.ended
+        if first and tail is not None:
+            await asyncio.to_thread(_skip_to_tail, list(readers.values()), tail)
+        first = False
+        while batch := await asyncio.to_thread(_some_of, list(readers.values())):
+            for reader, chunk in batch:
+                if shown := said.show(reader.part, chunk):
+                    yield shown
+        for reader in readers.values():
+            if shown := _rest_of(reader, said, over=over):
+                yield shown
         if over:
             return
-        over = await ended()  # look once more after the end: it may have been written in between
+        over = await ended()  # read once more after the end: what came in between
         if not over:
             await asyncio.sleep(POLL_S)
-    with file:
-        _seek_tail(file, tail)
-        last_round = not follow
-        while True:
-            if chunk := file.read(CHUNK):
-                if shown := mask.feed(chunk):
-                    yield shown
-                continue
-            if last_round:
-                break
-            last_round = await ended()  # read once more after the end: what came in between
-            if not last_round:
-                await asyncio.sleep(POLL_S)
-    if rest := mask.rest():
-        yield rest
 
 
-def _opened(path: str) -> BinaryIO | None:
-    try:
-        return Path(path).open("rb")
-    except FileNotFoundError:
-        return None
+def _some_of(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
+    """What was printed since, the first worker's first; not too much at once. Nothing = there is no more for now."""
+    found: list[tuple[_Reader, bytes]] = []
+    for reader in readers:
+        while len(found) < MOST_CHUNKS and reader.due and (chunk := reader.read()) is not None:
+            found.append((reader, chunk))
+    return found
 
 
-def _seek_tail(file: BinaryIO, tail: int | None) -> None:
-    if tail is None:
-        return
-    size = file.seek(0, 2)
-    start = max(0, size - MOST_TAIL)
-    file.seek(start)
-    block = file.read(size - start)
-    lines = block.splitlines(keepends=True)
-    file.seek(size - sum(map(len, lines[-tail:])) if tail else size)
+def _rest_of(reader: _Reader, said: _Text | _Lines, *, over: bool) -> bytes:
+    """What was held back of a part that is through, and how its process ended."""
+    if reader.closed or not (over or reader.ended or not reader.due):
+        return b""
+    reader.closed = True
+    shown = said.show(reader.part, reader.mask.rest(), last=True)
+    return shown + said.end(reader.part, reader.ended) if reader.ended else shown
+
+
+class _Reader:
+    """Reads one part on from where it was."""
+
+    def __init__(self, part: LogPart, hide: Sequence[str]) -> None:
+        self.part, self.at, self.end = part, part.start, part.end
+        self.ended, self.closed = part.ended, False  # how its process ended; whether that was said
+        self.mask = Mask(hide)
+
+    @property
+    def due(self) -> bool:
+        """Whether more may come."""
+        return not self.closed and (self.end is None or self.at < self.end)
+
+    def read(self) -> bytes | None:
+        """The next bytes, as they may be shown; None = no more for now. An empty file is there, and says nothing."""
+        wanted = CHUNK if self.end is None else min(CHUNK, self.end - self.at)
+        try:
+            with Path(self.part.path).open("rb") as file:
+                file.seek(self.at)
+                chunk = file.read(wanted)
+        except FileNotFoundError:
+            return None
+        self.at += len(chunk)
+        return self.mask.feed(chunk) if chunk else None
+
+    def lines_before(self, most: int) -> list[int]:
+        """Lengths of the last lines that are there already, `most` at the most."""
+        try:
+            with Path(self.part.path).open("rb") as file:
+                size = file.seek(0, 2)
+                size = size if self.end is None else min(size, self.end)
+                start = max(self.part.start, size - MOST_TAIL)
+                file.seek(start)
+                lines = file.read(max(0, size - start)).splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        self.at = max(self.part.start, size)
+        return list(map(len, lines[-most:])) if most else []
+
+
+def _skip_to_tail(readers: Sequence[_Reader], tail: int) -> None:
+    """Past all but the last lines, which may lie in more than one file."""
+    for reader in reversed(readers):
+        lengths = reader.lines_before(tail)
+        reader.at -= sum(lengths)
+        reader.closed = bool(reader.ended) and not lengths  # nothing of it is shown, so neither is its end
+        tail -= len(lengths)
+
+
+class _Text:
+    """As it was printed, with a line where another worker goes on."""
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self._last: LogPart | None = None
+        self._met: set[str] = set()
+        self._end = b"\n"
+
+    def show(self, part: LogPart, chunk: bytes, *, last: bool = False) -> bytes:
+        """With a heading, if it is not from where the last came."""
+        del last
+        if not chunk:
+            return b""
+        heading = b""
+        if self._last is not None and part.path != self._last.path:
+            heading = (b"" if self._end == b"\n" else b"\n") + f"-- {self._words(part)} --\n".encode()
+        elif self._last is None and self._rank is None:
+            heading = f"-- {self._words(part)} --\n".encode()
+        self._last, self._end = part, chunk[-1:]
+        self._met.add(part.path)
+        return heading + chunk
+
+    def end(self, part: LogPart, how: str) -> bytes:
+        """The process ended by itself."""
+        cut = b"" if self._end == b"\n" else b"\n"
+        self._last, self._end = part, b"\n"
+        return cut + f"-- worker {part.worker_id} on node {part.node_id} ended: {how} --\n".encode()
+
+    def _words(self, part: LogPart) -> str:
+        who = f"worker {part.worker_id} on node {part.node_id}" if part.worker_id else f"rank {part.rank}"
+        if self._rank is None:
+            return f"{who}, rank {part.rank}" if part.worker_id else who
+        return f"{who} again" if part.path in self._met else f"rank {self._rank} is {who} from here"
+
+
+class _Lines:
+    """A line of JSON per line."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, bytes] = {}
+
+    def show(self, part: LogPart, chunk: bytes, *, last: bool = False) -> bytes:
+        """The lines that are complete; at the end also one that is not."""
+        *lines, rest = (self._begun.pop(part.path, b"") + chunk).split(b"\n")
+        if last and rest:
+            lines.append(rest)
+        elif rest:
+            self._begun[part.path] = rest
+        return b"".join(self._objects(part, lines))
+
+    def end(self, part: LogPart, how: str) -> bytes:
+        """The process ended by itself."""
+        facts = {"worker": part.worker_id, "node": part.node_id, "rank": part.rank, "ended": how}
+        return json.dumps(facts).encode() + b"\n"
+
+    def _objects(self, part: LogPart, lines: Sequence[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            text = line.decode("utf-8", errors="replace").removesuffix("\r")
+            facts = {"worker": part.worker_id, "node": part.node_id, "rank": part.rank, "line": text}
+            yield json.dumps(facts, ensure_ascii=False).encode() + b"\n"

@@ -30,7 +30,7 @@ from sublet.errors import (
     UnknownName,
 )
 from sublet.runtime.spec_json import spec_from_json
-from sublet.runtime.views import ENDED, RESTING
+from sublet.runtime.views import ENDED, RESTING, JobLog
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -155,19 +155,29 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
     @app.get("/v1/jobs/{ref}/log")
     async def log(
         ref: str,
-        rank: Annotated[int, Query(ge=0)] = 0,
+        rank: Annotated[int | None, Query(ge=0)] = None,
+        worker: str = "",
         tail: Annotated[int | None, Query(ge=0)] = None,
         *,
+        every: bool = False,
         follow: bool = False,
+        lines: bool = False,
     ) -> StreamingResponse:
         job_id = await resolved(ref)
-        file = await desk.log_path(job_id, rank=rank)
+        wanted = None if every or worker else rank or 0
+        await desk.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
+
+        async def look() -> JobLog:
+            return await desk.log_parts(job_id, rank=wanted, worker_id=worker)
 
         async def ended() -> bool:
             return (await desk.job(job_id))["phase"] in ENDED | RESTING
 
-        stream: AsyncIterator[bytes] = log_stream(file, ended=ended, follow=follow, tail=tail)
-        return StreamingResponse(stream, media_type="text/plain; charset=utf-8")
+        stream: AsyncIterator[bytes] = log_stream(
+            look, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
+        )
+        kind = "application/x-ndjson" if lines else "text/plain; charset=utf-8"
+        return StreamingResponse(stream, media_type=kind)
 
     @app.get("/v1/events")
     async def events(

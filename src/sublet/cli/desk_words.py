@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["NOTHING", "exit_code_of", "loss", "money", "percent", "quantiles", "rate", "span"]
+__all__ = ["NOTHING", "exit_code_of", "loss", "money", "percent", "phase_of", "quantiles", "rate", "span", "verdict"]
 
 NOTHING = "-"
 FINE_USD = 0.01  # below a cent, cents say nothing
@@ -17,6 +17,20 @@ NOT_FINISHED = 101
 def exit_code_of(job: Mapping[str, Any]) -> int:
     """What a shell hears of a job, as SkyPilot says it."""
     return EXIT_CODES.get(job["phase"], NOT_FINISHED)
+
+
+def phase_of(job: Mapping[str, Any]) -> str:
+    """Its phase; of one that failed, with how its process ended: `failed (exit code 3)`."""
+    from sublet.runtime.members import ending_of
+
+    code = job.get("exit_code")
+    return f"failed ({ending_of(code)})" if job["phase"] == "failed" and code is not None else str(job["phase"])
+
+
+def verdict(job: Mapping[str, Any]) -> str:
+    """What a job is, and why."""
+    told = job["reason"] and job["reason"] != job["phase"]
+    return f"job {job['id']} ({job['name']}) is {phase_of(job)}" + (f": {job['reason']}" if told else "")
 
 
 def money(usd: float | None) -> str:

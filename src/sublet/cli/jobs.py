@@ -83,12 +83,13 @@ def _asked(job: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(found: dict[str, Any]) -> None:
-    reason = f": {found['reason']}" if found["reason"] else ""
-    typer.echo(f"job {found['id']} ({found['name']}) is {found['phase']}{reason}")
+    from sublet.cli.desk_words import verdict
+
+    typer.echo(verdict(found))
 
 
 def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:
-    from sublet.cli.desk_words import loss, percent, span
+    from sublet.cli.desk_words import loss, percent, phase_of, span
     from sublet.runtime.views import ENDED
 
     hidden = [] if every else [job["id"] for job in jobs if job["phase"] in ENDED][:-LAST_ENDED]
@@ -101,7 +102,7 @@ def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:
         [
             job["id"],
             job["name"],
-            job["phase"],
+            phase_of(job),
             f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
             percent(job["progress"]),
             loss(job["loss"]),

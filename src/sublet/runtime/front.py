@@ -193,11 +193,11 @@ class FrontDesk:
             for row in self._controller.store.history(job_id, after, limit)
         ]
 
-    async def log_path(self, job_id: str, *, rank: int = 0) -> views.LogFile:
+    async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""
         record = self._record(job_id)
-        path = self._controller.state_dir / "jobs" / job_id / "logs" / f"rank-{rank}.log"
-        return views.LogFile(path=str(path), hide=tuple(record.spec.secrets.values()))
+        parts = self._controller.workforce.logs_of(job_id).parts(rank=rank, worker_id=worker_id)
+        return views.JobLog(parts=parts, hide=tuple(record.spec.secrets.values()))
 
     async def cost(self, job_id: str | None = None) -> views.CostView:
         """The bill."""

@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
-from sublet.runtime.members import LEFT_ON_ORDER, Fault, Worker, WorkerPhase, fault_of, regroups, split, torchrun_env
+from sublet.runtime.members import (
+    LEFT_ON_ORDER,
+    Fault,
+    Worker,
+    WorkerPhase,
+    ending_of,
+    fault_of,
+    regroups,
+    split,
+    torchrun_env,
+)
 from sublet.runtime.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
@@ -86,14 +96,14 @@ class _State(StrEnum):
 
 
 class Group:
-    """See the module. `log_of(rank)` names the file for a worker's output, `env()` adds to its environment."""
+    """See the module. `log_of(worker_id)` names the file for its output, `env()` adds to its environment."""
 
     def __init__(
         self,
         job_id: str,
         spec: JobSpec,
         *,
-        log_of: Callable[[int], str],
+        log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
         address_of: Callable[[], tuple[str, int]],
         life: int = 0,  # controllers before this one
@@ -443,7 +453,7 @@ class Group:
             argv=self.spec.argv,
             env={**self.spec.env, **self.spec.secrets, **env},
             cwd=self.spec.cwd,
-            log=self._log_of(rank),
+            log=self._log_of(worker.id),
         )
         self._send(worker, worker.start)
 
@@ -701,4 +711,4 @@ def meet_from(leading: wire.Leading, worker_id: str) -> wire.Meet:
 def _how_it_ended(worker_id: str, code: int) -> str:
     if code == 0:
         return f"{worker_id} ended with exit code 0 while the others train on"
-    return f"{worker_id} was ended by signal {-code}" if code < 0 else f"{worker_id} ended with exit code {code}"
+    return f"{worker_id} was ended by {ending_of(code)}" if code < 0 else f"{worker_id} ended with {ending_of(code)}"

@@ -11,7 +11,17 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = ["LEFT_ON_ORDER", "Fault", "Worker", "WorkerPhase", "fault_of", "regroups", "split", "torchrun_env"]
+__all__ = [
+    "LEFT_ON_ORDER",
+    "Fault",
+    "Worker",
+    "WorkerPhase",
+    "ending_of",
+    "fault_of",
+    "regroups",
+    "split",
+    "torchrun_env",
+]
 
 LEFT_ON_ORDER = 83  # exit code of a worker that left as told
 NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
@@ -55,6 +65,18 @@ def fault_of(code: int) -> Fault:
     if code in (LEFT_ON_ORDER, NOBODY_CAME, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
         return Fault.INFRA
     return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
+
+
+def ending_of(code: int) -> str:
+    """`exit code 3`, or the name of the signal: `SIGKILL`. Negative codes are signals, as in subprocess."""
+    number = -code if code < 0 else code - SHELL
+    try:
+        name = signal.Signals(number).name if number > 0 else ""
+    except ValueError:
+        name = ""
+    if code >= 0:
+        return f"exit code {code}" + (f", {name} in a shell" if name else "")
+    return name or f"signal {number}"
 
 
 def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:

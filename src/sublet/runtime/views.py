@@ -22,9 +22,10 @@ __all__ = [
     "ExplainView",
     "HealthView",
     "HistogramView",
+    "JobLog",
     "JobPhase",
     "JobView",
-    "LogFile",
+    "LogPart",
     "MetricsView",
     "NodeView",
     "Quantiles",
@@ -253,8 +254,21 @@ class MetricsView(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFile:
-    """What one rank of a job printed. `hide` are the values of its secrets: masked wherever the text goes."""
+class LogPart:
+    """A piece of one worker's output: bytes `start` to `end` (None = all that comes) of a file."""
 
     path: str
+    rank: int
+    worker_id: str = ""  # "" = written before workers had files of their own
+    node_id: str = ""
+    start: int = 0
+    end: int | None = None
+    ended: str = ""  # how the process ended, if not as it was told to: `exit code 3`, `SIGKILL`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLog:
+    """What a job printed, as it was asked for. `hide` are its secrets: masked wherever the text goes."""
+
+    parts: tuple[LogPart, ...]
     hide: tuple[str, ...] = field(default=(), repr=False)

@@ -16,9 +16,11 @@ from sublet.domain.plan import Phase
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.group import Group, GroupNews, Outcome
+from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.record import JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line
+from sublet.runtime.worker_logs import WorkerLogs
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Workforce:
         self._last_told: dict[str, float] = defaultdict(float)  # wall
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
+        self._logs: dict[str, WorkerLogs] = {}
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def node_noticed(self, node_id: str, wall_s: float) -> None:
@@ -142,6 +145,8 @@ class Workforce:
         if record is None:
             return
         step = record.group.step
+        if isinstance(message, wire.WorkerDown):
+            self._write_down_end(record, message)
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._hub.bill.settle_job(record.id, self._hub.now_s())  # before it begins or ceases to train
         record.group.hear(message, wall_s)
@@ -206,10 +211,33 @@ class Workforce:
                 for node_id, message in outbox:
                     if isinstance(message, wire.StartWorker):
                         self._jobs_on[node_id].add(record.id)
+                    self._write_down_rank(record, node_id, message)
                     self._hub.engine.send(node_id, message)
                 said, group.news = group.news, []
                 for item in said:
                     self._group_said(record, item)
+
+    def _write_down_rank(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
+        """Whose output is that of a rank from now on."""
+        logs = self.logs_of(record.id)
+        if isinstance(message, wire.StartWorker):
+            worker = record.group.workers.get(message.worker_id)  # None: its node went in the same moment
+            logs.launched(message.worker_id, node_id, 0 if worker is None else worker.rank)
+        elif isinstance(message, wire.Regroup):
+            logs.ranked(message.worker_id, node_id, message.rank)
+
+    def _write_down_end(self, record: JobRecord, message: wire.WorkerDown) -> None:
+        """How a worker ended that nobody had told to."""
+        worker = record.group.workers.get(message.worker_id)
+        told = worker is None or worker.phase is WorkerPhase.LEAVING
+        if not told and message.code not in (0, LEFT_ON_ORDER):
+            self.logs_of(record.id).ended(message.worker_id, ending_of(message.code))
+
+    def logs_of(self, job_id: str) -> WorkerLogs:
+        """What its workers print."""
+        if job_id not in self._logs:
+            self._logs[job_id] = WorkerLogs(self._hub.state_dir / "jobs" / job_id / "logs")
+        return self._logs[job_id]
 
     def _group_said(self, record: JobRecord, item: GroupNews) -> None:
         now_s, state = self._hub.now_s(), self._hub.kernel.jobs.get(record.id)
@@ -228,10 +256,10 @@ class Workforce:
             case Outcome.FAILED:
                 record.error = self.hide(record, item.why)
                 self._end(record, "failed", now_s, exit_code=item.exit_code)
-                self._hub.queue(news.JobFailed(now_s, record.id, record.error))
+                self._hub.queue(news.JobFailed(now_s, record.id, _told_end(record.error, item.exit_code)))
             case Outcome.RESTARTED:
-                text = f"failed and starts again: {self.hide(record, item.why).strip().splitlines()[-1]}"
-                self._hub.note(Line(kind="Restarted", job_id=record.id, text=text))
+                why = _told_end(self.hide(record, item.why), item.exit_code)
+                self._hub.note(Line(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 self.lost_wall.setdefault(record.id, time.monotonic())
 
     def hide(self, record: JobRecord, text: str) -> str:
@@ -331,7 +359,7 @@ class Workforce:
         group = Group(
             job_id,
             spec,
-            log_of=lambda rank: str(folder / "logs" / f"rank-{rank}.log"),
+            log_of=lambda worker_id: str(self.logs_of(job_id).path(worker_id)),
             env=lambda: self._environment(self._hub.records[job_id], checkpoints),
             address_of=free_address,
             life=self._hub.life,
@@ -346,6 +374,13 @@ class Workforce:
     def secrets_path(self, job_id: str) -> Path:
         """Readable by nobody else."""
         return self._hub.state_dir / "secrets" / f"{job_id}.json"
+
+
+def _told_end(why: str, code: int | None) -> str:
+    """The last line of it, which says most of a traceback; how the process ended comes first."""
+    lines = [line for line in why.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no reason given"
+    return last if code is None or ending_of(code) in last else f"{ending_of(code)}: {last}"
 
 
 def free_address() -> tuple[str, int]:

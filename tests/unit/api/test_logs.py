@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.api.logs import Mask, log_stream
-from sublet.runtime.views import LogFile
+from sublet.runtime.views import JobLog, LogPart
 
 letters = st.text("ab\n", max_size=12)
 
@@ -42,7 +42,10 @@ def test_the_last_lines_are_the_last_lines(tmp_path):
         async def ended():
             return True
 
-        stream = log_stream(LogFile(path=str(path)), ended=ended, follow=False, tail=tail)
+        async def look():
+            return JobLog(parts=(LogPart(path=str(path), rank=0),))
+
+        stream = log_stream(look, ended=ended, follow=False, tail=tail, rank=0)
         return b"".join([chunk async for chunk in stream])
 
     assert asyncio.run(read(2)) == b"line 99998\nline 99999\n"

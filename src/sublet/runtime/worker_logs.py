@@ -1,0 +1,136 @@
+"""What workers print: one file per process, and an index of who was which rank from where on.
+
+A rank is an office that workers hold one after the other, so the output of a rank is a list of parts of their files.
+The index is a file of its own beside them, `ranks.jsonl`: what was printed before a restart of the controller is found
+after it. Before there was an index, files were called `rank-N.log`; they are the first part of what that rank printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sublet.errors import UnknownName
+from sublet.runtime.views import LogPart
+
+__all__ = ["WorkerLogs"]
+
+INDEX = "ranks.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """From byte `start` on, what `worker` prints is the output of `rank`."""
+
+    worker: str
+    node: str
+    rank: int
+    start: int = 0
+    launch: bool = False  # a rank for the time being: the first group that it belongs to says which it has
+    ended: str = ""  # its process ended like this; says nothing of ranks
+
+
+class WorkerLogs:
+    """The output of one job, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: list[_Entry] | None = None  # None = not read yet
+        self._rank: dict[str, int] = {}  # worker -> the last that was agreed on
+        self._ended: dict[str, str] = {}  # worker -> how its process ended
+
+    def path(self, worker_id: str) -> Path:
+        """The file of one worker process."""
+        return self._folder / f"{worker_id}.log"
+
+    def launched(self, worker_id: str, node_id: str, rank: int) -> None:
+        """A worker is started; what it prints before its first group counts as that of `rank` until then."""
+        if not any(entry.worker == worker_id for entry in self._entries()):
+            self._add(_Entry(worker=worker_id, node=node_id, rank=rank, launch=True))
+
+    def ranked(self, worker_id: str, node_id: str, rank: int) -> None:
+        """A group was agreed on, and this is its rank there."""
+        self._entries()
+        if self._rank.get(worker_id) == rank:
+            return
+        start = _size(self.path(worker_id)) if worker_id in self._rank else 0
+        self._add(_Entry(worker=worker_id, node=node_id, rank=rank, start=start))
+
+    def ended(self, worker_id: str, how: str) -> None:
+        """Its process ended, and not as it was told to."""
+        self._add(_Entry(worker=worker_id, node="", rank=-1, ended=how))
+
+    def parts(self, *, rank: int | None = None, worker_id: str = "") -> tuple[LogPart, ...]:
+        """What one rank printed, or one worker, or (with neither) every worker, in order of time."""
+        entries = [entry for entry in self._entries() if not entry.ended]
+        agreed = [entry for entry in entries if not (entry.launch and entry.worker in self._rank)]
+        if rank is not None:
+            return (*self._of_old(f"rank-{rank}.log"), *(part for part in self._cut(agreed) if part.rank == rank))
+        last = {entry.worker: entry for entry in agreed}
+        if worker_id and worker_id not in last:
+            raise UnknownName("worker", worker_id, list(last))
+        whole = [self._part(entry) for entry in last.values()]
+        if worker_id:
+            return tuple(part for part in whole if part.worker_id == worker_id)
+        return (*self._of_old("rank-*.log"), *whole)
+
+    def _cut(self, entries: Iterable[_Entry]) -> list[LogPart]:
+        """Each part ends where the same worker takes another rank."""
+        parts: list[LogPart] = []
+        ends: dict[str, int] = {}
+        for entry in reversed(list(entries)):
+            parts.append(self._part(entry, start=entry.start, end=ends.get(entry.worker)))
+            ends[entry.worker] = entry.start
+        return parts[::-1]
+
+    def _part(self, entry: _Entry, *, start: int = 0, end: int | None = None) -> LogPart:
+        return LogPart(
+            path=str(self.path(entry.worker)),
+            worker_id=entry.worker,
+            node_id=entry.node,
+            rank=entry.rank,
+            start=start,
+            end=end,
+            ended=self._ended.get(entry.worker, "") if end is None else "",
+        )
+
+    def _of_old(self, pattern: str) -> Iterable[LogPart]:
+        for path in sorted(self._folder.glob(pattern)):
+            number = path.stem.removeprefix("rank-")
+            if number.isdigit():
+                yield LogPart(path=str(path), rank=int(number))
+
+    # ------------------------------------------------------------------ the index
+
+    def _entries(self) -> list[_Entry]:
+        if self._known is None:
+            self._known = []
+            with contextlib.suppress(OSError):
+                for line in (self._folder / INDEX).read_text(encoding="utf-8").splitlines():
+                    with contextlib.suppress(ValueError, TypeError):  # a line that a crash has torn
+                        self._remember(_Entry(**json.loads(line)))
+        return self._known
+
+    def _remember(self, entry: _Entry) -> None:
+        if self._known is not None:
+            self._known.append(entry)
+        if entry.ended:
+            self._ended[entry.worker] = entry.ended
+        elif not entry.launch:
+            self._rank[entry.worker] = entry.rank
+
+    def _add(self, entry: _Entry) -> None:
+        self._entries()
+        self._remember(entry)
+        with contextlib.suppress(OSError), (self._folder / INDEX).open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(asdict(entry))}\n")  # a full disk costs the index, never the job
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,195 @@
+"""What a job prints is found whoever printed it: over resizes, losses, and restarts of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+from sublet.api.server import application
+from tests.unit.runtime.test_controller import Story, Training, a_spec, phase, until
+
+TOKEN = "t" * 64
+
+
+async def asked(desk, path, **query):
+    """The body of an answer, over the whole server but the socket."""
+    app = application(desk, port=1, token_digest=hashlib.sha256(TOKEN.encode()).digest())
+    body, asking = [], asyncio.Event()
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    headers = [(b"host", b"127.0.0.1:1"), (b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": text.encode()}
+    scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}
+    scope |= {"client": ("127.0.0.1", 2), "root_path": "", "asgi": {"version": "3.0", "spec_version": "2.4"}}
+
+    async def receive():
+        if asking.is_set():
+            await asyncio.Event().wait()
+        asking.set()
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        body.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return b"".join(body).decode()
+
+
+class Printing:
+    """Workers of the cloud in memory print into the files that they were told to."""
+
+    def __init__(self, cloud):
+        self.file = {}
+        start, regroup = cloud._start, cloud._regroup
+
+        def started(node, message):
+            self.file[message.worker_id] = Path(message.log)
+            self.say(message.worker_id, "begins")
+            start(node, message)
+
+        def regrouped(worker, order):
+            self.say(worker.id, f"is rank {order.rank}")
+            regroup(worker, order)
+
+        cloud._start, cloud._regroup = started, regrouped
+
+    def say(self, worker_id, text):
+        with self.file[worker_id].open("a") as file:
+            file.write(f"{worker_id} {text}\n")
+
+
+def leader(desk):
+    workers = desk.record("j-1").group.workers.values()
+    return next((worker for worker in workers if worker.rank == 0 and worker.phase == "member"), None)
+
+
+async def led_by_another(desk, than):
+    async def changed():
+        group, now = desk.record("j-1").group, leader(desk)
+        return now if now is not None and now.id != than and group.training else None
+
+    return await until(changed, "nobody took over")
+
+
+def test_the_log_goes_on_with_whoever_is_rank_0_now(tmp_path):
+    story = Story(tmp_path)
+    prints = Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=3))
+            await phase(desk, "j-1", "running")
+            first = (await led_by_another(desk, "")).id
+            prints.say(first, "trains")
+            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(desk, first)
+            prints.say(second.id, "trains on")
+            text = await asked(desk, "/v1/jobs/j-1/log")
+            assert f"{first} trains\n" in text
+            assert f"{second.id} trains on\n" in text, "the log went silent"
+            moved = f"-- rank 0 is worker {second.id} on node {second.node_id} from here --\n"
+            assert text.index("trains\n") < text.index(moved) < text.index("trains on\n")
+            assert f"{second.id} begins" not in text, "it was rank 1 or 2 then"
+            everything = await asked(desk, "/v1/jobs/j-1/log", every="true")
+            assert everything.count(" begins\n") == len(prints.file)
+            alone = await asked(desk, "/v1/jobs/j-1/log", worker=second.id)
+            assert {line.split()[0] for line in alone.splitlines()[1:]} == {second.id}
+            assert (await asked(desk, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
+            lines = [json.loads(line) for line in (await asked(desk, "/v1/jobs/j-1/log", lines="true")).splitlines()]
+            assert {line["rank"] for line in lines} == {0}
+            assert lines[-1] == {
+                "worker": second.id,
+                "node": second.node_id,
+                "rank": 0,
+                "line": f"{second.id} trains on",
+            }
+
+    asyncio.run(live())
+
+
+def test_what_was_printed_before_a_restart_of_the_controller_is_there_after_it(tmp_path):
+    story = Story(tmp_path)
+    prints = Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await phase(desk, "j-1", "running")
+            first = (await led_by_another(desk, "")).id
+            node = desk.record("j-1").group.workers[first].node_id
+        old = tmp_path / "state" / "jobs" / "j-1" / "logs" / "rank-0.log"
+        old.write_text("of an older version\n")
+        story.cloud.take(node)
+        async with story.controller() as desk:
+            second = await led_by_another(desk, first)
+            prints.say(second.id, "trains on")
+            text = await asked(desk, "/v1/jobs/j-1/log")
+            assert text.startswith("of an older version\n")
+            order = [f"{first} begins", f"-- rank 0 is worker {second.id}", f"{second.id} trains on"]
+            assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+
+    asyncio.run(live())
+
+
+def test_following_a_log_moves_to_the_next_worker_and_ends_with_the_job(tmp_path):
+    story = Story(tmp_path)
+    prints = Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await phase(desk, "j-1", "running")
+            first = (await led_by_another(desk, "")).id
+            following = asyncio.create_task(asked(desk, "/v1/jobs/j-1/log", follow="true"))
+            await asyncio.sleep(0.2)
+            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(desk, first)
+            prints.say(second.id, "trains on")
+            await desk.cancel("j-1", now=True)
+            text = await asyncio.wait_for(following, 20.0)
+            assert f"{first} begins\n" in text
+            assert f"from here --\n{second.id} begins\n" in text
+            assert f"{second.id} trains on\n" in text
+
+    asyncio.run(live())
+
+
+def test_how_a_worker_ended_is_told_in_its_log_and_in_the_history(tmp_path):
+    story = Story(tmp_path)
+    Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(ends_with=3)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            view = await phase(desk, "j-1", "failed")
+            assert view["exit_code"] == 3
+            assert "ended: exit code 3 --" in await asked(desk, "/v1/jobs/j-1/log")
+            texts = [event["text"] for event in await desk.events("j-1")]
+            assert "failed: exit code 3: boom" in texts
+
+    asyncio.run(live())
+
+
+def test_a_signal_has_a_name_in_the_history(tmp_path):
+    story = Story(tmp_path)
+    prints = Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await phase(desk, "j-1", "running")
+            first = (await led_by_another(desk, "")).id
+            story.cloud.kill_worker(first)
+            await led_by_another(desk, first)
+            restarted = [event for event in await desk.events("j-1") if event["kind"] == "Restarted"]
+            assert restarted[0]["text"].endswith("was ended by SIGKILL")
+            assert f"-- worker {first} on node" in await asked(desk, "/v1/jobs/j-1/log")
+            assert prints.file
+
+    asyncio.run(live())
