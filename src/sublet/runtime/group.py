@@ -18,17 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
-from sublet.runtime.members import (
-    LEFT_ON_ORDER,
-    Fault,
-    Worker,
-    WorkerPhase,
-    ending_of,
-    fault_of,
-    regroups,
-    split,
-    torchrun_env,
-)
+from sublet.runtime.launch import start_order
+from sublet.runtime.members import LEFT_ON_ORDER, Fault, Worker, WorkerPhase, ending_of, fault_of, regroups, split
 from sublet.runtime.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
@@ -442,17 +433,17 @@ class Group:
         worker = Worker(f"{self.job_id}.{self.round}.{self._started}", node_id, since_s=wall_s, rank=rank)
         self._started += 1
         self.workers[worker.id] = worker
-        env = {**self._env(), "SUBLET_GENERATION": str(self.round)}
-        if not self.spec.sdk:
-            if self._meeting[0] != self.round:  # one address for all workers of a round
-                self._meeting = (self.round, self._address_of())
-            env |= torchrun_env(self.job_id, rank, self._placement, self._meeting[1], self.failures.total())
-        worker.start = wire.StartWorker(
-            worker_id=worker.id,
-            job_id=self.job_id,
-            argv=self.spec.argv,
-            env={**self.spec.env, **self.spec.secrets, **env},
-            cwd=self.spec.cwd,
+        if not self.spec.sdk and self._meeting[0] != self.round:  # one address for all workers of a round
+            self._meeting = (self.round, self._address_of())
+        worker.start = start_order(
+            worker.id,
+            self.job_id,
+            self.spec,
+            rank=rank,
+            placement=self._placement,
+            ours={**self._env(), "SUBLET_GENERATION": str(self.round)},
+            meeting=self._meeting[1],
+            restarts=self.failures.total(),
             log=self._log_of(worker.id),
         )
         self._send(worker, worker.start)

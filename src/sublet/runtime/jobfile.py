@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra
-from sublet.runtime.jobfile_command import argv_from_run, script_of, uses_sdk, without_torchrun
+from sublet.runtime.jobfile_command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobfile_values import deadline_from
 from sublet.runtime.jobfile_yaml import Document, document_from_text
 from sublet.runtime.spec import JobSpec, Retries
@@ -97,6 +97,7 @@ def job_from_command(
         cwd=folder,
         env=dict(env or {}),
         sdk=uses_sdk(words, folder) if sdk is None else sdk,
+        torchrun=is_torchrun(argv),
         min_workers=workers[0],
         max_workers=workers[1],
         market=market,
@@ -147,6 +148,7 @@ def _spec_from(
         env=_filled("envs", file.envs, environment),
         secrets=_filled("secrets", file.secrets, environment),
         sdk=uses_sdk(argv, str(cwd)) if file.training.sdk == "auto" else file.training.sdk,
+        torchrun=is_torchrun(file.run.split()),
         min_workers=low,
         max_workers=high,
         sizes=tuple(file.elastic.sizes) if file.elastic else (),

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from sublet.errors import InvalidValue
 
-__all__ = ["argv_from_run", "script_of", "uses_sdk", "without_torchrun"]
+__all__ = ["argv_from_run", "is_torchrun", "script_of", "uses_sdk", "without_torchrun"]
 
 SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~\n{}!]|^\w+=")  # needs a shell to be understood
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+MODULES = "torch.distributed."  # run and launch: torchrun by other names
 FLAGS = {"standalone", "no-python", "no_python", "m", "module"}  # of torchrun, without a value
 SCRIPT_BYTES = 4 << 20  # a longer file is no script that somebody wrote
 
@@ -38,13 +39,9 @@ def argv_from_run(text: str) -> tuple[str, ...]:
 
 def without_torchrun(words: Sequence[str]) -> tuple[str, ...]:
     """`torchrun --nproc-per-node 4 train.py --lr 1` is `python train.py --lr 1`, once per worker."""
-    rest = list(words)
-    if rest[:1] == ["torchrun"]:
-        rest = rest[1:]
-    elif len(rest) > 2 and PYTHON.search(rest[0]) and rest[1] == "-m" and rest[2].startswith("torch.distributed."):  # noqa: PLR2004 - python -m module
-        rest = rest[3:]
-    else:
-        return tuple(rest)
+    if not is_torchrun(words):
+        return tuple(words)
+    rest = list(words[1:] if words[0] == "torchrun" else words[3:])
     module = bare = False
     while rest and rest[0].startswith("-"):
         name, equals, _ = rest.pop(0).lstrip("-").partition("=")
@@ -55,6 +52,13 @@ def without_torchrun(words: Sequence[str]) -> tuple[str, ...]:
     if not rest:
         raise InvalidValue("run", shlex.join(words), "torchrun and a script")
     return tuple(rest) if bare else ("python", *(("-m",) if module else ()), *rest)
+
+
+def is_torchrun(words: Sequence[str]) -> bool:
+    """Whether the command is `torchrun`, or `python -m torch.distributed.run`."""
+    if tuple(words[:1]) == ("torchrun",):
+        return True
+    return len(words) > 2 and bool(PYTHON.search(words[0])) and words[1] == "-m" and words[2].startswith(MODULES)  # noqa: PLR2004
 
 
 def script_of(argv: Sequence[str], cwd: str) -> Path | None:

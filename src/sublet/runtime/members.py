@@ -11,17 +11,7 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = [
-    "LEFT_ON_ORDER",
-    "Fault",
-    "Worker",
-    "WorkerPhase",
-    "ending_of",
-    "fault_of",
-    "regroups",
-    "split",
-    "torchrun_env",
-]
+__all__ = ["LEFT_ON_ORDER", "Fault", "Worker", "WorkerPhase", "ending_of", "fault_of", "regroups", "split"]
 
 LEFT_ON_ORDER = 83  # exit code of a worker that left as told
 NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
@@ -114,27 +104,3 @@ def regroups(staying: Iterable[Worker], generation: int, batch: int, *, broken: 
             broken=broken,
         )
         seen[worker.node_id] += 1
-
-
-def torchrun_env(
-    job_id: str, rank: int, placement: Placement, meeting: tuple[str, int], restarts: int
-) -> dict[str, str]:
-    """What torchrun would set, for a script that knows nothing of us."""
-    slots = [(local, at) for at, (_, gpus) in enumerate(placement) for local in range(gpus)]
-    local_rank, node_rank = slots[rank]
-    host, port = meeting
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(len(slots)),
-        "LOCAL_WORLD_SIZE": str(placement[node_rank][1]),
-        "GROUP_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": str(len(placement)),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(len(slots)),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
-        "TORCHELASTIC_MAX_RESTARTS": "1000000",
-        "TORCHELASTIC_RUN_ID": job_id,
-    }

@@ -323,9 +323,8 @@ class Workforce:
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
             "SUBLET_RESUME": "1" if record.group.step > 0 or record.group.failures else "0",
-            "WANDB_RUN_ID": record.id,
+            "WANDB_RUN_ID": f"{self._hub.server_id}-{record.id}",  # jobs of two state directories share their names
             "WANDB_RESUME": "allow",
-            "MLFLOW_RUN_ID": record.id,
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames
             "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does

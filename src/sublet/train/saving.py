@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,17 @@ from sublet.wire.messages import Saved, SaveFailed
 __all__ = ["Saver"]
 
 EVERY_S = 600.0  # without a controller, which knows better
+FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long this worker will be there
+WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
 
 
 class Saver:
-    """The checkpoints of this run; `directory` None = there are none."""
+    """The checkpoints of this run; `directory` None = there are none.
+
+    The first comes early and each waits twice as long as the one before, up to `every_s`: a worker that dies young has
+    lost at most half of what it did, for a handful of writes in all.
+    """
 
     def __init__(self, directory: Path | None, writer: str, tell: Callable[[Saved | SaveFailed], None]) -> None:
         self.directory, self._writer, self._tell = directory, writer, tell
@@ -32,7 +37,8 @@ class Saver:
         self._pending: Pending | None = None
         self._done = 0  # samples, of the pending one
         self._committed = -1  # step
-        self._next_s = time.monotonic() + self.every_s
+        self._wait_s = min(FIRST_S, self.every_s)  # to the next
+        self._began_s: float | None = None  # when we came to write, or began to write the last
 
     def opened(self, generation: int | None) -> None:
         """This worker writes from now on; None = nobody counts generations."""
@@ -68,7 +74,12 @@ class Saver:
             return
         if self._pending is not None and self._pending.done:
             self._settle()
-        if (asked or now_s >= self._next_s) and self._pending is None:
+        if self._began_s is None:
+            self._began_s = now_s
+        if self._pending is None and (asked or now_s - self._began_s >= self._wait_s):
+            if now_s - self._began_s >= self._wait_s:
+                self._wait_s = min(2.0 * self._wait_s, self.every_s)
+            self._began_s = now_s
             self._begin(tree(), progress, world)
 
     def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
@@ -91,7 +102,6 @@ class Saver:
 
     def _begin(self, tree: dict[str, Any], progress: Progress, world: int) -> None:
         assert self._checkpoints is not None  # noqa: S101 - the callers have looked
-        self._next_s = time.monotonic() + self.every_s
         meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
         try:
             self._pending = self._checkpoints.save(progress.steps, tree, meta)
@@ -111,6 +121,7 @@ class Saver:
             self._complain(error, pending.step)
             return
         self._committed = pending.step
+        self._wait_s = min(max(self._wait_s, WORTH * pending.seconds), self.every_s)
         self._tell(
             Saved(
                 worker_id=self._writer,

@@ -116,13 +116,15 @@ class Welcome:
 class StartWorker:
     """Start a process: `argv` as given; a Python script is run in a process that has torch imported already.
 
-    `env` is added to the agent's own; the worker finds its line to the agent in the descriptor SUBLET_CONTROL_FD.
+    `env` is added to the agent's own, `defaults` where neither has a value; the worker finds its line to the agent in
+    the descriptor SUBLET_CONTROL_FD.
     """
 
     worker_id: str
     job_id: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""
     log: str = ""  # file to append standard output and error to
 

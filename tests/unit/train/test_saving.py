@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import time
 
 import torch
 
@@ -25,3 +27,46 @@ def test_a_failed_write_is_told_and_the_next_one_is_tried(tmp_path):
     saver.save({"w": torch.ones(3)}, progress, 1)
     assert [type(message) for message in told] == [SaveFailed, Saved]
     saver.close()
+
+
+def saved_at(folder, seconds, monkeypatch, *, every_s=600.0, takes_s=0.0):
+    """The seconds of training at which checkpoints were begun, of a loop that looks at these."""
+    monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", str(every_s))
+    told, began = [], []
+    saver = Saver(folder, "job.1.0", told.append)
+    saver.opened(1)
+    progress = Progress(samples=8, batch=4)
+    start_s = time.monotonic()
+
+    def tree(at_s):
+        began.append(at_s)
+        return {"w": torch.ones(3)}
+
+    for at_s in seconds:
+        progress.steps += 1
+        saver.tick(start_s + at_s, lambda at_s=at_s: tree(at_s), progress, 1, asked=False)
+        if saver._pending is not None:
+            saver._pending.wait()
+            saver._pending.seconds = takes_s
+    saver.close()
+    return began
+
+
+def test_a_worker_that_dies_young_has_lost_no_more_than_half_of_what_it_did(tmp_path, monkeypatch):
+    began = saved_at(tmp_path, range(1201), monkeypatch)
+    assert began[0] <= 20  # one that was killed after 25 s once had saved nothing
+    assert all(late <= 2 * early + 30 for early, late in itertools.pairwise(began))
+    gaps = [late - early for early, late in itertools.pairwise(began)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] <= 600
+    assert len(began) <= 7  # then by the interval: few more than the two of a run that saves every ten minutes
+
+
+def test_an_interval_that_is_short_already_is_kept(tmp_path, monkeypatch):
+    assert saved_at(tmp_path, range(11), monkeypatch, every_s=2.0) == [2, 4, 6, 8, 10]
+
+
+def test_a_state_that_is_slow_to_write_is_not_written_all_the_time(tmp_path, monkeypatch):
+    began = saved_at(tmp_path, range(601), monkeypatch, takes_s=10.0)
+    assert began[0] <= 20  # what it costs is known only then
+    assert all(late - early >= 200 for early, late in itertools.pairwise(began))

@@ -96,6 +96,8 @@ def _child(order: StartWorker, own_env: Mapping[str, str], log: int, control: in
         os.setpgid(0, 0)
         _reset_signals()
         control = _only_descriptors(log, control)
+        for name, value in order.defaults.items():
+            os.environ.setdefault(name, value)
         os.environ.update({**order.env, **own_env, "SUBLET_CONTROL_FD": str(control)})
         os.chdir(order.cwd or ".")
         command = warm_command(order.argv, order.env)

@@ -1,0 +1,72 @@
+"""The order to start one worker: what it finds in its environment, and where a value of the user's own wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sublet.domain.shape import Placement
+from sublet.runtime.spec import JobSpec
+from sublet.wire.messages import StartWorker
+
+__all__ = ["start_order"]
+
+# A value in the job file, or on the node, is left as it is.
+USERS_FIRST = frozenset({"WANDB_RUN_ID", "WANDB_RESUME", "TORCH_CPP_LOG_LEVEL"})
+
+
+def start_order(  # noqa: PLR0913 - each is a fact about this worker
+    worker_id: str,
+    job_id: str,
+    spec: JobSpec,
+    *,
+    rank: int,
+    placement: Placement,
+    ours: Mapping[str, str],
+    meeting: tuple[str, int],
+    restarts: int,
+    log: str,
+) -> StartWorker:
+    """`ours` is what the controller has to say, beside ranks; `meeting` is for a script without the SDK.
+
+    Such a script alone is one that was started by hand, unless it was submitted with `torchrun`: many (nanoGPT, say)
+    train distributed as soon as they find RANK.
+    """
+    users = {**spec.env, **spec.secrets}
+    env = {name: value for name, value in ours.items() if name not in USERS_FIRST}
+    if spec.sdk:  # as at the start: its session knows better from then on
+        env |= {"RANK": str(rank), "WORLD_SIZE": str(sum(gpus for _, gpus in placement))}
+    elif spec.torchrun or sum(gpus for _, gpus in placement) > 1:
+        env |= _torchrun_env(job_id, rank, placement, meeting, restarts)
+    return StartWorker(
+        worker_id=worker_id,
+        job_id=job_id,
+        argv=spec.argv,
+        env={**users, **env},
+        defaults={name: value for name, value in ours.items() if name in USERS_FIRST and name not in users},
+        cwd=spec.cwd,
+        log=log,
+    )
+
+
+def _torchrun_env(
+    job_id: str, rank: int, placement: Placement, meeting: tuple[str, int], restarts: int
+) -> dict[str, str]:
+    """What torchrun would set, for a script that knows nothing of us."""
+    slots = [(local, at) for at, (_, gpus) in enumerate(placement) for local in range(gpus)]
+    local_rank, node_rank = slots[rank]
+    host, port = meeting
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(len(slots)),
+        "LOCAL_WORLD_SIZE": str(placement[node_rank][1]),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(len(placement)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(len(slots)),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": "1000000",
+        "TORCHELASTIC_RUN_ID": job_id,
+    }

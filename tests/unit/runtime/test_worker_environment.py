@@ -1,0 +1,120 @@
+"""What a worker finds in its environment: ranks, the names of its runs, and where a user's own value wins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
+from sublet import plugins
+from sublet.domain.budget import Limit
+from sublet.runtime.clock import Clock
+from sublet.runtime.group import Group
+from sublet.runtime.jobfile import job_from_command
+from sublet.runtime.spec import JobSpec
+from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown
+from tests.rigs import Ears, LocalRig, until
+
+DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+
+
+def a_spec(**facts):
+    return JobSpec(**{"name": "j", "argv": ("x",), "cwd": "", "max_workers": 2, **facts})
+
+
+def starts(placement, **facts):
+    """The orders to start that a group gives for a placement."""
+    group = Group("j-1", a_spec(**facts), log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1))
+    group.move(1, placement, 0, 0.0)
+    return [message for _, message in group.outbox if isinstance(message, StartWorker)]
+
+
+async def order_of(folder, **facts):
+    """The order to start that the controller of a new state directory gives for its first job."""
+    cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+    seen = []
+    cloud._start = lambda node, message: seen.append(message)
+    policy = plugins.load("sublet.policies", "max-speedup")()
+    with desk_over(cloud, folder, policy, limits={"spot": Limit(max_nodes=1)}) as desk:
+        running = asyncio.create_task(desk.run())
+        await desk.started()
+        await desk.submit(a_spec(max_workers=1, **facts))
+        await until(lambda: seen)
+        await desk.shutdown(end_jobs=True)
+        await cloud.close()
+        await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+    return seen[0]
+
+
+def found(order):
+    """As the worker sees it, on a node that says nothing."""
+    return {**getattr(order, "defaults", {}), **order.env}
+
+
+def test_a_script_without_the_sdk_that_is_alone_is_not_told_that_it_is_distributed():
+    (start,) = starts((("a", 1),), sdk=False)
+    assert not set(DISTRIBUTED) & set(start.env)
+
+
+def test_a_script_that_was_submitted_with_torchrun_finds_its_variables_at_any_width(tmp_path):
+    (tmp_path / "train.py").write_text("print('hello')\n", encoding="utf-8")
+    spec = job_from_command(["torchrun", "--nproc-per-node", "1", "train.py"], cwd=str(tmp_path))
+    group = Group("j-1", spec, log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1))
+    group.move(1, (("a", 1),), 0, 0.0)
+    ((_, start),) = group.outbox
+    assert set(DISTRIBUTED) <= set(start.env)
+
+
+def test_a_worker_of_the_sdk_finds_its_rank_and_the_width_as_at_its_start():
+    env = [start.env for start in starts((("a", 1), ("b", 1)))]
+    assert [(each["RANK"], each["WORLD_SIZE"]) for each in env] == [("0", "2"), ("1", "2")]
+
+
+def test_runs_at_a_tracker_are_told_apart_across_state_directories(tmp_path):
+    async def scene():
+        first, second = [await order_of(tmp_path / name) for name in ("one", "two")]
+        assert first.job_id == second.job_id  # both are the first job of their controller
+        assert found(first)["WANDB_RUN_ID"] != found(second)["WANDB_RUN_ID"]
+        assert found(first)["WANDB_RESUME"] == "allow"
+
+    asyncio.run(scene())
+
+
+def test_no_run_is_named_that_mlflow_does_not_know(tmp_path):
+    assert "MLFLOW_RUN_ID" not in found(asyncio.run(order_of(tmp_path)))
+
+
+@pytest.mark.parametrize("how", ["env", "secrets"])
+def test_the_run_that_a_user_names_in_the_job_is_kept(tmp_path, how):
+    order = asyncio.run(order_of(tmp_path, **{how: {"WANDB_RUN_ID": "mine", "MLFLOW_RUN_ID": "known"}}))
+    assert (found(order)["WANDB_RUN_ID"], found(order)["MLFLOW_RUN_ID"]) == ("mine", "known")
+
+
+def test_the_run_that_a_user_names_on_the_node_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "the node's")
+    monkeypatch.delenv("WANDB_RESUME", raising=False)
+    rig = LocalRig()
+
+    async def scene():
+        order = await order_of(tmp_path)
+        script, log = rig.script("show.py", SHOW), str(rig.folder / "w.log")
+        engine, ears = rig.engine(), Ears()
+        await engine.open(ears.hear)
+        engine.expect("n", "token")
+        rig.agent("n", "token")
+        await ears.next(Hello)
+        engine.send("n", replace(order, worker_id="w", argv=(sys.executable, script), log=log))
+        await ears.next(WorkerDown, code=0)
+        seen = json.loads(rig.printed("w"))
+        assert (seen["WANDB_RUN_ID"], seen["WANDB_RESUME"]) == ("the node's", "allow")
+        engine.send("n", Dismiss())
+        await until(lambda: not rig.left())
+        await engine.close()
+
+    asyncio.run(scene())
+    assert rig.clean_up() == []
