@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sublet.errors import BadInput, NoController
+from sublet.runtime.private import OWNER_ONLY, private_file, private_folder
 
 __all__ = ["Address", "StateDir", "digest"]
 
 TOKEN_BYTES = 32
-OWNER_ONLY = 0o600
 
 
 def digest(token: str) -> bytes:
@@ -77,6 +77,7 @@ class StateDir:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the lock; it goes with the process, however it ends."""
+        private_file(self.lock)
         with self.lock.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,8 +99,7 @@ class StateDir:
     def prepare(self) -> None:
         """Make the directory, or say why it cannot be."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.path.chmod(0o700)
+            private_folder(self.path)
             self.write(self.path / ".probe", "")
             (self.path / ".probe").unlink()
         except OSError as error:

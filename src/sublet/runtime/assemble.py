@@ -23,6 +23,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller import Controller
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.front import FrontDesk
+from sublet.runtime.private import private_folder
 from sublet.runtime.providers.local import LocalProvider
 from sublet.runtime.providers.local_market import Strike
 from sublet.runtime.settings import Settings
@@ -138,7 +139,7 @@ def strike_from(text: str) -> Strike:
 
 def _refuse_an_unwritable(state_dir: Path) -> None:
     try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(state_dir)
         probe = state_dir / ".writable"
         probe.write_text("")
         probe.unlink()

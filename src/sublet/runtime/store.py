@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import BadInput
+from sublet.runtime.private import private_file
 
 __all__ = ["HistoryRow", "Store"]
 
@@ -54,12 +55,13 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            self._close_to_others()
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._prepare()
             self._look_for_damage()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OSError) as error:
             hint = "nothing was changed; move the file away to begin anew, after 'sublet gc' has found what is rented"
             raise BadInput(path, f"cannot be used as a store ({error})", hint=hint) from error
         self._depth = 0
@@ -71,6 +73,13 @@ class Store:
         version = self.get("schema")
         if version != str(SCHEMA_VERSION):
             raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
+
+    def _close_to_others(self) -> None:
+        """The tokens of nodes follow from what is in it. SQLite gives its other files the mode of the first."""
+        private_file(self.path)
+        for end in ("-wal", "-shm"):
+            if (beside := self.path.with_name(self.path.name + end)).exists():
+                private_file(beside)
 
     def _look_for_damage(self) -> None:
         """Better now than in the middle of a replay."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.runtime.agent.template import MOST_REQUEST
+from sublet.runtime.private import private_file
 
 __all__ = ["Template", "TemplateEnded"]
 
@@ -43,6 +44,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", self.module, str(theirs.fileno()), *self._preload]
         self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_file(self._log)
         with theirs, self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
                 command,
