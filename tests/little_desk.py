@@ -16,6 +16,7 @@ from sublet.api.desk import Desk, Submitted
 from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import NotNow, OutOfBudget
+from sublet.runtime import views
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.views import (
     ENDED,
@@ -26,9 +27,7 @@ from sublet.runtime.views import (
     ExplainView,
     HealthView,
     HistogramView,
-    JobLog,
     JobView,
-    LogPart,
     MetricsView,
     NodeView,
 )
@@ -147,10 +146,10 @@ class LittleDesk:
         found = [event for event in self.history if event["seq"] > after and job_id in (None, event["job_id"])]
         return found[:limit]
 
-    async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
+    async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         ranks = (0, 1) if rank is None else (rank,)
-        parts = [LogPart(path=str(self.folder / f"{job_id}-{r}.log"), rank=r) for r in ranks]
-        return JobLog(parts=tuple(parts), hide=tuple(self.specs[job_id].secrets.values()))
+        parts = [views.LogPart(path=str(self.folder / f"{job_id}-{r}.log"), rank=r) for r in ranks]
+        return views.JobLog(parts=tuple(parts), hide=tuple(self.specs[job_id].secrets.values()))
 
     async def cost(self, job_id: str | None = None) -> CostView:
         if job_id is not None:

@@ -9,7 +9,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.advised import caveats, json_from_advice, notes_on_advice, predicted, print_advice, replayed
-from sublet.cli.show import print_json, print_notes
+from sublet.cli.show import print_document, print_notes
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def advise(  # noqa: PLR0913 - one argument per option
     shown = replayed(ask, advice, top, seed)
     errors = left_out(known, load_gpus()) if predicted(shown) else []
     notes = notes_on_advice(ask, advice, quarantined, newest)
-    if opt.wants_json(output, json):
+    if opt.wants_document(output, json):
         told = json_from_advice(context, ask, advice, shown, errors)
         all_notes = [*caveats(ask, shown, errors), *notes]
-        print_json(told | {"quarantined": len(quarantined), "notes": all_notes})
+        print_document(told | {"quarantined": len(quarantined), "notes": all_notes})
         return
     print_advice(ask, advice, shown, errors, explain=explain)
     if explain:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json
+from sublet.cli.show import print_document
 
 __all__ = ["budget_app"]
 
@@ -19,11 +19,7 @@ def show(output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) ->
     """Limits, spent, reserved, left, burn rate."""
     from sublet.api.client import connect
 
-    found = connect().get("/v1/budget")
-    if opt.wants_json(output, json):
-        print_json(found)
-    else:
-        _print(found)
+    _tell(connect().get("/v1/budget"), document=opt.wants_document(output, json))
 
 
 @budget_app.command("set")
@@ -31,6 +27,8 @@ def set_limits(
     burn: Annotated[str | None, typer.Option(metavar="USD/H", help="Never rent for more than this per hour.")] = None,
     average: Annotated[str | None, typer.Option(metavar="USD/H", help="Aim at this in the long run.")] = None,
     purse: Annotated[str | None, typer.Option(metavar="USD", help="Spend this much in all.")] = None,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
     """Change a limit; those that are left out stay."""
     from sublet.api.client import connect
@@ -45,16 +43,28 @@ def set_limits(
     given = {name: value for name, value in body.items() if value is not None}
     if not given:
         raise InvalidValue("limits", None, "at least one of --burn, --average and --purse")
-    _print(connect().post("/v1/budget", given))
+    _tell(connect().post("/v1/budget", given), document=opt.wants_document(output, json))
 
 
 @budget_app.command("top-up")
-def top_up(usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")]) -> None:
+def top_up(
+    usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")],
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
     """Put more into the purse; jobs that stopped at the limit go on with 'sublet resume'."""
     from sublet.api.client import connect
     from sublet.cli.asked import money_from_text
 
-    _print(connect().post("/v1/budget/top-up", {"usd": money_from_text("USD", usd).usd}))
+    found = connect().post("/v1/budget/top-up", {"usd": money_from_text("USD", usd).usd})
+    _tell(found, document=opt.wants_document(output, json))
+
+
+def _tell(found: dict[str, Any], *, document: bool) -> None:
+    if document:
+        print_document(found)
+    else:
+        _print(found)
 
 
 def _print(found: dict[str, Any]) -> None:

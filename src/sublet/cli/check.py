@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws_check import Finding
@@ -31,9 +31,9 @@ def check(
     """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
     findings = [*_prices(), *_installed(), *_aws(insist=provider == "aws")]
     ok = all(finding.ok is not False for finding in findings)
-    if wants_json(output, json):
+    if wants_document(output, json):
         rows = [{"name": f.name, "ok": f.ok, "text": f.text, "hint": f.hint} for f in findings]
-        print_json({"schema_version": 1, "command": command_line(context), "ok": ok, "checks": rows})
+        print_document({"schema_version": 1, "command": command_line(context), "ok": ok, "checks": rows})
     else:
         print_table(["check", "", "found"], [[f.name, MARKS[f.ok], f.text] for f in findings], words=(0, 1, 2))
         print_notes([f"{f.name}: {f.hint}" for f in findings if f.hint])

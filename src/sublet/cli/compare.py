@@ -81,4 +81,4 @@ def compare(  # noqa: PLR0913 - one argument per option
     comparison = compared(asked, policies_from_names(names), command=command_line(context))
     from sublet.sim.report.comparison import json_from_comparison
 
-    tell(comparison, report, json_from_comparison(comparison) if opt.wants_json(output, json) else None)
+    tell(comparison, report, json_from_comparison(comparison) if opt.wants_document(output, json) else None)

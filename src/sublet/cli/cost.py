@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import command_line, print_json, print_table
+from sublet.cli.show import command_line, print_document, print_table
 
 __all__ = ["bill_rows", "bill_sentence", "cost", "print_bill"]
 
@@ -26,8 +26,8 @@ def cost(
 
     client = connect()
     found = client.get("/v1/cost", job=job)
-    if opt.wants_json(output, json):
-        print_json(found)
+    if opt.wants_document(output, json):
+        print_document(found)
     else:
         print_bill(found)
     if report is not None:
@@ -35,7 +35,7 @@ def cost(
         from sublet.cli.live_view import look_at
 
         page = write_live_report(client, look_at(client), folder=report, command=command_line(context))
-        typer.echo(f"report: {page}", err=opt.wants_json(output, json))
+        typer.echo(f"report: {page}", err=opt.wants_document(output, json))
 
 
 def print_bill(found: dict[str, Any]) -> None:

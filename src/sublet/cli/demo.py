@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import command_line
+from sublet.cli.show import command_line, print_document
 
 if TYPE_CHECKING:
     from sublet.api.state import StateDir
@@ -26,6 +26,8 @@ def demo(
     policy: Annotated[
         str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
     ] = "price",
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
     """Watch three jobs train, shrink, survive, grow back and finish on a replayed spot market: a bit over a minute.
 
@@ -40,11 +42,13 @@ def demo(
     from sublet.runtime.spec_json import spec_to_json
     from sublet.studies.live_scene import SPEEDUP, demo_jobs, demo_settings
 
+    document = opt.wants_document(output, json)
     state_dir = Path(tempfile.mkdtemp(prefix="sublet-demo-"))
     jobs = demo_jobs()
     typer.echo(
         f"A cloud in a box: {len(jobs)} jobs, a recorded spot market, USD 5 at most; an hour takes "
-        f"{3600 / SPEEDUP:.0f} s.\nEach worker is a real process that trains; a pause stands for its GPU's time."
+        f"{3600 / SPEEDUP:.0f} s.\nEach worker is a real process that trains; a pause stands for its GPU's time.",
+        err=document,
     )
     finished = False
     try:
@@ -52,26 +56,31 @@ def demo(
         client = connect(state_dir)
         for spec in jobs:
             client.post("/v1/jobs", {"job": spec_to_json(spec, secrets=True)})
-        look = watch_desk(looker(client), until=lambda now: now.over, most_s=MOST_S)
+        look = watch_desk(looker(client), until=lambda now: now.over, most_s=MOST_S, err=document)
         finished = look.over
-        print_bill(client.get("/v1/cost"))
+        bill = client.get("/v1/cost")
+        if document:
+            facts = {"command": command_line(context), "finished": finished, "jobs": list(look.jobs), "cost": bill}
+            print_document({"schema_version": 1, **facts})
+        else:
+            print_bill(bill)
         if report is not None:
             page = write_live_report(client, look, folder=report, command=command_line(context))
-            typer.echo(f"report: {page}")
+            typer.echo(f"report: {page}", err=document)
     finally:
-        _end(StateDir(state_dir), keep=not finished)
+        _end(StateDir(state_dir), keep=not finished, err=document)
     if not finished:
         raise typer.Exit(1)
 
 
-def _end(state: StateDir, *, keep: bool) -> None:
+def _end(state: StateDir, *, keep: bool, err: bool) -> None:
     """Leave nothing running; what was interrupted can be taken up again."""
     from sublet.cli.up import stop
     from sublet.errors import NoController
 
     try:
         stop(state)
-        typer.echo("stopped; nothing is left running")
+        typer.echo("stopped; nothing is left running", err=err)
     except NoController:
         pass  # it never came up
     if keep:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json, print_table
+from sublet.cli.show import print_document, print_line, print_table
 
 __all__ = ["all_events", "events"]
 
@@ -34,17 +34,28 @@ def events(
     client = connect()
     found = all_events(client, job=job or "", after=after)
     found = found[-last:] if last else found
-    if opt.wants_json(output, json):
-        print_json({"schema_version": 1, "events": found})
+    document = opt.wants_document(output, json)
+    if document and not follow:
+        print_document({"schema_version": 1, "events": found})
         return
-    if found or not follow:
+    if document:
+        _print_lines(found)
+    elif found or not follow:
         _print(found)
     while follow:
         time.sleep(POLL_S)
         after = max([after, *(event["seq"] for event in found)])
         found = all_events(client, job=job or "", after=after)
+        if document:
+            _print_lines(found)
+            continue
         for event in found:
             typer.echo("  ".join(cell for cell in _row(event) if cell))
+
+
+def _print_lines(found: list[dict[str, Any]]) -> None:
+    for event in found:
+        print_line(event)
 
 
 def all_events(client: Any, *, job: str = "", after: int = 0) -> list[dict[str, Any]]:

@@ -75,13 +75,13 @@ def _tell_jobs(tell_progress: Tell, policy: str, done: int, at_s: float) -> None
 
 def tell(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:
     """Write the report if one is wanted; then print `answer` as JSON, or the table."""
-    from sublet.cli.show import print_json
+    from sublet.cli.show import print_document
     from sublet.sim.report.figures import duration, table_from_comparison
     from sublet.sim.report.folder import write_report
 
     page = None if report is None else write_report(comparison, report)
     if answer is not None:
-        print_json(answer)
+        print_document(answer)
     else:
         workload = comparison.workload
         typer.echo(f"{workload.name}: {len(workload):,} jobs arriving over {duration(workload.span_s)}\n")

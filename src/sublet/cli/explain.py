@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json, print_notes
+from sublet.cli.show import print_document, print_notes
 
 __all__ = ["explain"]
 
@@ -17,8 +17,8 @@ def explain(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: 
     from sublet.cli.submit import print_alternatives
 
     found = connect().get(f"/v1/jobs/{segment(job)}/explain")
-    if opt.wants_json(output, json):
-        print_json(found)
+    if opt.wants_document(output, json):
+        print_document(found)
         return
     typer.echo(
         f"job {found['job_id']} has {found['shape'] or 'nothing'} since {span(found['at_s'])}, by {found['policy']}"

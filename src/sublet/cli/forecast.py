@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.market.forecast import ForecastError
@@ -85,8 +85,8 @@ def forecast(
         markets.append(load_trace(name, polarity=None if polarity is None else polarity.value))
         rows.append(error_row(markets[-1], horizon=minutes, moments=moments or (MOMENTS_OF_MANY if every else MOMENTS)))
     notes = _notes(rows, markets)
-    if opt.wants_json(output, json):
-        print_json(_json(context, rows, notes))
+    if opt.wants_document(output, json):
+        print_document(_json(context, rows, notes))
         return
     if trace is None:
         _print_all(rows)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws_calls import Calls
@@ -48,7 +48,7 @@ def gc(
     live = StateDir(folder).taken
     left = [*_local(folder, live=live), *_aws(folder, live=live)]
     orphans = [each for each in left if each.orphan]
-    as_json = wants_json(output, json)
+    as_json = wants_document(output, json)
     if not as_json:
         _show(left)
     ended: list[Left] = []
@@ -62,7 +62,7 @@ def gc(
             for e in left
         ]
         facts = {"found": rows, "ended": [each.what for each in ended], "dry_run": dry_run}
-        print_json({"schema_version": 1, "command": command_line(context), **facts})
+        print_document({"schema_version": 1, "command": command_line(context), **facts})
     elif orphans:
         print_notes([f"{len(ended)} ended" if ended else "nothing was ended; -y ends them without a question"])
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json, print_table
+from sublet.cli.show import print_document, print_line, print_table
 
 __all__ = ["cancel", "pause", "ps", "resume", "scale", "workers_from_text"]
 
+WATCH_S = 1.0  # between two documents of `ps -w -o json`
 LAST_ENDED = 10  # jobs that have ended and are still shown
 
 
@@ -26,14 +28,19 @@ def ps(
     from sublet.api.client import connect
 
     client = connect()
+    document = opt.wants_document(output, json)
+    if watch and document:
+        while True:  # until Ctrl-C
+            print_line(client.get("/v1/jobs"))
+            time.sleep(WATCH_S)
     if watch:
         from sublet.cli.live_view import looker, watch_desk
 
         watch_desk(looker(client))
         return
     found = client.get("/v1/jobs")
-    if opt.wants_json(output, json):
-        print_json(found)
+    if document:
+        print_document(found)
     else:
         _print_jobs(found["jobs"], every=every)
 
@@ -41,27 +48,35 @@ def ps(
 def cancel(
     job: opt.JobRef,
     now: Annotated[bool, typer.Option("--now", help="Without a last checkpoint.")] = False,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
     """End a job, with a last checkpoint; those that it wrote stay."""
-    _tell(_asked(job, "cancel", {"now": now}))
+    _tell(_asked(job, "cancel", {"now": now}), document=opt.wants_document(output, json))
 
 
-def pause(job: opt.JobRef) -> None:
+def pause(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
     """Save a job and take its workers away: it costs nothing until 'resume'."""
-    _tell(_asked(job, "pause", {}))
+    _tell(_asked(job, "pause", {}), document=opt.wants_document(output, json))
 
 
-def resume(job: opt.JobRef) -> None:
+def resume(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
     """Let a job go on that was paused, or stopped at the limit of the budget."""
-    _tell(_asked(job, "resume", {}))
+    _tell(_asked(job, "resume", {}), document=opt.wants_document(output, json))
 
 
 def scale(
-    job: opt.JobRef, workers: Annotated[str, typer.Option("--workers", metavar="A..B", help="4, or 2..8.")]
+    job: opt.JobRef,
+    workers: Annotated[str, typer.Option("--workers", metavar="A..B", help="4, or 2..8.")],
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
     """Let a job have between A and B workers from now on."""
     low, high = workers_from_text(workers)
     found = _asked(job, "scale", {"low": low, "high": high})
+    if opt.wants_document(output, json):
+        print_document(found)
+        return
     typer.echo(f"job {found['id']} ({found['name']}) may have {low}..{high} workers, it has {found['workers']}")
 
 
@@ -82,10 +97,13 @@ def _asked(job: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
     return connect().post(f"/v1/jobs/{segment(job)}/{verb}", body)
 
 
-def _tell(found: dict[str, Any]) -> None:
+def _tell(found: dict[str, Any], *, document: bool) -> None:
     from sublet.cli.desk_words import verdict
 
-    typer.echo(verdict(found))
+    if document:
+        print_document(found)
+    else:
+        typer.echo(verdict(found))
 
 
 def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:

@@ -86,20 +86,27 @@ def looker(client: Client) -> Callable[[], Look]:
 
 
 def watch_desk(
-    look: Callable[[], Look], *, until: Callable[[Look], bool] = lambda _: False, most_s: float | None = None
+    look: Callable[[], Look],
+    *,
+    until: Callable[[Look], bool] = lambda _: False,
+    most_s: float | None = None,
+    err: bool = False,
 ) -> Look:
-    """Show what happens until `until` says so, the user has seen enough (Ctrl-C), or `most_s` seconds are over."""
-    watch = _watch_terminal if sys.stdout.isatty() else _watch_lines
+    """Show what happens until `until` says so, the user has seen enough (Ctrl-C), or `most_s` seconds are over.
+
+    With `err` on standard error, where standard output is for a document.
+    """
+    watch = _watch_terminal if (sys.stderr if err else sys.stdout).isatty() else _watch_lines
     give_up = None if most_s is None else time.monotonic() + most_s
-    return watch(look, lambda now: until(now) or (give_up is not None and time.monotonic() > give_up))
+    return watch(look, lambda now: until(now) or (give_up is not None and time.monotonic() > give_up), err=err)
 
 
-def _watch_terminal(look: Callable[[], Look], until: Callable[[Look], bool]) -> Look:
+def _watch_terminal(look: Callable[[], Look], until: Callable[[Look], bool], *, err: bool) -> Look:
     from rich.console import Console
     from rich.live import Live
 
     now = look()
-    with Live(frame(now), console=Console(), refresh_per_second=4, vertical_overflow="crop") as live:
+    with Live(frame(now), console=Console(stderr=err), refresh_per_second=4, vertical_overflow="crop") as live:
         while not until(now):
             try:
                 time.sleep(DRAW_EVERY_S)
@@ -110,19 +117,19 @@ def _watch_terminal(look: Callable[[], Look], until: Callable[[Look], bool]) -> 
     return now
 
 
-def _watch_lines(look: Callable[[], Look], until: Callable[[Look], bool]) -> Look:
+def _watch_lines(look: Callable[[], Look], until: Callable[[Look], bool], *, err: bool) -> Look:
     now, next_lines_s = look(), 0.0
     told = now.events[-FIRST_EVENTS]["seq"] - 1 if len(now.events) > FIRST_EVENTS else 0
     while True:
         for event in now.events:
             if event["seq"] > told:
                 told = event["seq"]
-                typer.echo(_event_line(event))
+                typer.echo(_event_line(event), err=err)
         ended = until(now)
         if ended or time.monotonic() >= next_lines_s:
             next_lines_s = time.monotonic() + LINES_EVERY_S
             for line in plain_lines(now):
-                typer.echo(line)
+                typer.echo(line, err=err)
         if ended:
             return now
         time.sleep(DRAW_EVERY_S)

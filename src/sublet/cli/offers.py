@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def offers(  # noqa: PLR0913 - one filter each
         wanted["market"] = "spot" if spot else "on-demand"
     listed_in, today = load_catalogue(catalogue), date.today()  # noqa: DTZ011 - prices are dated by day
     found = listed_in.quotes(**wanted)
-    if wants_json(output, json):
+    if wants_document(output, json):
         facts = {"source": SOURCE, "licence": LICENCE, "total": len(found)}
         listed = [_json_from_quote(quote, today) for quote in found[: limit or None]]
-        print_json({"schema_version": 1, "command": command_line(context), **facts, "offers": listed})
+        print_document({"schema_version": 1, "command": command_line(context), **facts, "offers": listed})
         return
     if not found:
         print_notes([_nothing(listed_in, wanted)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sublet.cli.show import Output, form
 
 __all__ = [
     "DEFAULT_GPUS",
@@ -40,23 +41,17 @@ __all__ = [
     "WorkloadName",
     "complete_policies",
     "complete_policy",
-    "wants_json",
+    "wants_document",
 ]
 
 DEFAULT_GPUS = 64
 DEFAULT_OFFER = "aws:g4dn.12xlarge:us-east-1"  # 4 x T4: the kind that the bundled Pollux profiles were measured on
 
 
-class Output(StrEnum):
-    """How a verb answers."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-def wants_json(output: Output, json: bool) -> bool:
-    """Whether either spelling asked for JSON."""
-    return json or output is Output.JSON
+def wants_document(output: Output, json: bool) -> bool:
+    """Whether a document is asked for, by either spelling, instead of a table; `print_document` then prints it so."""
+    form.set(Output.JSON if json else output)
+    return json or output is not Output.TABLE
 
 
 # ---------------------------------------------------------------------- completion

@@ -11,7 +11,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.asked import Asked, price_from_text, workload_from
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -137,9 +137,9 @@ def plan(  # noqa: PLR0913 - one argument per option
         plan=made, workload=found, command=command_line(context), quotes=tuple(quotes), notes=tuple(notes)
     )
     page = None if report is None else write_plan_report(told, report)
-    as_json = opt.wants_json(output, json)
+    as_json = opt.wants_document(output, json)
     if as_json:
-        print_json(json_from_plan(told))
+        print_document(json_from_plan(told))
     else:
         _print(told)
     if page is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_table
 
 __all__ = ["policies"]
 
@@ -16,9 +16,9 @@ def policies(context: typer.Context, output: OutputOption = Output.TABLE, json: 
 
     found = {name: plugins.load("sublet.policies", name) for name in plugins.names("sublet.policies")}
     rows = [[name, _first_line(policy)] for name, policy in found.items()]
-    if wants_json(output, json):
+    if wants_document(output, json):
         listed = [{"name": name, "description": text} for name, text in rows]
-        print_json({"schema_version": 1, "command": command_line(context), "policies": listed})
+        print_document({"schema_version": 1, "command": command_line(context), "policies": listed})
     else:
         print_table(["policy", "what it does"], rows, words=(0, 1))
 

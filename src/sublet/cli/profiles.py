@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_table
 from sublet.cli.whereabouts import is_present, whereabouts
 
 __all__ = ["profiles"]
@@ -15,7 +15,7 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
     """Measured training speeds, with source and licence."""
     from sublet.perf.profiles import PROFILES
 
-    if wants_json(output, json):
+    if wants_document(output, json):
         listed = [
             {
                 "name": profile.name,
@@ -28,7 +28,7 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
             }
             for profile in PROFILES
         ]
-        print_json({"schema_version": 1, "command": command_line(context), "profiles": listed})
+        print_document({"schema_version": 1, "command": command_line(context), "profiles": listed})
         return
     rows = [
         [

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json
+from sublet.cli.show import print_document
 
 __all__ = ["replay"]
 
@@ -35,8 +35,8 @@ def replay(
     json: opt.Json = False,
 ) -> None:
     """Tell a recorded history again; a journal is checked order by order against a new kernel."""
-    wants_json = opt.wants_json(output, json)
-    tell = _Teller(job, pausing=step and sys.stdin.isatty(), quiet=wants_json)
+    wants_document = opt.wants_document(output, json)
+    tell = _Teller(job, pausing=step and sys.stdin.isatty(), quiet=wants_document)
     if log is None:
         from sublet.api.client import connect
         from sublet.cli.events import all_events
@@ -44,8 +44,8 @@ def replay(
         found = _told(all_events(connect()), tell, source="controller")
     else:
         found = _recorded(log, tell)
-    if wants_json:
-        print_json({"schema_version": 1, **found})
+    if wants_document:
+        print_document({"schema_version": 1, **found})
     else:
         kind = "orders as recorded" if found["verified"] else "told"
         typer.echo(f"{found['events']:,} events over {found['span_s']:,.1f} s, {kind}")

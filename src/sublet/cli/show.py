@@ -1,4 +1,4 @@
-"""Printing answers: tables that never cut a number, and JSON that is nothing but JSON."""
+"""Printing answers: tables that never cut a number, and documents (JSON, YAML) that are nothing but that."""
 
 from __future__ import annotations
 
@@ -8,19 +8,66 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from enum import StrEnum
 from typing import Any
 
 import typer
 
-__all__ = ["command_line", "print_json", "print_notes", "print_table", "screen_width", "table_width"]
+from sublet.errors import MissingExtra
+
+__all__ = [
+    "Output",
+    "command_line",
+    "form",
+    "print_document",
+    "print_line",
+    "print_notes",
+    "print_table",
+    "screen_width",
+    "table_width",
+]
 
 GAP = "  "
 LEAST_TEXT = 16  # a column of words is not folded below this many letters, nor within a word
 
 
-def print_json(answer: Mapping[str, Any]) -> None:
-    """One document on standard output."""
-    typer.echo(json.dumps(answer, indent=2, allow_nan=False, ensure_ascii=False))
+class Output(StrEnum):
+    """How a verb answers."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+# Said once per command line (-o), heard wherever a document is printed: one for all, like NO_COLOR.
+form: ContextVar[Output] = ContextVar("form", default=Output.JSON)
+
+
+def print_document(answer: Mapping[str, Any]) -> None:
+    """One document on standard output, in the form that the command line asked for."""
+    text = json.dumps(answer, indent=2, allow_nan=False, ensure_ascii=False)
+    if form.get() is Output.YAML:
+        text = _yaml_from(text)
+    typer.echo(text)
+
+
+def print_line(answer: Mapping[str, Any]) -> None:
+    """One of many documents, for what goes on and on: a line of JSON, or a YAML document with its `---`."""
+    text = json.dumps(answer, allow_nan=False, ensure_ascii=False)
+    if form.get() is Output.YAML:
+        text = "---\n" + _yaml_from(text)
+    typer.echo(text)
+    sys.stdout.flush()
+
+
+def _yaml_from(text: str) -> str:
+    """The same values, read back from JSON so that tuples and enumerations are plain."""
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtra("PyYAML", "server") from None
+    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=120)).rstrip("\n")
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int]) -> None:

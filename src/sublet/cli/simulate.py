@@ -76,4 +76,4 @@ def simulate(  # noqa: PLR0913 - one argument per option
     comparison = compared(asked, policies, command=command_line(context), log=log)
     from sublet.sim.report.comparison import json_from_only_run
 
-    tell(comparison, report, json_from_only_run(comparison) if opt.wants_json(output, json) else None)
+    tell(comparison, report, json_from_only_run(comparison) if opt.wants_document(output, json) else None)

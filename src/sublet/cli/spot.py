@@ -10,7 +10,7 @@ import typer
 from sublet.cli import options as opt
 from sublet.cli import spot_more as more
 from sublet.cli.forecast import TRACE, Means
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
@@ -111,7 +111,7 @@ def spot(  # noqa: PLR0913 - one argument per option
         asked = {"--deadline": plan, "--frontier": frontier, "--value": value, "--zone": zone, "--notice": notice}
         _alone({**asked, "--report": report})
         more.spot_by_zone(
-            context, markets, model, usd_per_h=usd_per_h, hours=hours, as_json=opt.wants_json(output, json)
+            context, markets, model, usd_per_h=usd_per_h, hours=hours, as_json=opt.wants_document(output, json)
         )
         return
     market = markets[0]
@@ -142,8 +142,8 @@ def spot(  # noqa: PLR0913 - one argument per option
     if plan is not None:
         notes.append(_on_time(plan, rides[ON_TIME], od_usd_per_h))
     facts = _json(command_line(context), found, usd_per_h, notes)
-    if opt.wants_json(output, json):
-        print_json(facts)
+    if opt.wants_document(output, json):
+        print_document(facts)
     else:
         typer.echo(f"{job.name} on {market.name}, {found.span_s / 3600:,.1f} h\n")
         print_table(*rows_from_rides(found), words=(0,))
@@ -151,7 +151,7 @@ def spot(  # noqa: PLR0913 - one argument per option
         print_notes(notes)
     if report is not None:
         page = write_spot_report(found, report, facts=facts, notes=notes, command=command_line(context))
-        typer.echo(f"report: {page}", err=opt.wants_json(output, json))
+        typer.echo(f"report: {page}", err=opt.wants_document(output, json))
 
 
 # ---------------------------------------------------------------------- what was asked

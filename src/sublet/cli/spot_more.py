@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ def spot_by_zone(
     ]
     if as_json:
         facts = {"schema_version": 1, "command": command_line(context), "traces": [m.name for m in markets]}
-        print_json({**facts, "model": model, "zones": zones, "hours": span_h, "policies": rows, "notes": notes})
+        print_document({**facts, "model": model, "zones": zones, "hours": span_h, "policies": rows, "notes": notes})
         return
     typer.echo(f"{model} on {names}, {span_h:,.1f} h\n")
     titles = ["zones", "policy", "samples", "USD", "samples/USD", "moves", "suspended"]

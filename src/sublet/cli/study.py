@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 __all__ = ["study"]
 
@@ -40,11 +40,11 @@ def study(
     from sublet.errors import InvalidValue
 
     if listed:
-        _print_list(context, json=opt.wants_json(output, json))
+        _print_list(context, json=opt.wants_document(output, json))
         return
     if not name:
         raise InvalidValue("NAME", name, "a study: sublet study --list names them all")
-    if not _run(context, name, quick=quick, report=report, json=opt.wants_json(output, json), quiet=quiet):
+    if not _run(context, name, quick=quick, report=report, json=opt.wants_document(output, json), quiet=quiet):
         raise typer.Exit(MISSED)
 
 
@@ -71,7 +71,7 @@ def _run(context: typer.Context, name: str, *, quick: bool, report: Path | None,
     )
     page = None if report is None else done.write(report)
     if json:
-        print_json(done.json())
+        print_document(done.json())
     else:
         for each in (*findings.tables, done.table()):
             typer.echo(f"{each.title}\n")
@@ -92,6 +92,6 @@ def _print_list(context: typer.Context, *, json: bool) -> None:
         rows.append([name, str(getattr(found, "title", ""))])
     if json:
         listed = [{"name": name, "title": title} for name, title in rows]
-        print_json({"schema_version": 1, "command": command_line(context), "studies": listed})
+        print_document({"schema_version": 1, "command": command_line(context), "studies": listed})
     else:
         print_table(["study", "what it shows"], rows, words=(0, 1))

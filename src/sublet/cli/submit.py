@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_json, print_notes, print_table
+from sublet.cli.show import print_document, print_line, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.runtime.spec import JobSpec
@@ -39,7 +39,7 @@ def submit(
         spec = job_from_text(sys.stdin.read(), source="standard input", base=Path.cwd())
     else:
         spec = job_from_file(path)
-    _hand_in(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_json(output, json))
+    _hand_in(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_document(output, json))
 
 
 def run_job(  # noqa: PLR0913 - one argument per option
@@ -71,7 +71,7 @@ def run_job(  # noqa: PLR0913 - one argument per option
         sdk=sdk,
         purse_usd=None if purse is None else money_from_text("--purse", purse).usd,
     )
-    as_json = opt.wants_json(output, json)
+    as_json = opt.wants_document(output, json)
     _hand_in(spec, dry_run=dry_run, follow=not detach and not as_json, as_json=as_json)
 
 
@@ -94,7 +94,7 @@ def _hand_in(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> No
     if dry_run:
         found = client.post("/v1/dry-run", body)
         if as_json:
-            print_json(found)
+            print_document(found)
         else:
             _print_plan(found, spec)
         if not found["feasible"]:
@@ -103,13 +103,13 @@ def _hand_in(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> No
     found = client.post("/v1/jobs", body)
     job_id = found["job_id"]
     if as_json:
-        print_json(found)
+        (print_line if follow else print_document)(found)
     else:
         how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
         typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
         typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")
     if follow:
-        raise typer.Exit(follow_log(client, job_id, rank=0))
+        raise typer.Exit(follow_log(client, job_id, rank=0, lines=as_json))
 
 
 def _width(spec: JobSpec) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 from sublet.cli.whereabouts import is_present, whereabouts
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def traces(context: typer.Context, output: OutputOption = Output.TABLE, json: Js
     here = {name: load_trace(name) for name, facts in TRACES.items() if is_present(facts.file)}
     hazards = {name: trace_hazard(here[name]) if name in here else None for name in TRACES}
     put_right = {name: list(here[name].notes) if name in here else [] for name in TRACES}
-    if wants_json(output, json):
+    if wants_document(output, json):
         listed = [
             {**_json_from_trace(name, facts, hazards[name]), "notes": put_right[name]} for name, facts in TRACES.items()
         ]
-        print_json({"schema_version": 1, "command": command_line(context), "traces": listed})
+        print_document({"schema_version": 1, "command": command_line(context), "traces": listed})
         return
     titles = [
         "trace",

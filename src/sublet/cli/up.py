@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sublet.cli import options as opt
+from sublet.cli.show import print_document
 
 if TYPE_CHECKING:
     from sublet.api.state import Address, StateDir
@@ -101,6 +102,8 @@ def down(
     end_jobs: Annotated[
         bool, typer.Option("--end-jobs", help="Cancel the jobs too; otherwise 'up' resumes them.")
     ] = False,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
     """Save and stop all jobs, give back everything that is rented, and stop the controller."""
     from sublet.api.state import StateDir
@@ -110,13 +113,21 @@ def down(
     state = StateDir(default_state_dir())
     try:
         state.address()
+        ran = True
     except NoController:
-        typer.echo(f"no controller runs ({state.path})")
-        return
-    if stop(state, end_jobs=end_jobs):
-        typer.echo("stopped; nothing is rented" + ("" if end_jobs else ", jobs go on at the next 'sublet up'"))
+        ran = False
+    stopped = ran and stop(state, end_jobs=end_jobs)
+    if not ran:
+        told = f"no controller runs ({state.path})"
+    elif stopped:
+        told = "stopped; nothing is rented" + ("" if end_jobs else ", jobs go on at the next 'sublet up'")
     else:
-        typer.echo("it was gone already; what it rented ends with its lease, and 'sublet up' resumes the jobs")
+        told = "it was gone already; what it rented ends with its lease, and 'sublet up' resumes the jobs"
+    if opt.wants_document(output, json):
+        facts = {"state_dir": str(state.path), "ran": ran, "stopped": stopped, "jobs_ended": stopped and end_jobs}
+        print_document({"schema_version": 1, **facts, "told": told})
+    else:
+        typer.echo(told)
 
 
 # ---------------------------------------------------------------------- start

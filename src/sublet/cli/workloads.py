@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sublet.cli.options import Json, Output, OutputOption, wants_json
-from sublet.cli.show import command_line, print_json, print_notes, print_table
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.show import command_line, print_document, print_notes, print_table
 from sublet.cli.whereabouts import is_present, whereabouts
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def workloads(
 
     entries = [entry for name, entry in CATALOG.items() if contains in name]
     jobs = _jobs_by_file()
-    if wants_json(output, json):
+    if wants_document(output, json):
         listed = [_json_from_entry(entry, jobs.get(entry.file)) for entry in entries]
-        print_json({"schema_version": 1, "command": command_line(context), "workloads": listed})
+        print_document({"schema_version": 1, "command": command_line(context), "workloads": listed})
         return
     rows = [
         [

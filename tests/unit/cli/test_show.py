@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.cli.show import print_json, print_notes, print_table, screen_width, table_width
+from sublet.cli.show import print_document, print_notes, print_table, screen_width, table_width
 
 WORDS = st.text(alphabet="abcdefgh -", min_size=1, max_size=60).map(lambda text: " ".join(text.split()) or "a")
 
@@ -73,4 +73,4 @@ def test_notes_are_folded_with_a_hanging_indent(capsys, columns):
 
 def test_a_number_that_json_has_not_is_refused_rather_than_printed():
     with pytest.raises(ValueError, match="JSON"):
-        print_json({"mean_s": float("nan")})
+        print_document({"mean_s": float("nan")})

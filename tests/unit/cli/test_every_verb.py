@@ -1,0 +1,106 @@
+"""What holds for every verb: a form for machines, and an answer on standard output alone."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from sublet.cli import up
+from sublet.cli.main import app, run
+from tests.little_desk import served
+
+NOT_YET = {"up"}
+STREAMS = {"logs"}  # a line of JSON per line, and no document
+
+
+def verbs(command=None, path=()):
+    """Every verb with its options, those of groups included."""
+    command = command or get_command(app)
+    for name, each in getattr(command, "commands", {}).items():
+        yield from verbs(each, (*path, name))
+    if not getattr(command, "commands", {}):
+        yield " ".join(path), {option for parameter in command.params for option in parameter.opts}
+
+
+def test_every_verb_takes_json():
+    found = dict(verbs())
+    assert {"demo", "down", "budget top-up", "schema", "logs"} < set(found)
+    assert [verb for verb, options in found.items() if "--json" not in options and verb not in NOT_YET] == []
+
+
+def test_every_verb_that_answers_with_a_document_takes_a_form():
+    assert [verb for verb, options in verbs() if verb not in STREAMS | NOT_YET and "-o" not in options] == []
+
+
+@pytest.mark.parametrize(
+    "verb", [["policies"], ["traces"], ["schema"], ["offers", "--limit", "2"], ["study", "--list"]]
+)
+def test_yaml_says_what_json_says(verb, capsys):
+    assert run([*verb, "-o", "json"]) == 0
+    as_json = json.loads(capsys.readouterr().out)
+    assert run([*verb, "-o", "yaml"]) == 0
+    as_yaml = yaml.safe_load(capsys.readouterr().out)
+    as_json["command"] = as_yaml["command"] = ""
+    assert as_yaml == as_json
+    assert run([*verb, "--json"]) == 0
+    assert {**json.loads(capsys.readouterr().out), "command": ""} == as_json
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    with served(tmp_path) as found:
+        monkeypatch.setenv("SUBLET_STATE", str(found.state.path))
+        monkeypatch.delenv("SUBLET_SERVER", raising=False)
+        yield found
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["pause", "gpt"],
+        ["scale", "gpt", "--workers", "1..2"],
+        ["budget", "top-up", "3"],
+        ["budget", "set", "--purse", "9"],
+        ["cancel", "gpt"],
+    ],
+)
+def test_a_verb_that_changes_something_answers_with_one_document(there, tmp_path, capsys, verb):
+    job = tmp_path / "job.yaml"
+    (tmp_path / "train.py").write_text("")
+    job.write_text("name: gpt\nrun: python train.py\n")
+    assert run(["submit", str(job), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+    assert run([*verb, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_stopping_is_told_as_a_document_too(there, capsys, monkeypatch):
+    monkeypatch.setattr(up, "stop", lambda state, end_jobs=False: True)
+    assert run(["down", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ran"], told["stopped"], told["jobs_ended"]) == (True, True, False)
+
+
+def test_the_demonstration_answers_with_a_document_and_shows_its_progress_elsewhere(there, capsys, monkeypatch):
+    submit = there.desk.submit
+
+    async def submit_and_end(spec, **facts):
+        answer = await submit(spec, **facts)
+        there.desk.change(answer["job_id"], phase="finished", progress=1.0)
+        return answer
+
+    there.desk.submit = submit_and_end
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(there.state.path))
+    monkeypatch.setattr(up, "start", lambda settings: None)
+    monkeypatch.setattr(up, "stop", lambda state: True)
+    assert run(["demo", "--json"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert told["finished"] is True
+    assert [job["phase"] for job in told["jobs"]] == ["finished"] * 3
+    assert told["cost"]["usd_total"] >= 0
+    assert "A cloud in a box" in said.err
