@@ -19,7 +19,17 @@ from enum import StrEnum
 
 from sublet.domain.shape import Placement
 from sublet.runtime.launch import start_order
-from sublet.runtime.members import LEFT_ON_ORDER, Fault, Worker, WorkerPhase, ending_of, fault_of, regroups, split
+from sublet.runtime.members import (
+    LEFT_ON_ORDER,
+    Fault,
+    Worker,
+    WorkerPhase,
+    ending_of,
+    fault_of,
+    how_it_stopped_short,
+    regroups,
+    split,
+)
 from sublet.runtime.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
@@ -195,6 +205,9 @@ class Group:
         if self._state is not _State.TRAINING or self._members_complete():
             return
         if not self.workers and ends and all(down.code == 0 for down in ends):
+            if self.spec.sdk and not self.step:
+                self._fail(Fault.USER, how_it_stopped_short(WorkerPhase.LAUNCHED), 0, wall_s)
+                return
             self._over(Outcome.FINISHED, wall_s, exit_code=0)
             return
         self.broken = True
@@ -567,6 +580,8 @@ class Group:
         if not self._in(*NOT_LEAVING):  # nobody is left to wait for
             if self._suspect is not None:
                 self._fail(self._suspect.fault, self._suspect.why, self._suspect.code, wall_s)
+            elif self.spec.sdk and not self._finished:
+                self._fail(Fault.USER, how_it_stopped_short(worker.phase), code, wall_s)
             else:
                 self._over(Outcome.FINISHED, wall_s, exit_code=0)
 

@@ -11,7 +11,17 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = ["LEFT_ON_ORDER", "Fault", "Worker", "WorkerPhase", "ending_of", "fault_of", "regroups", "split"]
+__all__ = [
+    "LEFT_ON_ORDER",
+    "Fault",
+    "Worker",
+    "WorkerPhase",
+    "ending_of",
+    "fault_of",
+    "how_it_stopped_short",
+    "regroups",
+    "split",
+]
 
 LEFT_ON_ORDER = 83  # exit code of a worker that left as told
 NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
@@ -67,6 +77,19 @@ def ending_of(code: int) -> str:
     if code >= 0:
         return f"exit code {code}" + (f", {name} in a shell" if name else "")
     return name or f"signal {number}"
+
+
+def how_it_stopped_short(phase: WorkerPhase) -> str:
+    """Why a script that uses the SDK has trained nothing, or not all, though its last worker ended with 0."""
+    if phase is WorkerPhase.LAUNCHED:
+        return (
+            "the script ended with exit code 0 and never opened its session, so nothing was trained\n"
+            "  next: train inside of `with train.session(...) as s:`, or submit with --no-sdk"
+        )
+    return (
+        "the script ended with exit code 0 before its session was over\n"
+        "  next: let the `with train.session(...)` block come to its end; to stop early, break out of its loops"
+    )
 
 
 def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:

@@ -318,6 +318,7 @@ class Workforce:
         left = self._purse_left()
         env = {
             "SUBLET_JOB_ID": record.id,
+            "SUBLET_MAX_WORKERS": str(record.spec.max_workers),
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
             "SUBLET_CHECKPOINT_DIR": str(checkpoints),
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",

@@ -88,3 +88,47 @@ def test_a_move_that_nobody_survives_hands_the_state_over_through_a_checkpoint()
     group.hear(wire.Left(worker_id=leave.worker_id, generation=group.round, step=12, done=12.0), 5.0)
     group.hear(wire.WorkerDown(worker_id=leave.worker_id, code=83), 5.0)
     assert [node for node, _ in sent(group, wire.Regroup)] == ["b"]
+
+
+def ended_with_0(group, at_s):
+    for worker_id in list(group.workers):
+        group.hear(wire.WorkerDown(worker_id=worker_id, code=0), at_s)
+    (news,) = [news for news in group.news if news.outcome in (Outcome.FINISHED, Outcome.FAILED, Outcome.RESTARTED)]
+    return news
+
+
+def test_a_script_that_never_opens_its_session_has_failed():
+    group = a_group()
+    group.move(1, (("a", 1), ("b", 1)), 0, 0.0)
+    news = ended_with_0(group, 1.0)
+    assert news.outcome is Outcome.FAILED
+    assert "never opened its session" in news.why
+    assert "--no-sdk" in news.why
+
+
+def test_a_script_that_ends_within_its_session_is_not_finished():
+    news = ended_with_0(training("a", "b"), 3.0)
+    assert news.outcome is Outcome.RESTARTED
+    assert "before its session was over" in news.why
+
+
+def test_a_script_is_finished_when_its_session_says_so():
+    group = training("a", "b")
+    group.hear(wire.Finished(worker_id=next(iter(group.workers)), step=20, done=20.0), 3.0)
+    assert ended_with_0(group, 4.0).outcome is Outcome.FINISHED
+
+
+def test_a_script_without_the_sdk_is_finished_when_it_ends_well():
+    group = a_group(sdk=False)
+    group.move(1, (("a", 1),), 0, 0.0)
+    for worker_id in list(group.workers):
+        group.hear(wire.WorkerUp(worker_id=worker_id, pid=1), 0.5)
+    assert ended_with_0(group, 1.0).outcome is Outcome.FINISHED
+
+
+def test_workers_that_ended_well_while_the_controller_was_away_without_a_step_have_trained_nothing():
+    group = a_group()
+    group.adopt(1, (("a", 1),), trains=True, wall_s=0.0)
+    group.hear(wire.WorkerDown(worker_id="job-1.1.0", code=0), 0.5)
+    group.all_agents_came(1.0)
+    assert group.news[-1].outcome is Outcome.FAILED
