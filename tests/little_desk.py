@@ -227,6 +227,7 @@ class LittleDesk:
     async def health(self) -> HealthView:
         return {
             "ready": True,
+            "started": True,
             "why": "",
             "version": "0",
             "provider": "local",
@@ -247,6 +248,7 @@ class LittleDesk:
             "resizes": {"grow": 2, "loss": 1},
             "provider_calls": {"rent": {"ok": 4, "refused": 1}},
             "orphans_found": 0,
+            "alarms": {"policy": 2},
             "reconcile_s": 0.01,
             "reconciled_at": 1.7e9,
             "price_age_s": 3.0,

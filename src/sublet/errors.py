@@ -19,6 +19,7 @@
     |-- CheckpointFailed    a checkpoint that was not written (path, why); those before it are as they were
     |   `-- StaleWriter         its writer belongs to a generation that is over
     |-- PlanRefused         a policy asked for more than its limits allow
+    |-- PolicyFailed        a policy gave no plan: it raised, was too slow, or answered nonsense (why)
     `-- KernelError         the brain and the world disagree
         |-- UnexpectedEvent     an event that cannot follow from the state (with the job's story)
         `-- InvariantBroken     a law of the kernel does not hold after an event
@@ -48,6 +49,7 @@ __all__ = [
     "NotNow",
     "OutOfBudget",
     "PlanRefused",
+    "PolicyFailed",
     "Refused",
     "RentFailed",
     "StaleWriter",
@@ -246,6 +248,16 @@ class PlanRefused(SubletError):
     def __init__(self, binding: str, *, needed: float, available: float, now_s: float) -> None:
         self.binding, self.needed, self.available, self.now_s = binding, needed, available, now_s
         super().__init__(f"the plan at {now_s:.3f} s needs {needed:g} of {binding}, but only {available:g} may be used")
+
+
+class PolicyFailed(SubletError):
+    """A policy gave no plan, for whatever reason. What it was asked for is not done; the plan before it stands."""
+
+    exit_code = 75
+
+    def __init__(self, why: str, detail: str = "") -> None:
+        self.why, self.detail = why, detail
+        super().__init__(f"the policy gave no plan: {why}" + (f" ({detail})" if detail else ""))
 
 
 class KernelError(SubletError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
 
 SCHEMA_VERSION = 1
-OPEN = ("/healthz", "/readyz")  # say nothing but yes or no
+OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
 LONGEST_BODY = 1 << 20  # bytes: a job is a page
 HEADERS = [
     (b"content-type", b"application/json"),

@@ -113,6 +113,10 @@ class _Found(Collector):
         orphans = _counter("orphans_found", "Nodes at the cloud that nobody had asked for.")
         orphans.add_metric((), found["orphans_found"])
         yield orphans
+        alarms = _counter("alarms", "Things that should not be, each also in the history.", "kind")
+        for kind, count in sorted(found["alarms"].items()):
+            alarms.add_metric((kind,), count)
+        yield alarms
         yield _histogram("notice_to_commit_seconds", "From a notice to the checkpoint.", found["notice_to_commit_s"])
         yield _histogram("recovery_seconds", "From the loss of a node to the next step.", found["recovery_s"])
         yield _histogram("decision_seconds", "How long the policy thought.", found["decision_s"])

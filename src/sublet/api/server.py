@@ -25,6 +25,7 @@ from sublet.errors import (
     NoSuchJob,
     NotNow,
     OutOfBudget,
+    PolicyFailed,
     RentFailed,
     SubletError,
     UnknownName,
@@ -46,6 +47,7 @@ STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (UnknownName, 422),
     (Infeasible, 422),
     (RentFailed, 503),
+    (PolicyFailed, 503),
 )
 FAULT = 500
 
@@ -237,7 +239,7 @@ def _add_controller(app: FastAPI, desk: Desk) -> None:
     async def readyz() -> Response:
         found = await desk.health()
         ready = found["ready"] and not found["stopping"]
-        return JSONResponse(_answer(ok=ready), status_code=200 if ready else 503)
+        return JSONResponse(_answer(ok=ready, why=found["why"]), status_code=200 if ready else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -63,6 +63,9 @@ def up(  # noqa: PLR0913 - one argument per option
     ] = None,
     boot_s: Annotated[float, typer.Option(metavar="S", help="From renting a node to using it, at least.")] = 0.0,
     nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Hold at most N nodes.")] = None,
+    decide_limit_s: Annotated[
+        float, typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan.")
+    ] = 60.0,
     port: Annotated[int, typer.Option(metavar="N", help="Listen here, on 127.0.0.1; 0 = any free port.")] = 0,
     seed: opt.Seed = 0,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
@@ -90,6 +93,7 @@ def up(  # noqa: PLR0913 - one argument per option
         strikes=tuple(strike or ()),
         boot_s=boot_s,
         most_nodes=nodes,
+        decide_limit_s=decide_limit_s,
         seed=seed,
         port=port,
     )
@@ -177,11 +181,15 @@ def _awaited(state: StateDir, pid: int) -> Address:
             raise _start_failure(state, os.waitstatus_to_exitcode(status))
         try:
             address = state.address()
-            Client(host=address.host, port=address.port, token=state.token(), timeout_s=5.0).get("/readyz")
+            health = Client(host=address.host, port=address.port, token=state.token(), timeout_s=5.0).get("/v1/health")
         except (NoController, Refused):
             time.sleep(POLL_S)
-        else:
+            continue
+        if health["started"]:  # ready or not: what stands in its way may have to be mended through it
+            if health["why"]:
+                typer.echo(f"it is not ready: {health['why']}", err=True)
             return address
+        time.sleep(POLL_S)
     os.kill(pid, signal.SIGTERM)
     raise NoController(state.path, f"it was not ready within {START_WITHIN_S:g} s; see {state.log}")
 

@@ -72,6 +72,7 @@ def controller_from(settings: Settings) -> FrontDesk:
         policy=cast(Policy, policy),
         clock=clock,
         budget=budget_from(settings),
+        decide_limit_s=settings.decide_limit_s,
         limits={offer.id: Limit(max_nodes=most) for offer in offers},
     )
     return FrontDesk(controller, settings, warm=provider.warm)
@@ -98,6 +99,7 @@ def _on_ray(settings: Settings) -> FrontDesk:
         policy=cast(Policy, policy),
         clock=clock,
         budget=budget_from(settings),
+        decide_limit_s=settings.decide_limit_s,
         limits={offer_id: Limit(max_nodes=settings.most_nodes or most) for offer_id, most in world.most.items()},
     )
     return FrontDesk(controller, settings, warm=world.provider.warm)
@@ -121,6 +123,7 @@ def _on_aws(settings: Settings) -> FrontDesk:
         policy=cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))()),
         clock=clock,
         budget=budget_from(settings),
+        decide_limit_s=settings.decide_limit_s,
         limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
     )
     return FrontDesk(controller, settings)

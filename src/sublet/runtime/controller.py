@@ -33,10 +33,12 @@ from sublet.errors import BadInput, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
+from sublet.runtime.alarms import Alarms
 from sublet.runtime.bill import Bill
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.engine import Engine
 from sublet.runtime.gauges import Gauges
+from sublet.runtime.planner import LIMIT_S, Planner
 from sublet.runtime.providers.provider import Provider
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.renting import Renting
@@ -59,7 +61,7 @@ LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it wha
 class Controller:
     """See the module. Construct it with everything it needs, `await start()`, and tell it what users want."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a controller
         self,
         *,
         state_dir: Path,
@@ -70,9 +72,10 @@ class Controller:
         clock: Clock,
         budget: Budget,
         limits: dict[str, Limit] | None = None,
+        decide_limit_s: float = LIMIT_S,
     ) -> None:
         self.state_dir, self.store, self.provider, self.engine = state_dir, store, provider, engine
-        self.policy, self.clock = policy, clock
+        self.clock = clock
         self.limits, self.budget = limits or {}, budget
         self.kernel = Kernel(provider.offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(self.kernel, self._trains)
@@ -80,6 +83,8 @@ class Controller:
         self.live: dict[str, JobRecord] = {}  # those that have not ended, or whose workers have not
         self.submitted: set[str] = set()  # jobs that the kernel has heard of
         self.gauges = Gauges()
+        self.alarms = Alarms(self.gauges, self.note)
+        self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s)
         self.plan: Plan | None = None  # the last one
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
@@ -394,18 +399,11 @@ class Controller:
 
     async def _think(self) -> None:
         await asyncio.sleep(0)  # let everything of this instant be heard first
-        snapshot = self.kernel.snapshot(frozen=True)
-        began = time.monotonic()
-        try:
-            plan = await asyncio.to_thread(self.policy.decide, snapshot)
-        except SubletError as error:
-            log.exception("the policy failed")
-            self.note(Line(kind="Refused", text=f"the policy could not decide: {error}"))
-            plan = Plan(ask_again_s=self.now_s() + 10.0 * self.clock.speedup)
-        self.gauges.decision_s.add(time.monotonic() - began)
-        self.plan, self.plan_s = plan, self.now_s()
-        self.reasons |= plan.reasons
-        self.tell(news.PlanMade(self.now_s(), plan, snapshot.seen))
+        made = await self.planner.plan(lambda: self.kernel.snapshot(frozen=True))
+        self.gauges.decision_s.add(made.seconds)
+        self.plan, self.plan_s = made.plan, self.now_s()
+        self.reasons |= made.plan.reasons
+        self.tell(news.PlanMade(self.now_s(), made.plan, made.snapshot.seen))
 
     def resume_timer(self, action: order.SetTimer) -> None:
         """One that an earlier controller set, unless this one has set it anew already."""

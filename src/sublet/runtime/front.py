@@ -339,10 +339,13 @@ class FrontDesk:
         c = self._controller
         ago = None if c.gauges.reconciled_at is None else time.time() - c.gauges.reconciled_at
         young = time.monotonic() - self._began < FRESH_S
-        ready = self._started.is_set() and (young or (ago is not None and ago < FRESH_S))
+        fresh = young or (ago is not None and ago < FRESH_S)
+        why = c.planner.overdue if fresh else "it has not compared itself with its provider lately"
+        started = self._started.is_set()
         return {
-            "ready": ready and not c.stopping,
-            "why": "" if ready else "it has not compared itself with its provider lately",
+            "ready": started and not why and not c.stopping,
+            "started": started,
+            "why": why if started else "it has not started yet",
             "version": __version__,
             "provider": self._settings.provider,
             "engine": self._settings.engine,
@@ -364,6 +367,7 @@ class FrontDesk:
             "resizes": dict(gauges.resizes),
             "provider_calls": {call: dict(outcomes) for call, outcomes in gauges.calls.items()},
             "orphans_found": gauges.orphans,
+            "alarms": dict(gauges.alarms),
             "reconcile_s": gauges.reconcile_s,
             "reconciled_at": gauges.reconciled_at,
             "price_age_s": None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
     for other in snapshot.waiting.by(lambda other: other.seq):
         waiting.add(other)
     waiting.add(state)
-    plan = await asyncio.to_thread(controller.policy.decide, replace(snapshot, waiting=waiting))
+    plan = await controller.planner.ask(replace(snapshot, waiting=waiting))
     shape = plan.shapes.get(job.id)
     rows = alternatives_of(controller, replace(state, shape=shape), plan.value_of_time_usd_per_h or 0.0, {})
     notes = []

@@ -38,6 +38,7 @@ class Settings:
     boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
     most_nodes: int | None = None  # at once, over all offers; None = as many as the provider has
     slots_per_node: int = 1  # workers on one node
+    decide_limit_s: float = 60.0  # wall: a policy that has not answered by then is asked anew
     lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself
     seed: int = 0
     host: str = "127.0.0.1"
@@ -51,6 +52,7 @@ class Settings:
                 positive(name, value)
         positive("speedup", self.speedup)
         positive("lease_s", self.lease_s)
+        positive("decide_limit_s", self.decide_limit_s)
         at_least("market_start_s", self.market_start_s, 0.0)
         positive("market_share", self.market_share)
         at_least("notice_s", self.notice_s, 0.0)

@@ -217,7 +217,8 @@ class DryRunView(TypedDict):
 class HealthView(TypedDict):
     """Whether the controller is alive and well."""
 
-    ready: bool  # the store answers and the last reconcile is fresh
+    ready: bool  # the store answers, the last reconcile is fresh and no plan is overdue
+    started: bool  # it answers and takes jobs, ready or not
     why: str  # what is wrong; "" if nothing
     version: str
     provider: str
@@ -247,6 +248,7 @@ class MetricsView(TypedDict):
     resizes: dict[str, int]  # by reason: grow, shrink, notice, loss, user
     provider_calls: dict[str, dict[str, int]]  # call -> outcome -> count
     orphans_found: int
+    alarms: dict[str, int]  # by kind: policy, impostor, stranger
     reconcile_s: float | None  # wall, how long the last one took
     reconciled_at: float | None  # wall, seconds since 1970
     price_age_s: float | None  # wall

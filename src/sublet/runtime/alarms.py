@@ -1,0 +1,40 @@
+"""Alarms: each is counted, and told in the history at a rate that nobody can fill a disk with."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from sublet.runtime.gauges import Gauges
+from sublet.runtime.telling import Line
+from sublet.runtime.text import plain_text
+
+__all__ = ["Alarms"]
+
+log = logging.getLogger("sublet.alarms")
+EVERY_S = 60.0  # wall, between two lines of one kind about one subject
+MOST_SUBJECTS = 1024  # remembered; beyond it the oldest is forgotten, and may be told again
+
+
+class Alarms:
+    """`kind` is a word of a closed set (a metric's label); `note` writes a line of history."""
+
+    def __init__(self, gauges: Gauges, note: Callable[[Line], None]) -> None:
+        self._gauges, self._note = gauges, note
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}  # (kind, subject) -> (when, untold since)
+
+    def sound(self, kind: str, text: str, *, job_id: str = "", node_id: str = "") -> None:
+        """Something is wrong that people must know of."""
+        self._gauges.alarms[kind] += 1
+        subject, wall_s = (kind, job_id or node_id), time.monotonic()
+        told_s, untold = self._told.pop(subject, (-EVERY_S, 0))
+        if wall_s - told_s < EVERY_S:
+            self._told[subject] = (told_s, untold + 1)
+            return
+        while len(self._told) >= MOST_SUBJECTS:
+            del self._told[next(iter(self._told))]
+        self._told[subject] = (wall_s, 0)
+        text = plain_text(text) + (f" (and {untold} more like it since the last such line)" if untold else "")
+        log.warning("%s: %s", " ".join(filter(None, (kind, job_id, node_id))), text)
+        self._note(Line(kind="Alarm", job_id=job_id, node_id=node_id, text=text))

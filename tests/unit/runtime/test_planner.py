@@ -1,0 +1,188 @@
+"""A policy that fails, hangs or answers nonsense: it is told, asked again, and nothing else stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
+from sublet import plugins
+from sublet.domain.budget import Limit
+from sublet.domain.plan import Plan
+from sublet.runtime.clock import Clock
+from sublet.runtime.spec import JobSpec
+
+PATIENCE_S = 20.0
+SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)
+
+
+class Moody:
+    """Asks `fault` first, each time; where that returns None it decides as a sound policy does."""
+
+    def __init__(self, fault):
+        self.sound, self.fault, self.asked = plugins.load("sublet.policies", "max-speedup")(), fault, 0
+
+    def decide(self, snapshot):
+        self.asked += 1
+        answer = self.fault(self.asked)
+        return self.sound.decide(snapshot) if answer is None else answer
+
+
+async def until(condition, what):
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := await condition()):
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.02)
+    return found
+
+
+def lived(folder, policy, scene, *, limit_s=60.0):
+    """One controller with this policy, while `scene` lasts."""
+
+    async def live():
+        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        cloud.jobs["j-1"] = Training(steps=40)
+        with desk_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=4)}) as desk:
+            if (planner := getattr(desk._controller, "planner", None)) is not None:
+                planner.limit_s, planner.pause_s = limit_s, 0.2
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            try:
+                await scene(desk)
+            finally:
+                await desk.shutdown()
+                await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(live())
+
+
+async def alarms(desk):
+    return [event for event in await desk.events() if event["kind"] == "Alarm"]
+
+
+def _raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda: _raises(MemoryError()),
+        lambda: _raises(ZeroDivisionError("a bug")),
+        lambda: _raises(SystemExit(3)),
+        lambda: "not a plan",
+        lambda: Plan(reasons={"j-1": {1, 2}}),  # cannot be written down
+    ],
+    ids=["memory", "bug", "exit", "no-plan", "unwritable"],
+)
+def test_a_policy_that_fails_twice_is_alarmed_and_asked_again_and_the_job_runs(tmp_path, fault):
+    policy = Moody(lambda asked: fault() if asked <= 2 else None)
+
+    async def scene(desk):
+        await desk.submit(SPEC)
+
+        async def finished():
+            return (await desk.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "no plan was made after the failures")
+        assert await alarms(desk), "nobody was told"
+        assert (await desk.metrics())["alarms"]["policy"] == 2
+        assert (await desk.health())["ready"], "the plan is there: it is ready again"
+
+    lived(tmp_path, policy, scene)
+
+
+def test_while_no_plan_comes_the_controller_is_not_ready_and_says_why(tmp_path):
+    mended = threading.Event()
+    policy = Moody(lambda asked: None if mended.is_set() else _raises(MemoryError()))
+
+    async def scene(desk):
+        await desk.submit(SPEC)
+
+        async def unready():
+            health = await desk.health()
+            return None if health["ready"] else health
+
+        health = await until(unready, "it said that it was ready, though no plan could be made")
+        assert "MemoryError" in health["why"]
+        assert health["started"], "it still answers and takes orders"
+        mended.set()
+
+        async def ready():
+            return (await desk.health())["ready"]
+
+        await until(ready, "it never became ready again")
+
+    lived(tmp_path, policy, scene)
+
+
+def test_a_policy_that_never_answers_is_given_up_and_asked_anew_but_never_by_a_crowd(tmp_path):
+    forever = threading.Event()
+    policy = Moody(lambda asked: forever.wait() and None)
+
+    async def scene(desk):
+        await desk.submit(SPEC)
+
+        async def unready():
+            health = await desk.health()
+            return None if health["ready"] else health
+
+        await until(unready, "it said that it was ready, though the policy hangs")
+
+        async def told_again():
+            return (await desk.metrics())["alarms"].get("policy", 0) >= 4
+
+        await until(told_again, "it was not asked again")
+        assert policy.asked == 2, "at most one thread that was given up, and one more"
+        forever.set()
+
+        async def finished():
+            return (await desk.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "no plan was made after the policy could answer again")
+
+    try:
+        lived(tmp_path, policy, scene, limit_s=0.2)
+    finally:
+        forever.set()
+
+
+def test_a_controller_whose_policy_hangs_ends_at_once_when_told_to(tmp_path):
+    forever = threading.Event()
+    policy = Moody(lambda asked: forever.wait(30.0) and None)
+
+    async def scene(desk):
+        await desk.submit(SPEC)
+
+        async def asked():
+            return policy.asked
+
+        await until(asked, "it was never asked")
+
+    began_s = time.monotonic()
+    try:
+        lived(tmp_path, policy, scene)
+        assert time.monotonic() - began_s < 15.0, "the end waited for the policy"
+    finally:
+        forever.set()
+
+
+def test_many_failures_are_few_lines_of_history(tmp_path):
+    policy = Moody(lambda asked: _raises(ValueError("x" * 10_000)))
+
+    async def scene(desk):
+        desk._controller.planner.pause_s = 0.001
+        await desk.submit(SPEC)
+
+        async def failed_often():
+            return (await desk.metrics())["alarms"].get("policy", 0) >= 8
+
+        await until(failed_often, "it was not asked again")
+        told = await alarms(desk)
+        assert len(told) == 1
+        assert len(told[0]["text"]) <= 200
+
+    lived(tmp_path, policy, scene)
