@@ -65,6 +65,18 @@ class SubletError(Exception):
     exit_code = 1
 
 
+LONGEST_VALUE = 200  # letters of a wrong value that are repeated
+
+
+def _short(value: object) -> str:
+    """A value as it was written, cut where it is too long to be read."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
 class InvalidValue(SubletError, ValueError):
     """A value that cannot exist."""
 
@@ -72,7 +84,7 @@ class InvalidValue(SubletError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field} = {value!r} is not allowed; it must be {allowed}")
+        super().__init__(f"{field} = {_short(value)} is not allowed; it must be {allowed}")
 
 
 class BadInput(SubletError):

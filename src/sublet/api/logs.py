@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
+from sublet.runtime.secret_files import what_to_hide
 from sublet.runtime.spec_json import HIDDEN
 from sublet.runtime.views import JobLog, LogPart
 
@@ -17,7 +18,6 @@ __all__ = ["Mask", "log_stream"]
 
 CHUNK = 1 << 16
 POLL_S = 0.1
-LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hide half of the log
 MOST_CHUNKS = 16  # read at once, of all workers together
 MOST_TAIL = 1 << 20  # bytes in which the last lines are looked for
 
@@ -26,9 +26,7 @@ class Mask:
     """Replaces secrets in a stream, also one that is cut in two by the border of a chunk."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        lines = [line.strip() for text in secrets for line in text.splitlines()]  # a key of many lines, line by line
-        whole = [text for text in (*secrets, *(line for line in lines if len(line) >= LEAST_LINE)) if text]
-        self.secrets = sorted({text.encode() for text in whole}, key=len, reverse=True)
+        self.secrets = what_to_hide(secrets)
         self.held = b""
 
     def feed(self, chunk: bytes) -> bytes:

@@ -30,6 +30,7 @@ from sublet.errors import (
     SubletError,
     UnknownName,
 )
+from sublet.runtime.bounds import MOST_USD, MOST_WORKERS
 from sublet.runtime.spec_json import spec_from_json
 from sublet.runtime.views import ENDED, RESTING, JobLog
 
@@ -50,6 +51,8 @@ STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (PolicyFailed, 503),
 )
 FAULT = 500
+MOST_LINES = 1_000_000  # of a log, from its end
+MOST_SEQ = 2**53  # the largest number that every reader of JSON keeps exactly
 
 
 class _Body(BaseModel):
@@ -71,22 +74,22 @@ class CancelBody(_Body):
 class ScaleBody(_Body):
     """The new range of workers."""
 
-    low: int = Field(ge=1)
-    high: int = Field(ge=1)
+    low: int = Field(ge=1, le=MOST_WORKERS)
+    high: int = Field(ge=1, le=MOST_WORKERS)
 
 
 class BudgetBody(_Body):
     """New limits; what is left out stays."""
 
-    burn_limit_usd_per_h: float | None = Field(default=None, gt=0)
-    average_usd_per_h: float | None = Field(default=None, gt=0)
-    purse_usd: float | None = Field(default=None, gt=0)
+    burn_limit_usd_per_h: float | None = Field(default=None, gt=0, le=MOST_USD)
+    average_usd_per_h: float | None = Field(default=None, gt=0, le=MOST_USD)
+    purse_usd: float | None = Field(default=None, gt=0, le=MOST_USD)
 
 
 class TopUpBody(_Body):
     """Dollars for the purse."""
 
-    usd: float = Field(gt=0)
+    usd: float = Field(gt=0, le=MOST_USD)
 
 
 class ShutdownBody(_Body):
@@ -157,9 +160,9 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
     @app.get("/v1/jobs/{ref}/log")
     async def log(
         ref: str,
-        rank: Annotated[int | None, Query(ge=0)] = None,
+        rank: Annotated[int | None, Query(ge=0, le=MOST_WORKERS)] = None,
         worker: str = "",
-        tail: Annotated[int | None, Query(ge=0)] = None,
+        tail: Annotated[int | None, Query(ge=0, le=MOST_LINES)] = None,
         *,
         every: bool = False,
         follow: bool = False,
@@ -183,7 +186,9 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/v1/events")
     async def events(
-        job: str = "", after: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+        job: str = "",
+        after: Annotated[int, Query(ge=0, le=MOST_SEQ)] = 0,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
         job_id = await resolved(job) if job else None
         return _answer(events=list(await desk.events(job_id, after=after, limit=limit)))
@@ -276,5 +281,10 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _failure(status: int, text: str, *, field: str = "", advice: str = "", exit_code: int = 1) -> JSONResponse:
-    facts = _answer(error=text, field=field, next=advice, exit_code=exit_code)
+    facts = _answer(error=_sendable(text), field=_sendable(field), next=_sendable(advice), exit_code=exit_code)
     return JSONResponse(facts, status_code=status)
+
+
+def _sendable(text: str) -> str:
+    """What was asked for may hold half a letter (a lone surrogate), and is repeated in errors."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -11,15 +11,32 @@ from sublet.domain.shape import packed
 __all__ = ["gain_steps", "jobs_by_pool", "rate_at", "useful_widths", "worth_growing"]
 
 
+MOST_GPUS = 100_000  # no job is planned wider: more than any cluster has, whatever a job may ask for
+EVERY_COUNT = 512  # nodes: beyond so many, only steps of a 256th are told apart, which no speed model can
+
+
 def useful_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
-    """Any count within a node, whole nodes beyond it: `[1, 2, 3, 4, 8, 12, ...]` on nodes of four."""
-    top = int(min(job.max_gpus, most))
+    """Any count within a node, whole nodes beyond it: `[1, 2, 3, 4, 8, 12, ...]` on nodes of four.
+
+    However wide a job may be, there are some two thousand at most.
+    """
+    top = int(min(job.max_gpus, most, MOST_GPUS))
     inside = range(job.min_gpus, min(top, gpus_per_node) + 1)
     first = max(2 * gpus_per_node, -(-job.min_gpus // gpus_per_node) * gpus_per_node)
-    widths = [*inside, *range(first, top + 1, gpus_per_node)]
+    widths = [*inside, *(nodes * gpus_per_node for nodes in _node_counts(first // gpus_per_node, top // gpus_per_node))]
     if job.min_gpus <= top and job.min_gpus not in widths[:1]:
         widths.insert(0, job.min_gpus)  # the least it can run on is always useful
     return widths
+
+
+def _node_counts(first: int, last: int) -> Iterator[int]:
+    """Every one up to `EVERY_COUNT`, then ever fewer; the last is always among them."""
+    nodes = first
+    while nodes < last:
+        yield nodes
+        nodes += max(1, 2 * nodes // EVERY_COUNT)
+    if first <= last:
+        yield last
 
 
 def rate_at(state: JobState, pool: Pool, gpus: int, now_s: float) -> float:

@@ -42,6 +42,7 @@ from sublet.runtime.planner import LIMIT_S, Planner
 from sublet.runtime.providers.provider import Provider
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.renting import Renting
+from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
@@ -55,6 +56,7 @@ log = logging.getLogger("sublet.controller")
 TICK_S = 0.25  # wall
 SAVE_S = 2.0  # wall, between two looks at which facts of jobs have changed
 REFUSED_S = 10.0  # wall, until a policy whose plan was refused is asked again
+FOR_GOOD = ("finished", "cancelled")  # how a job ends that never runs again
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
@@ -85,6 +87,7 @@ class Controller:
         self.gauges = Gauges()
         self.alarms = Alarms(self.gauges, self.note)
         self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s)
+        self.secret_files = SecretFiles(state_dir)
         self.plan: Plan | None = None  # the last one
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
@@ -147,6 +150,9 @@ class Controller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for record in self.records.values():
+            if record.outcome in (*FOR_GOOD, *(("failed",) if end_jobs else ())) and self.secret_files.has(record.id):
+                await asyncio.to_thread(self.secret_files.forget, record.id, record.spec.secrets)
         await self.engine.close()
         await self.provider.close()
         self._save_all_facts()
@@ -173,11 +179,7 @@ class Controller:
         if self._fatal is not None:
             raise self._fatal
         record = self.workforce.new_record(job_id, spec, self.now_s())
-        if spec.secrets:
-            path = self.workforce.secrets_path(job_id)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            path.touch(mode=0o600)
-            path.write_text(json.dumps(dict(spec.secrets)), encoding="utf-8")
+        self.secret_files.keep(job_id, spec.secrets)
         try:
             with self.store.together():
                 self.store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
@@ -469,6 +471,7 @@ class Controller:
         for record in list(self.live.values()):
             if record.id not in self.kernel.jobs and not record.group.workers:
                 del self.live[record.id]
+                self._forget_secrets(record)
                 continue
             trained = record.group.training
             record.group.tick(wall_s)
@@ -481,6 +484,12 @@ class Controller:
             self.workforce.touch(record)
         self._end_what_must_be_gone()
         self.carry_on()
+
+    def _forget_secrets(self, record: JobRecord) -> None:
+        """Nobody will need them again, if it has ended for good."""
+        if record.outcome in FOR_GOOD and self.secret_files.has(record.id):
+            forget = asyncio.to_thread(self.secret_files.forget, record.id, record.spec.secrets)
+            self.spawn(forget, f"forget the secrets of {record.id}")
 
     def _end_what_must_be_gone(self) -> None:
         """The purse pays for a node that is given up until `gone_by_us`, and no longer."""

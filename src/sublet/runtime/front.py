@@ -131,6 +131,8 @@ class FrontDesk:
             if spent >= 0.99 * record.spec.purse_usd:  # as good as all
                 raise OutOfBudget(job_id, spent_usd=spent, limit_usd=record.spec.purse_usd)
         if record.outcome == "failed":
+            if record.spec.secrets and not self._controller.secret_files.has(job_id):
+                raise NotNow(job_id, "failed, and its secrets are deleted", "resume", hint="submit it anew")
             self._controller.note(Line(kind="Resumed", job_id=job_id, text="is tried again"))
             self._controller.revive(record)
         record = self._live(job_id, "resume")
@@ -393,6 +395,9 @@ class FrontDesk:
         record = self._record(job_id)
         if record.id not in self._controller.kernel.jobs:
             raise NotNow(job_id, record.outcome, verb)
+        if record.refused:
+            hint = f"sublet cancel {job_id}, and submit it anew"
+            raise NotNow(job_id, f"held ({record.refused})", verb, hint=hint)
         return record
 
     def _phase(self, record: JobRecord, state: JobState | None) -> views.JobPhase:
@@ -414,7 +419,7 @@ class FrontDesk:
         if state is None:
             return record.outcome
         if record.paused:
-            return HELD_BACK[record.paused]
+            return HELD_BACK.get(record.paused, record.refused)
         return self._controller.reasons.get(record.id, "waits for a plan")
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:

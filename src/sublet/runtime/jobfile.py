@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra
+from sublet.runtime.bounds import NAME
 from sublet.runtime.jobfile_command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobfile_values import deadline_from
 from sublet.runtime.jobfile_yaml import Document, document_from_text
@@ -92,7 +93,7 @@ def job_from_command(
     script = script_of(words, folder)
     _refuse_missing(words, script, folder)
     return JobSpec(
-        name=_checked_name(name) if name else name_from(Path(script or (words or ("job",))[0]).stem),
+        name=name or name_from(Path(script or (words or ("job",))[0]).stem),
         argv=words,
         cwd=folder,
         env=dict(env or {}),
@@ -205,12 +206,6 @@ def _folder(field: str, uri: str, cwd: Path) -> str:
     return rest
 
 
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z0-9-]{1,63}", name):
-        raise InvalidValue("name", name, "1 to 63 lower case letters, digits and hyphens")
-    return name
-
-
 # ---------------------------------------------------------------------- what is wrong, and where
 
 
@@ -275,7 +270,7 @@ def _allowed(fault: Any) -> str:
     return message
 
 
-_PATTERNS = {"name": "1 to 63 lower case letters, digits and hyphens"}
+_PATTERNS = {"name": NAME}
 
 
 def _short(value: object) -> object:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
 
+from sublet.runtime.bounds import MOST_KEPT, NAME_PATTERN
 from sublet.runtime.jobfile_values import (
     accelerators_from,
     attempts_from,
@@ -58,7 +59,7 @@ Moment = Annotated[
     BeforeValidator(moment_from),
     WithJsonSchema({"type": "string", "examples": ["4h30m", "2026-12-01T08:00Z"]}),
 ]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Whole = Annotated[int, Field(ge=1, le=10**12)]
 
@@ -168,7 +169,7 @@ class Checkpoint(_Group):
 
     uri: str = Field(default="", description="A directory; without it one of the controller's.")
     interval: Interval = Field(default="auto", description="Time between two; auto = from hazard and write time.")
-    keep: Annotated[int, Field(ge=2, le=1000)] = Field(default=3, description="How many to keep, at least 2.")
+    keep: Annotated[int, Field(ge=2, le=MOST_KEPT)] = Field(default=3, description="How many to keep, at least 2.")
 
 
 class Retry(_Group):
@@ -186,7 +187,7 @@ class JobFile(_Group):
 
     run: Annotated[str, StringConstraints(min_length=1)] = Field(description="The command of every worker.")
     name: Name | None = Field(
-        default=None, description="Lower case letters, digits, hyphens; the file's name otherwise."
+        default=None, description="Letters, digits, hyphens, dots, underscores; the file's name otherwise."
     )
     workdir: str = Field(".", description="Where the command runs, relative to this file.")
     num_nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 
 from sublet.domain.money import Money
 from sublet.errors import InvalidValue
+from sublet.runtime.bounds import MOST_WORKERS
 
 __all__ = [
     "accelerators_from",
@@ -26,7 +27,6 @@ UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 DURATION = "a duration such as 30s, 10m, 4h30m or 2d"
 MOMENT = f"a moment in the future such as 2026-12-01T08:00Z, or {DURATION}"
-MOST_WORKERS = 100_000  # more than any cluster has; a larger number is a slip of the keyboard
 RANGE = f"a number of workers such as 4, or a range such as 2..16, from 1 to {MOST_WORKERS}"
 MONEY = "dollars above 0, such as 120 USD, USD 120 or 120"
 KIND = re.compile(r"[A-Za-z][A-Za-z0-9._ -]*")

@@ -34,7 +34,8 @@ class JobRecord:
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget | cancel
+    paused: str = ""  # why it is held back: "" | user | budget | cancel | rules
+    refused: str = ""  # why its specification, as the store has it, cannot be run; `spec` is a stand-in then
     error: str = ""
     exit_code: int | None = None
     noticed: int = 0

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
@@ -24,7 +24,7 @@ from sublet.errors import SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import event_from_json
 from sublet.runtime.record import kernel_job
-from sublet.runtime.spec_json import spec_from_json
+from sublet.runtime.stored_jobs import record_from_store
 from sublet.runtime.telling import Line
 
 if TYPE_CHECKING:
@@ -80,13 +80,7 @@ async def recover(controller: Controller) -> None:
 
 def _load_jobs(controller: Controller) -> None:
     for job_id, text, facts in controller.store.jobs():
-        given: dict[str, Any] = json.loads(text)
-        path = controller.workforce.secrets_path(job_id)
-        if path.exists():
-            given["secrets"] = json.loads(path.read_text(encoding="utf-8"))
-        record = controller.workforce.new_record(job_id, spec_from_json(given), float(facts.get("submitted_s", 0.0)))
-        record.restore(facts)
-        controller.keep(record)
+        controller.keep(record_from_store(controller, job_id, text, facts))
 
 
 def _live_again(controller: Controller) -> dict[str, order.SetTimer]:

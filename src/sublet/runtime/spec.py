@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sublet.domain.quantity import at_least, named, positive, whole
+from sublet.domain.quantity import whole, within
 from sublet.errors import InvalidValue
+from sublet.runtime import bounds
 
 __all__ = ["JobSpec", "Retries"]
 
@@ -49,22 +50,20 @@ class JobSpec:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        named("name", self.name)
-        if not self.argv:
-            raise InvalidValue("run", self.argv, "a command")
-        whole("elastic.workers", self.min_workers, 1)
-        whole("elastic.workers", self.max_workers, 1)
-        if self.max_workers < self.min_workers:
-            raise InvalidValue("elastic.workers", f"{self.min_workers}..{self.max_workers}", "low..high")
-        for size in self.sizes:
-            if not self.min_workers <= size <= self.max_workers:
-                raise InvalidValue("elastic.sizes", size, f"from {self.min_workers} to {self.max_workers}")
-        for name in ("work", "samples_per_s", "checkpoint_every_s", "purse_usd"):
+        bounds.job_name(self.name)
+        bounds.command(self.argv)
+        bounds.path("workdir", self.cwd)
+        bounds.path("checkpoint.uri", self.checkpoint_dir)
+        bounds.variables("envs", self.env)
+        bounds.variables("secrets", self.secrets)
+        bounds.workers(self.min_workers, self.max_workers, self.sizes)
+        bounds.kinds(self.accelerators)
+        for name in bounds.RANGES:
             if (value := getattr(self, name)) is not None:
-                positive(name, value)
-        at_least("restart_s", self.restart_s, 0.0)
-        at_least("grace_s", self.grace_s, 0.0)
+                bounds.number(name, value)
+        for name in ("preemption", "infra", "user"):
+            bounds.retries(f"retry.{name}", getattr(self.retries, name))
         whole("checkpoint.keep", self.checkpoint_keep, 2)
-        positive("weight", self.weight)
+        within("checkpoint.keep", self.checkpoint_keep, 2, bounds.MOST_KEPT)
         if self.market not in ("auto", "spot", "on-demand"):
             raise InvalidValue("resources.spot", self.market, "auto, spot or on-demand")

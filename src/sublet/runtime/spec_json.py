@@ -61,7 +61,10 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
             return dict(value)
         raise InvalidValue(name, _shown(name, value), "an object of strings")
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise InvalidValue(name, value, "a number that can be") from None
     if type(value) is not kind:
         raise InvalidValue(name, _shown(name, value), getattr(kind, "__name__", str(kind)))
     return value

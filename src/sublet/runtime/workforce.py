@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.plan import Phase
+from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.group import Group, GroupNews, Outcome
@@ -354,8 +355,12 @@ class Workforce:
         """A job with its workers-to-be."""
         folder = self._hub.state_dir / "jobs" / job_id
         checkpoints = Path(spec.checkpoint_dir) if spec.checkpoint_dir else folder / "checkpoints"
-        for path in (folder / "logs", checkpoints):
-            path.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        try:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            allowed = f"a directory that can be made ({error.strerror or error})"
+            raise InvalidValue("checkpoint.uri", spec.checkpoint_dir, allowed) from None
         group = Group(
             job_id,
             spec,
@@ -370,10 +375,6 @@ class Workforce:
         """A job that will never run: for what-if."""
         group = Group(job_id, spec, log_of=str, env=dict, address_of=free_address)
         return JobRecord(job_id, spec, group, self._hub.now_s(), pools_for(spec, self._hub.provider.offers))
-
-    def secrets_path(self, job_id: str) -> Path:
-        """Readable by nobody else."""
-        return self._hub.state_dir / "secrets" / f"{job_id}.json"
 
 
 def _told_end(why: str, code: int | None) -> str:

@@ -93,7 +93,7 @@ def test_a_skypilot_file_means_the_same_here(folder):
         ("run: python train.py\nelastic:\n  workers: 9..2", 3, ("elastic.workers = '9..2'", "smaller number first")),
         ("run: python train.py\nelastic: {workers: 0}", 2, ("elastic.workers = 0", "from 1 to")),
         ("run: python train.py\nelastic: {workers: 2..4, sizes: [8]}", 2, ("elastic.sizes = 8", "from 2 to 4")),
-        ("run: python train.py\nname: Big_Job", 2, ("name = 'Big_Job'", "lower case")),
+        ("run: python train.py\nname: ../Big", 2, ("name = '../Big'", "letters, digits, hyphens")),
         ("run: python train.py\nbudget: -3", 2, ("budget.total = -3", "dollars above 0")),
         ("run: python train.py\nbudget: {total: 3 EUR}", 2, ("budget.total = '3 EUR'", "120 USD")),
         ("run: python train.py\ndeadline: 90", 2, ("deadline = 90", "a moment in the future")),
@@ -148,7 +148,7 @@ def test_a_key_of_other_tools_is_refused_as_that_and_not_as_a_typo(folder, text,
 
 
 def test_several_mistakes_are_told_at_once_in_the_order_of_the_file(folder):
-    error = complaint("name: A\nrun: python train.py\nbudget: no\nelastic: {workers: many}\nzzz: 1", folder)
+    error = complaint("name: A b\nrun: python train.py\nbudget: no\nelastic: {workers: many}\nzzz: 1", folder)
     lines = str(error).splitlines()
     assert lines[0].startswith("job.yaml, line 1: name")
     assert [line.split(":")[0].strip() for line in lines[1:4]] == ["also line 3", "also line 4", "also line 5"]

@@ -1,0 +1,145 @@
+"""How large the parts of a job may be, and of which letters: the same for a job file, the command line and the API.
+
+A job's name is part of paths and of ids, its variables and its command go to the kernel of a node as they are, and its
+numbers are divided by one another: what is let in here must do for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sublet.domain.quantity import within
+from sublet.errors import InvalidValue
+
+__all__ = [
+    "MOST_KEPT",
+    "MOST_USD",
+    "MOST_WORKERS",
+    "NAME",
+    "NAME_PATTERN",
+    "RANGES",
+    "command",
+    "job_name",
+    "kinds",
+    "number",
+    "path",
+    "retries",
+    "variables",
+    "workers",
+]
+
+MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms at every loss, which no wider one does
+MOST_USD: Final = 1e9  # a purse beyond this is a slip of the keyboard
+MOST_KEPT: Final = 1000  # checkpoints
+MOST_RETRIES: Final = 1_000_000
+MOST_WORDS: Final = 4096  # of a command
+MOST_KINDS: Final = 64
+LONGEST_TEXT: Final = 131_071  # bytes: Linux takes no longer argument or variable (MAX_ARG_STRLEN, with its zero byte)
+LONGEST_IN_ALL: Final = 1 << 19  # bytes of command and variables: a quarter of what Linux takes (ARG_MAX 2 MiB)
+LONGEST_PATH: Final = 4095  # bytes: PATH_MAX, with its zero byte
+
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+NAME: Final = (
+    "1 to 63 letters, digits, hyphens, dots and underscores, a letter or digit first, and no two dots together"
+)
+VARIABLE: Final = "a name of letters, digits and underscores that does not begin with a digit"
+_NAME = re.compile(NAME_PATTERN[1:-1], re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}", re.ASCII)
+_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:/-]{0,62}", re.ASCII)
+LONG_BITS: Final = 64  # beyond it a number is not worth repeating
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {  # what a job could have; beyond it a number is something else
+    "work": (1e-6, 1e18),  # samples
+    "samples_per_s": (1e-9, 1e12),
+    "restart_s": (0.0, 1e6),
+    "grace_s": (0.0, 1e6),
+    "checkpoint_every_s": (1e-3, 1e9),
+    "purse_usd": (1e-6, MOST_USD),
+    "deadline_s": (1e-3, 1e9),
+    "weight": (1e-6, 1e6),
+}
+
+
+def job_name(name: str) -> None:
+    """A name that can stand in a path and in an id."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidValue("name", name, NAME)
+
+
+def number(field: str, value: float) -> None:
+    """A number of a job, by the name of its field."""
+    within(field, value, *RANGES[field])
+
+
+def workers(low: int, high: int, sizes: Sequence[int] = ()) -> None:
+    """From `low` to `high`, and only `sizes` among them."""
+    allowed = f"from 1 to {MOST_WORKERS}, the smaller number first"
+    if type(low) is not int or type(high) is not int or not 1 <= low <= high <= MOST_WORKERS:
+        raise InvalidValue("elastic.workers", f"{_shown(low)}..{_shown(high)}", allowed)
+    if len(sizes) > MOST_WORKERS:
+        raise InvalidValue("elastic.sizes", f"{len(sizes)} of them", f"at most {MOST_WORKERS}")
+    for size in sizes:
+        if type(size) is not int or not low <= size <= high:
+            raise InvalidValue("elastic.sizes", size, f"from {low} to {high}")
+
+
+def retries(field: str, value: int | None) -> None:
+    """A number of attempts; None = for ever."""
+    if value is not None and (type(value) is not int or not 0 <= value <= MOST_RETRIES):
+        raise InvalidValue(field, value, f"a whole number from 0 to {MOST_RETRIES}, or unlimited")
+
+
+def command(argv: Sequence[str]) -> None:
+    """What one worker runs."""
+    if not argv or not argv[0]:
+        raise InvalidValue("run", argv, "a command")
+    if len(argv) > MOST_WORDS:
+        raise InvalidValue("run", f"{len(argv)} words", f"at most {MOST_WORDS}")
+    if sum(_text("run", word) for word in argv) > LONGEST_IN_ALL:
+        raise InvalidValue("run", "its words", f"at most {LONGEST_IN_ALL} bytes together")
+
+
+def path(field: str, value: str) -> None:
+    """A path; "" where none is given."""
+    if _text(field, value) > LONGEST_PATH:
+        raise InvalidValue(field, f"{value[:60]}...", f"at most {LONGEST_PATH} bytes")
+
+
+def kinds(names: Sequence[str]) -> None:
+    """Kinds of GPUs."""
+    if len(names) > MOST_KINDS:
+        raise InvalidValue("resources.accelerators", f"{len(names)} of them", f"at most {MOST_KINDS}")
+    for name in names:
+        if not _KIND.fullmatch(name):
+            raise InvalidValue("resources.accelerators", name, "a kind of GPU such as L4 or A100-80GB")
+
+
+def variables(field: str, given: Mapping[str, str]) -> None:
+    """Names and values that a process can be started with; a value is never repeated in an error."""
+    size = 0
+    for name, value in given.items():
+        if not _VARIABLE.fullmatch(name):
+            raise InvalidValue(field, name, VARIABLE)
+        size += len(name) + _text(f"{field}.{name}", value, hidden=True)
+    if size > LONGEST_IN_ALL:
+        raise InvalidValue(field, f"{size} bytes", f"at most {LONGEST_IN_ALL} bytes together")
+
+
+def _text(field: str, value: str, *, hidden: bool = False) -> int:
+    """Its bytes; refused if no process can be given it."""
+    shown = "***" if hidden else value
+    if "\0" in value:
+        raise InvalidValue(field, shown, "without a zero byte")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidValue(field, shown, "text that can be written as UTF-8") from None
+    if size > LONGEST_TEXT:
+        raise InvalidValue(field, shown, f"at most {LONGEST_TEXT} bytes")
+    return size
+
+
+def _shown(value: object) -> str:
+    return repr(value) if type(value) is not int or value.bit_length() < LONG_BITS else "a number of many digits"

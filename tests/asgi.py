@@ -1,0 +1,89 @@
+"""The whole server in this process: requests go straight to the application, over a controller on a cloud in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
+from sublet import plugins
+from sublet.api.server import application
+from sublet.api.state import digest
+from sublet.domain.budget import UNLIMITED, Limit
+from sublet.runtime.clock import Clock
+from sublet.runtime.spec import JobSpec
+
+OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))
+LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
+PORT, TOKEN = 80, "t"
+
+
+def a_spec(**facts):
+    return JobSpec(**{"name": "j", "argv": ("x",), "cwd": "/", "max_workers": 2, **facts})
+
+
+class Server:
+    """A desk, and a way to ask it over HTTP without a socket."""
+
+    def __init__(self, desk, cloud):
+        self.desk, self.cloud = desk, cloud
+        self.app = application(desk, port=PORT, token_digest=digest(TOKEN))
+
+    async def get(self, path):
+        return await self._ask("GET", path, b"")
+
+    async def post(self, path, body):
+        """`body` is JSON to be, or bytes as they are."""
+        return await self._ask("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    async def _ask(self, method, url, body):
+        parts, sent = urlsplit(url), []
+        headers = {"host": "127.0.0.1", "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        headers |= {"content-length": str(len(body))} if method == "POST" else {}
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "path": parts.path,
+            "raw_path": parts.path.encode(),
+            "query_string": parts.query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        try:
+            await self.app(scope, receive, send)
+        except Exception:
+            if not sent:  # else a server would log it: the answer went out before
+                raise
+        return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]) or b"{}")
+
+
+@asynccontextmanager
+async def serving(
+    folder, *, policy="price", budget=UNLIMITED, limits=LIMITS, offers=OFFERS, speedup=60.0, cloud=None, crash=False
+):
+    """A server over a controller; leaving it shuts it down, or is a crash."""
+    cloud = cloud or MemoryCloud(offers, Clock(speedup=speedup))
+    policy = plugins.load("sublet.policies", policy)() if isinstance(policy, str) else policy
+    with desk_over(cloud, folder / "state", policy, budget=budget, limits=limits) as desk:
+        running = asyncio.create_task(desk.run())
+        await desk.started()
+        yield Server(desk, cloud)
+        if crash:
+            for task in [*desk._controller._tasks, running]:
+                task.cancel()
+            for timer in desk._controller._timers.values():
+                timer.cancel()
+            desk._controller._fatal = RuntimeError("crashed")
+        else:
+            await desk.shutdown()
+        await cloud.close()
+        await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
