@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from sublet.runtime.group import Group, Outcome
+from sublet.runtime.members import WorkerPhase
 from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.widths import narrowed
 from sublet.wire import messages as wire
 
 NODES = ("a", "b", "c", "d")
@@ -53,6 +55,7 @@ class World:
         self.ends: dict[str, list] = {node: [] for node in NODES}
         self.started: set[str] = set()
         self.outcomes: list = []
+        self.too_wide = 99  # workers with which the group could not train
 
     def _new_group(self):
         return Group(
@@ -75,6 +78,8 @@ class World:
     def _kernel_hears(self, item):
         kernel = self.kernel
         self.outcomes.append(item)
+        if item.outcome is Outcome.NARROWED:
+            self.too_wide = item.width
         if kernel.name == "ended":
             return
         if item.outcome in (Outcome.FINISHED, Outcome.FAILED):
@@ -139,6 +144,15 @@ class World:
         self.group.tick(self.now_s)
         self.heal()
         self.flush()
+        self._narrow()
+
+    def _narrow(self):
+        """The kernel plans no wider than the group can train, as soon as its last order is answered."""
+        placement = self.kernel.placement
+        if self.kernel.name == "running" and sum(gpus for _, gpus in placement) >= self.too_wide:
+            members = [w for w in self.group.workers.values() if w.phase is WorkerPhase.MEMBER]
+            self.move(narrowed(placement, self.too_wide - 1, members))
+        self.too_wide = 99 if self.kernel.name == "waiting" else self.too_wide
 
     def heal(self):
         """As the controller does."""

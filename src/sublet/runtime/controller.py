@@ -233,6 +233,8 @@ class Controller:
         for name, value in facts.items():
             setattr(record, name, value)
         record.group.spec = record.spec
+        if "spec" in facts:
+            record.too_wide = None  # its owner knows better
         with self.store.together():
             self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)

@@ -31,6 +31,7 @@ from sublet.runtime.members import (
     split,
 )
 from sublet.runtime.spec import JobSpec
+from sublet.runtime.widths import Widths, narrowed
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
 
@@ -51,6 +52,7 @@ PARK_S = 60.0  # wall: survivors that nobody has a place for save and leave; the
 ADOPTED_S = 5.0  # wall, without a step after the controller came back, until all meet anew
 TAIL_S = 600.0  # wall, for what a script does after its training
 FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were nobody's fault
+WORKS_S = 60.0  # wall: a script without the SDK that runs for so long at a width can train at it
 BACK_OFF_S = 0.5  # before the first retry, doubled at each further one
 LONGEST_BACK_OFF_S = 60.0
 
@@ -63,6 +65,7 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     RESTARTED = "restarted"  # failed and was started again, under the same order
+    NARROWED = "narrowed"  # cannot train in the shape of the last order, and goes on with fewer workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class GroupNews:
     generation: int
     why: str = ""
     exit_code: int | None = None
+    width: int = 0  # that it cannot train at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,8 @@ class Group:
         self._since_s = 0.0  # wall, in this state
         self._stepped_s = 0.0  # wall, of the last sign of progress
         self._apart_s: float | None = None  # wall, of the first cry that this round fell apart
+        self._cry = ""  # what it said
+        self._widths = Widths()
         self._in_a_row = 0  # infra failures without long enough training between them
         self._failed_s = 0.0  # wall, of the last
         self._unformed = 0  # rounds in a row that did not form
@@ -156,6 +162,7 @@ class Group:
             self._answer_move()
             return
         self._next_round()
+        self._widths.ordered()
         self._suspect = self._quit = None
         if self._state is _State.ENDING and self.workers:  # it needs nothing any more
             self._answer_move()
@@ -197,6 +204,8 @@ class Group:
         self.broken = not trains
         self._enter(_State.TRAINING if trains else _State.IDLE, wall_s)
         self._stepped_s = wall_s
+        if trains:
+            self._widths.stepped(self._wanted)
 
     def all_agents_came(self, wall_s: float) -> None:
         """After adoption: whoever has not come by now is gone; start what is missing."""
@@ -341,7 +350,7 @@ class Group:
             case _State.GATHERING:
                 self._tick_gathering(wall_s, waited_s)
             case _State.FORMING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
-                self._not_formed("the group fell apart while it formed", wall_s)
+                self._not_formed(self._cry or "the group fell apart while it formed", wall_s)
             case _State.FORMING if waited_s > FORM_S:
                 self._not_formed(f"the group did not form within {FORM_S:g} s", wall_s)
             case _State.TRAINING if self.spec.sdk and quitter is not None and wall_s - quitter.at_s > QUIT_S:
@@ -350,12 +359,15 @@ class Group:
                 self.broken = True
                 self._fail(Fault.INFRA, "workers are missing", None, wall_s, keep=True)
             case _State.TRAINING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
-                self._fail(Fault.INFRA, "the group fell apart, though nobody is gone", None, wall_s, keep=True)
+                why = self._cry or "the group fell apart, though nobody is gone"
+                self._fail(Fault.INFRA, why, None, wall_s, keep=True, unfit=True)
             case _State.TRAINING if self._adopted and self.spec.sdk and wall_s - self._stepped_s > ADOPTED_S:
                 self._adopted = False  # perhaps they were about to form a group when the last controller died
                 self._once_more(wall_s)
             case _State.TRAINING if self.spec.sdk and not self.broken:
                 self._tick_training(wall_s)
+            case _State.TRAINING if not self.spec.sdk and not self.broken and waited_s > WORKS_S:
+                self._widths.stepped(self._wanted)
             case _State.ENDING if waited_s > TAIL_S:
                 self._over(Outcome.FINISHED, wall_s, exit_code=0)
             case _State.IDLE if self.spec.sdk and waited_s > PARK_S and self._in(WorkerPhase.MEMBER):
@@ -406,6 +418,8 @@ class Group:
             return
         worker.step, self._stepped_s, self._adopted = message.step, wall_s, False
         self.step, self.done, self.stepped = message.step, message.done, message
+        if self._state is _State.TRAINING and message.generation == self.round:
+            self._widths.stepped(self._wanted)
 
     def _heard_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
@@ -413,6 +427,7 @@ class Group:
         current = message.generation == self.round or self._adopted
         if current and self._state in (_State.TRAINING, _State.FORMING):
             self.broken, self._apart_s = True, self._apart_s or wall_s
+            self._cry = self._cry or message.why
         elif message.generation == formed and self._state is _State.GATHERING:
             self.broken = True  # nobody trains on while we gather
         elif message.generation == formed and self._state is _State.ENDING and self.spec.sdk:
@@ -467,7 +482,7 @@ class Group:
             return
         staying, leaving = split(self._in(WorkerPhase.READY, WorkerPhase.MEMBER), self._placement)
         here = len(staying) + self._well[self.round]
-        if here < sum(gpus for _, gpus in self._placement) or not staying:
+        if here < self._wanted or not staying:
             return
         anew = not any(worker.phase is WorkerPhase.MEMBER for worker in staying)
         old = [worker for worker in leaving if worker.phase is WorkerPhase.MEMBER]
@@ -591,9 +606,20 @@ class Group:
             self._fit(wall_s)
         self._form_if_ready(wall_s)
 
-    def _fail(self, fault: Fault, why: str, code: int | None, wall_s: float, *, keep: bool = False) -> None:
-        """Count it; start again what is missing (`keep`: with the survivors and their state), or give up."""
+    def _fail(
+        self, fault: Fault, why: str, code: int | None, wall_s: float, *, keep: bool = False, unfit: bool = False
+    ) -> None:
+        """Count it; start again what is missing (`keep`: with the survivors and their state), or give up.
+
+        `unfit`: nobody is to blame for it but, perhaps, the width.
+        """
         self._suspect = self._quit = None
+        crashed = fault is Fault.USER and code != 0 and self._state is not _State.ENDING
+        if unfit or crashed:
+            narrow = self._widths.back_from(self._wanted, self.spec, crashed=crashed)
+            if narrow is not None:
+                self._go_back(narrow, why, code, wall_s, keep=keep)
+                return
         self.failures[fault] += 1
         if fault is Fault.INFRA:
             trained_s = wall_s - self._failed_s
@@ -619,10 +645,26 @@ class Group:
             self._fit(wall_s)
             self._form_if_ready(wall_s)
 
+    def _go_back(self, width: int, why: str, code: int | None, wall_s: float, *, keep: bool) -> None:
+        """The width of the order does not work: go on with the last that did, and let the kernel know."""
+        told = GroupNews(
+            outcome=Outcome.NARROWED, generation=self.generation, why=why, exit_code=code, width=self._wanted
+        )
+        self.news.append(told)
+        self._placement = narrowed(self._placement, width, self._in(WorkerPhase.READY, WorkerPhase.MEMBER))
+        self._widths.ordered()
+        if keep and self.spec.sdk and self._in(WorkerPhase.MEMBER):
+            self._once_more(wall_s)
+            return
+        self.round += 1
+        self._end_all(0.0, wall_s)
+        self.broken = True
+        self._enter(_State.RESTING, wall_s)
+
     def _not_formed(self, why: str, wall_s: float) -> None:
         """Once, all try again; then all are started anew."""
         self.broken = True
-        self._fail(Fault.INFRA, why, None, wall_s, keep=self._unformed <= 1)
+        self._fail(Fault.INFRA, why, None, wall_s, keep=self._unformed <= 1, unfit=True)
 
     def _tell_restart(self, why: str, code: int | None) -> None:
         self.news.append(GroupNews(outcome=Outcome.RESTARTED, generation=self.generation, why=why, exit_code=code))
@@ -647,7 +689,9 @@ class Group:
         for worker in late:
             self._end(worker, 0.0, wall_s)
         if late:
-            self._fail(Fault.INFRA, f"{late[0].id} opened no session within {READY_S:g} s", None, wall_s, keep=True)
+            self._fail(
+                Fault.INFRA, f"{late[0].id} opened no session within {READY_S:g} s", None, wall_s, keep=True, unfit=True
+            )
         elif waited_s > READY_S and not self._in(WorkerPhase.LAUNCHED) and (self.spec.sdk or not self.workers):
             fault = Fault.INFRA if self._quit is None else Fault.USER
             why = "workers are missing" if self._quit is None else self._quit.why
@@ -657,7 +701,7 @@ class Group:
         stepped = self.stepped if self.joined and self.stepped and self.stepped.step > self.joined.step else None
         limit_s = FIRST_STEP_S if stepped is None else max(SILENT_S, STEPS * stepped.step_s)
         if wall_s - self._stepped_s > limit_s:
-            self._fail(Fault.INFRA, f"no step for {limit_s:.0f} s: it hangs", None, wall_s)
+            self._fail(Fault.INFRA, f"no step for {limit_s:.0f} s: it hangs", None, wall_s, unfit=stepped is None)
 
     def _rest_s(self) -> float:
         return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(self.failures.total() - 1, 30)))
@@ -683,7 +727,12 @@ class Group:
         self._nodes.discard(node_id)
 
     def _members_complete(self) -> bool:
-        return len(self._in(WorkerPhase.MEMBER)) == sum(gpus for _, gpus in self._placement)
+        return len(self._in(WorkerPhase.MEMBER)) == self._wanted
+
+    @property
+    def _wanted(self) -> int:
+        """Workers of the placement."""
+        return sum(gpus for _, gpus in self._placement)
 
     def _in(self, *phases: WorkerPhase) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.phase in phases]
@@ -703,7 +752,7 @@ class Group:
         worker.phase, worker.since_s = phase, wall_s
 
     def _enter(self, state: _State, wall_s: float) -> None:
-        self._state, self._since_s, self._apart_s = state, wall_s, None
+        self._state, self._since_s, self._apart_s, self._cry = state, wall_s, None, ""
 
 
 NOT_LEAVING = (WorkerPhase.LAUNCHED, WorkerPhase.READY, WorkerPhase.MEMBER)

@@ -13,6 +13,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.runtime.group import Group
 from sublet.runtime.spec import JobSpec
+from sublet.runtime.widths import narrower_than
 from sublet.wire.messages import Stepped
 
 __all__ = ["JobRecord", "kernel_job", "pools_for"]
@@ -50,6 +51,7 @@ class JobRecord:
     grains_checkpoint: int = 0
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
+    too_wide: int | None = None  # workers with which it could not train, lately
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
@@ -137,14 +139,15 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         if work
     )
     pause_s = max(record.pauses_s[-3:], default=spec.restart_s)
+    most = narrower_than(spec, record.too_wide)
     return Job(
         id=record.id,
         submit_s=record.submitted_s,
         work=1.0,
         speed=Learned(measured=measured, guess=guess, sizes=spec.sizes),
-        gpus=spec.max_workers,
+        gpus=most,
         min_gpus=spec.min_workers,
-        max_gpus=spec.max_workers,
+        max_gpus=most,
         restart_s=pause_s * speedup,
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import socket
@@ -34,6 +35,7 @@ LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
 STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
 LAST_S = 1.0  # wall, to be ended without a save
+TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is not tried again
 LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all who start
 
 
@@ -262,6 +264,22 @@ class Workforce:
                 why = _told_end(self.hide(record, item.why), item.exit_code)
                 self._hub.note(Line(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 self.lost_wall.setdefault(record.id, time.monotonic())
+            case Outcome.NARROWED:
+                self._narrow(record, item.width, _told_end(self.hide(record, item.why), item.exit_code))
+
+    def _narrow(self, record: JobRecord, width: int, why: str) -> None:
+        """It cannot train at this width: it is not planned for a while."""
+        record.too_wide = width
+        text = f"cannot train on {width} workers, goes back to fewer and stays below {width} for an hour: {why}"
+        self._hub.note(Line(kind="Narrowed", job_id=record.id, text=text))
+        self._hub.relearn(record)
+        asyncio.get_running_loop().call_later(TOO_WIDE_S, self._widen, record, width)
+
+    def _widen(self, record: JobRecord, width: int) -> None:
+        """What was in the way may be gone by now."""
+        if record.too_wide == width:
+            record.too_wide = None
+            self._hub.relearn(record)
 
     def hide(self, record: JobRecord, text: str) -> str:
         """Without the values of its secrets."""

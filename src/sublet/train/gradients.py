@@ -175,7 +175,7 @@ class Gradients:
         for work in self._works:
             group.wait(work)
         if self.failed is not None:
-            raise RuntimeError("the group is gone") from self.failed
+            raise RuntimeError(f"the group is gone: {self.failed}") from self.failed
         self._works = []
 
 

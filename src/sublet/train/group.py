@@ -25,7 +25,7 @@ import torch.distributed as dist
 from sublet.train.line import Line
 from sublet.wire.messages import Leading, Regroup
 
-__all__ = ["BROKEN", "Group"]
+__all__ = ["BROKEN", "Group", "gist_of"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 MEET_S = 300.0  # for the first member to open the store
@@ -34,6 +34,7 @@ SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still 
 STUCK_S = 0.3  # from hanging up until a collective that has not noticed never will; the others take milliseconds
 BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
 DESCRIPTORS = Path("/proc/self/fd")
+LONGEST_GIST = 300  # characters of a line
 
 
 class Group:
@@ -144,6 +145,12 @@ class Group:
         if self._hung_up_s is not None and time.monotonic() - self._hung_up_s > STUCK_S:
             self.stuck = True
             raise RuntimeError("the group is gone and does not notice")
+
+
+def gist_of(error: BaseException) -> str:
+    """The first line and the last: NCCL says what was called in the one, and what was wrong in the other."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
 
 
 def _make_torch_group(store: Any, order: Regroup, *, gpu: bool) -> None:

@@ -23,7 +23,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.train.control import Readings
 from sublet.train.gradients import CONTROLS, INVERSE, LOSS, ORDERS, SMALL, Gradients
-from sublet.train.group import BROKEN
+from sublet.train.group import BROKEN, gist_of
 from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
@@ -235,7 +235,7 @@ class Session:
             try:
                 gradients.sum(self._members.group)
             except BROKEN as error:
-                self._broken = str(error).partition("\n")[0]
+                self._broken = gist_of(error)
                 return
         self._readings.take(gradients.control)
         if self._measured:

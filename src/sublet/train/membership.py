@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from sublet.train import EXIT_LEFT, EXIT_LOST
-from sublet.train.group import BROKEN, Group
+from sublet.train.group import BROKEN, Group, gist_of
 from sublet.train.line import Line, Lost, Superseded
 from sublet.train.saving import Saver
 from sublet.train.state import Progress, State, broadcast
@@ -40,7 +40,7 @@ def talking() -> Iterator[None]:
     try:
         yield
     except BROKEN as error:
-        raise Broken(str(error).partition("\n")[0]) from error
+        raise Broken(gist_of(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

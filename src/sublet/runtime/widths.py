@@ -1,0 +1,66 @@
+"""Which widths a job has shown that it can train at, and where it goes back to from one that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sublet.domain.shape import Placement
+from sublet.runtime.members import Worker
+from sublet.runtime.spec import JobSpec
+
+__all__ = ["Widths", "narrowed", "narrower_than"]
+
+TRIES = 2  # of a group to form at a width, before it is taken for one that never will
+
+
+class Widths:
+    """What is known of one job."""
+
+    def __init__(self) -> None:
+        self.worked = 0  # workers with which it last made a step; 0 = it never did
+        self._failures = 0  # in a row, without a step, under this order
+
+    def ordered(self) -> None:
+        """A new order: whatever failed before had other reasons."""
+        self._failures = 0
+
+    def stepped(self, width: int) -> None:
+        """It trains."""
+        self.worked, self._failures = width, 0
+
+    def back_from(self, width: int, spec: JobSpec, *, crashed: bool) -> int | None:
+        """`width` failed before its first step: the width to go back to, None = try again.
+
+        A script that crashes (`crashed`) is tried no narrower than it is known to work: it may just be wrong. A group
+        that does not form may do so with fewer, whom nothing has to carry from one to the other.
+        """
+        self._failures += 1
+        narrow = self.worked or (0 if crashed else smallest(spec))
+        if not 0 < narrow < width or (self._failures < TRIES and not crashed):
+            return None
+        return narrow
+
+
+def smallest(spec: JobSpec) -> int:
+    """The narrowest that its owner allows."""
+    return min(spec.sizes, default=spec.min_workers)
+
+
+def narrower_than(spec: JobSpec, width: int | None) -> int:
+    """The widest that its owner allows, below `width` if there is such a one."""
+    if width is None or width <= smallest(spec):
+        return spec.max_workers
+    return max((size for size in spec.sizes if size < width), default=min(spec.max_workers, width - 1))
+
+
+def narrowed(placement: Placement, width: int, workers: Iterable[Worker]) -> Placement:
+    """As much of the placement as `width` workers need, first where those are who have made the most steps."""
+    steps: dict[str, int] = {}
+    for worker in workers:
+        steps[worker.node_id] = max(worker.step, steps.get(worker.node_id, -1))
+    left, found = width, []
+    for node_id, gpus in sorted(placement, key=lambda part: -steps.get(part[0], -1)):
+        if left > 0:
+            found.append((node_id, min(gpus, left)))
+            left -= gpus
+    return tuple(found)

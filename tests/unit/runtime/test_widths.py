@@ -1,0 +1,195 @@
+"""A width at which a job cannot train: it goes back to the last that worked, says why, and does not try it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
+from sublet import plugins
+from sublet.domain.budget import Limit
+from sublet.runtime import group as groups
+from sublet.runtime.clock import Clock
+from sublet.runtime.group import Group, Outcome
+from sublet.runtime.spec import JobSpec, Retries
+from sublet.wire import messages as wire
+
+DUPLICATE = (
+    "NCCL error in: ncclCommInitRankConfig ... Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000"
+)
+PATIENCE_S = 30.0
+
+
+class OneGpu(MemoryCloud):
+    """All nodes share one device: more than one worker of a job can meet, and then fails at its first sum."""
+
+    def _regroup(self, worker, order):
+        super()._regroup(worker, order)
+        members = self.groups.get((worker.job_id, order.generation), {})
+        if order.world > 1 and len(members) == order.world:
+            del self.groups[(worker.job_id, order.generation)]
+            for each in members.values():
+                facts = {"worker_id": each.id, "generation": order.generation, "step": each.step}
+                self._word(each.node_id, wire.Broke(**facts, why=DUPLICATE))
+
+
+def a_group(**facts):
+    spec = JobSpec(**{"name": "job", "argv": ("x",), "cwd": "/", "max_workers": 4, **facts})
+    return Group("job-1", spec, log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1))
+
+
+def sent(group, kind):
+    found = [message for _, message in group.outbox if isinstance(message, kind)]
+    group.outbox = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
+    return found
+
+
+def come(group, at_s):
+    """All that were started are ready, or run."""
+    for start in sent(group, wire.StartWorker):
+        up = wire.Ready if group.spec.sdk else wire.WorkerUp
+        facts = {} if group.spec.sdk else {"pid": 1}
+        group.hear(up(worker_id=start.worker_id, **facts), at_s)
+
+
+def joined(group, at_s, *, step, steps=0):
+    """Rank 0 says that all have met; then it makes steps."""
+    first = next(worker for worker in group.workers.values() if worker.rank == 0)
+    facts = {"worker_id": first.id, "generation": group.round, "done": 1.0}
+    group.hear(wire.Joined(**facts, step=step, work=100.0), at_s)
+    if steps:
+        group.hear(wire.Stepped(**facts, step=step + steps, epoch=0, loss=1.0, step_s=0.1), at_s)
+
+
+def broke(group, at_s, why=DUPLICATE):
+    for worker in list(group.workers.values()):
+        group.hear(wire.Broke(worker_id=worker.id, generation=group.round, step=10, why=why), at_s)
+
+
+def healthy_at_one(**facts):
+    group = a_group(**facts)
+    group.move(1, (("a", 1),), 0, 0.0)
+    come(group, 0.0)
+    if group.spec.sdk:
+        joined(group, 99.0, step=0, steps=10)
+    group.tick(100.0)
+    group.outbox.clear()
+    group.news.clear()
+    return group
+
+
+def test_a_group_that_falls_apart_before_its_first_step_goes_back_to_the_width_that_worked():
+    group = healthy_at_one()
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    come(group, 100.0)
+    at_s = 100.0
+    for _ in range(20):
+        orders = sent(group, wire.Regroup)
+        if orders and orders[0].world == 1:
+            break
+        joined(group, at_s, step=10)
+        broke(group, at_s)
+        at_s += 3.0
+        group.tick(at_s)
+    assert [order.worker_id for order in orders] == ["job-1.1000000000.0"], "the one that has the state"
+    joined(group, at_s, step=10, steps=5)
+    assert group.training
+    outcomes = [news.outcome for news in group.news]
+    assert Outcome.FAILED not in outcomes
+    assert any("Duplicate GPU" in news.why for news in group.news)
+    assert not any("nobody is gone" in news.why for news in group.news)
+
+
+def test_a_newcomer_that_crashes_costs_the_job_its_new_width_and_nothing_else():
+    group = healthy_at_one(retries=Retries(user=0))
+    group.move(2, (("a", 2),), 0, 100.0)
+    (start,) = sent(group, wire.StartWorker)
+    group.hear(wire.WorkerDown(worker_id=start.worker_id, code=1, error="CUDA out of memory"), 101.0)
+    assert group.training
+    group.tick(104.0)
+    (order,) = sent(group, wire.Regroup)
+    assert (order.world, order.broken) == (1, False)
+    joined(group, 105.0, step=12, steps=1)
+    assert group.training
+    assert [news.why for news in group.news if news.why] == ["CUDA out of memory"]
+    assert group.failures["user"] == 0
+
+
+def test_an_unmodified_script_that_cannot_be_two_is_one_again():
+    group = healthy_at_one(sdk=False, retries=Retries(user=0))
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    for worker_id in list(group.workers):
+        group.hear(wire.WorkerDown(worker_id=worker_id, code=-15), 100.0)
+    come(group, 101.0)
+    come(group, 101.0)
+    for worker_id in list(group.workers):
+        group.hear(wire.WorkerDown(worker_id=worker_id, code=1, error="Duplicate GPU detected"), 102.0)
+    group.outbox.clear()
+    for at_s in (103.0, 106.0, 110.0):
+        group.tick(at_s)
+    assert len(sent(group, wire.StartWorker)) == 1
+    assert Outcome.FAILED not in [news.outcome for news in group.news]
+
+
+def test_a_script_that_never_trained_at_any_width_is_not_tried_narrower():
+    group = a_group(retries=Retries(user=3))
+    group.move(1, (("a", 1), ("b", 1)), 0, 0.0)
+    for start in sent(group, wire.StartWorker):
+        group.hear(wire.WorkerDown(worker_id=start.worker_id, code=1, error="no data here"), 1.0)
+    assert [news.outcome for news in group.news] == [Outcome.FAILED]
+
+
+def test_a_job_that_never_forms_begins_as_narrow_as_its_owner_lets_it():
+    group = a_group(min_workers=1)
+    group.move(1, (("a", 1), ("b", 1)), 0, 0.0)
+    at_s = 0.0
+    for _ in range(4):
+        come(group, at_s)
+        at_s += 31.0
+        group.tick(at_s)
+    orders = sent(group, wire.Regroup)
+    assert orders[-1].world == 1
+    assert [news.width for news in group.news if news.outcome is Outcome.NARROWED] == [2]
+
+
+@pytest.mark.parametrize("policy", ["max-speedup", "price"])
+def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_path, monkeypatch, policy):
+    """Seen on one GPU: healthy at one worker, scaled to two, failed seven times in 14 s, and ended as failed."""
+    monkeypatch.setattr(groups, "APART_S", 0.05)
+    cloud = OneGpu([an_offer("spot")], Clock(speedup=60.0))
+    cloud.jobs["j-1"] = Training(steps=150, step_s=0.02)
+
+    async def live():
+        with desk_over(
+            cloud, tmp_path, plugins.load("sublet.policies", policy)(), limits={"spot": Limit(max_nodes=2)}
+        ) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            spec = JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5))
+            await desk.submit(spec)
+            await until(desk, lambda view: view["step"] > 10)
+            await desk.scale("j-1", low=1, high=2)
+            view = await until(desk, lambda view: view["phase"] in ("finished", "failed"))
+            told = [event["text"] for event in await desk.events("j-1")]
+            await desk.shutdown()
+            await cloud.close()
+            await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+        return view, told
+
+    view, told = asyncio.run(live())
+    assert (view["phase"], view["step"]) == ("finished", 150), view["error"]
+    tried = [text for text in told if "cannot train on 2 workers" in text]
+    if policy == "max-speedup":
+        assert len(tried) == 1, told
+    assert all("Duplicate GPU" in text for text in tried)
+    assert not any("nobody is gone" in text for text in told)
+
+
+async def until(desk, reached):
+    end_s = time.monotonic() + PATIENCE_S
+    while not reached(view := await desk.job("j-1")):
+        assert time.monotonic() < end_s, view
+        await asyncio.sleep(0.02)
+    return view
