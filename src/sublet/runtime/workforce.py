@@ -22,6 +22,7 @@ from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.record import JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line
+from sublet.runtime.vouching import Vouching, job_of
 from sublet.runtime.worker_logs import WorkerLogs
 from sublet.wire import messages as wire
 
@@ -49,6 +50,7 @@ class Workforce:
         self.lost_wall: dict[str, float] = {}  # job -> when it lost a node
         self._last_told: dict[str, float] = defaultdict(float)  # wall
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
+        self._vouching = Vouching(hub, self._jobs_on)
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
         self._logs: dict[str, WorkerLogs] = {}
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
@@ -79,6 +81,7 @@ class Workforce:
         """A node is gone with all on it."""
         noticed = self.noticed_wall.pop(node_id, None) is not None
         self.agents.discard(node_id)
+        self._vouching.forget(node_id)
         node = self._hub.kernel.cluster.nodes.get(node_id)
         for job_id in self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ()):
             record = self._hub.records[job_id]
@@ -92,6 +95,7 @@ class Workforce:
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
         self.agents.discard(node_id)
+        self._vouching.forget(node_id)
         for job_id in self._jobs_on.pop(node_id, ()):
             self.touch(self._hub.records[job_id])
             self._hub.records[job_id].group.node_released(node_id, wall_s)
@@ -108,10 +112,12 @@ class Workforce:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._noticed(node_id, message)
-            case wire.WorkerUp() | wire.WorkerDown():
+            case wire.WorkerUp() | wire.WorkerDown() if self._vouching.heard(node_id, message.worker_id):
                 self._worker_said(message, wall_s)
-            case wire.FromWorker():
-                self._worker_said(message.message, wall_s)
+            case wire.FromWorker(message=said) if self._vouching.heard(node_id, said.worker_id):
+                self._worker_said(said, wall_s)
+            case _:
+                return
         self._hub.soon()
 
     def _noticed(self, node_id: str, message: wire.Noticed) -> None:
@@ -128,9 +134,7 @@ class Workforce:
 
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         self.agents.add(node_id)
-        by_job: dict[str, list[str]] = {}
-        for worker_id, job_id in message.workers.items():
-            by_job.setdefault(job_id, []).append(worker_id)
+        by_job = self._vouching.claimed(node_id, message)
         for job_id in self._jobs_on[node_id] | by_job.keys():
             if (record := self._hub.records.get(job_id)) is not None:
                 self._jobs_on[node_id].add(job_id)
@@ -144,9 +148,7 @@ class Workforce:
             self._hub.queue(news.NodeReady(self._hub.now_s(), node_id))
 
     def _worker_said(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
-        record = self._hub.records.get(message.worker_id.rsplit(".", 2)[0])
-        if record is None:
-            return
+        record = self._hub.records[job_of(message.worker_id)]
         step = record.group.step
         if isinstance(message, wire.WorkerDown):
             self._write_down_end(record, message)

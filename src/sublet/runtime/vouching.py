@@ -1,0 +1,74 @@
+"""Who may speak for a worker: the node that it runs on, and no other.
+
+An agent has shown the token of its node and of no other one, so what it says is believed of the workers that were
+started there. A node that says something of another node's workers is broken, or broken into: it is not heard, and
+people are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sublet.wire import messages as wire
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["Vouching", "job_of"]
+
+
+def job_of(worker_id: str) -> str:
+    """Workers are called JOB.ROUND.NUMBER."""
+    return worker_id.rsplit(".", 2)[0]
+
+
+class Vouching:
+    """`jobs_on` are the jobs that were started on each node by this controller."""
+
+    def __init__(self, hub: Controller, jobs_on: Mapping[str, set[str]]) -> None:
+        self._hub, self._jobs_on = hub, jobs_on
+        self._met: set[str] = set()  # nodes that have said Hello to this controller
+
+    def heard(self, node_id: str, worker_id: str) -> bool:
+        """Whether what this node says of this worker may be true."""
+        record = self._hub.records.get(job_of(worker_id))
+        if record is None:
+            return False
+        worker = record.group.workers.get(worker_id)
+        if worker is None:  # one that has ended, or whom an earlier controller started
+            return self._holds(node_id, record.id)
+        if worker.node_id != node_id:
+            self._alarm(node_id, f"speaks for {worker_id}, which runs on {worker.node_id}: not believed")
+            return False
+        return True
+
+    def claimed(self, node_id: str, hello: wire.Hello) -> dict[str, list[str]]:
+        """Job -> workers of it that the node says it runs, as far as that may be true; others there are ended."""
+        first = node_id not in self._met
+        self._met.add(node_id)
+        by_job: dict[str, list[str]] = {}
+        for worker_id, job_id in hello.workers.items():
+            record = self._hub.records.get(job_id) if job_of(worker_id) == job_id else None
+            known = None if record is None else record.group.workers.get(worker_id)
+            if known.node_id == node_id if known is not None else record is not None and self._holds(node_id, job_id):
+                by_job.setdefault(job_id, []).append(worker_id)
+                continue
+            self._hub.engine.send(node_id, wire.EndWorker(worker_id=worker_id))
+            if known is not None or not (first and self._hub.life):  # else an earlier controller may have had it there
+                self._alarm(node_id, f"claims to run {worker_id}, which nobody started there: not believed, and ended")
+        return by_job
+
+    def forget(self, node_id: str) -> None:
+        """It is gone."""
+        self._met.discard(node_id)
+
+    def _holds(self, node_id: str, job_id: str) -> bool:
+        """The job has, or had, workers there, as this controller or the log knows."""
+        if job_id in self._jobs_on.get(node_id, ()):
+            return True
+        node = self._hub.kernel.cluster.nodes.get(node_id)
+        return node is not None and job_id in node.jobs
+
+    def _alarm(self, node_id: str, text: str) -> None:
+        self._hub.alarms.sound("impostor", text, node_id=node_id)
