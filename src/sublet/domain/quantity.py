@@ -1,4 +1,4 @@
-"""Refuse numbers that cannot be, naming the field, the value and the range."""
+"""Refuse numbers that cannot be, naming the field, the value and the range; and numbers as words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from sublet.errors import InvalidValue
 
-__all__ = ["at_least", "finite", "named", "positive", "whole", "within"]
+__all__ = ["at_least", "counted", "finite", "named", "positive", "whole", "within"]
 
 
 def finite(field: str, value: float) -> None:
@@ -43,6 +43,11 @@ def named(field: str, value: str) -> None:
     """A name that can be printed in one column: not empty, no white space at its ends, no line break."""
     if not value or value != value.strip() or not value.isprintable():
         raise InvalidValue(field, value, "a printable name without white space around it")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 preemption`, `0 preemptions`, `1,200 preemptions`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _is_finite(value: float) -> bool:

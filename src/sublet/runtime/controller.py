@@ -210,6 +210,7 @@ class Controller:
         record.group.round, record.group.step = old.round, old.step  # no later round may be mistaken for an earlier one
         record.group.done, record.group.work = old.done, old.work
         record.outcome, record.ended_s, record.error, record.exit_code = "", None, "", None
+        record.paused, record.forgiven = "", record.noticed + record.unnoticed
         self.keep(record)
         self.save_facts(record)
         self.submit(record)
@@ -226,6 +227,20 @@ class Controller:
             return
         record.outcome, record.ended_s = "cancelled", self.now_s()
         self.tell(news.JobCancelled(self.now_s(), record.id))
+        self.save_facts(record)
+
+    def give_up(self, record: JobRecord, why: str) -> None:
+        """It has had all its retries: it saves and leaves, has failed then, and can be resumed."""
+        state = self.kernel.jobs.get(record.id)
+        if state is None:
+            return
+        if state.phase is not Phase.WAITING:
+            if record.paused != "preemption":
+                self.note(Line(kind="GivenUp", job_id=record.id, text=f"saves and leaves: {why}"))
+                self.change(record, paused="preemption")
+            return
+        record.outcome, record.ended_s, record.error = "failed", self.now_s(), why
+        self.tell(news.JobFailed(self.now_s(), record.id, why))
         self.save_facts(record)
 
     def change(self, record: JobRecord, **facts: Any) -> None:
@@ -483,6 +498,8 @@ class Controller:
             self.workforce.watch_purse(record)
             if record.paused == "cancel":
                 self.cancel(record)  # if it has left by now
+            elif record.preempted_too_often:
+                self.give_up(record, record.preempted_too_often)
             self.workforce.touch(record)
         self._end_what_must_be_gone()
         self.carry_on()

@@ -42,6 +42,7 @@ HELD_BACK = {
     "user": "held back by its owner",
     "budget": "its budget is spent",
     "cancel": "saves, and is ended then",
+    "preemption": "saves, and is given up then: the cloud took its nodes too often",
 }
 NODE_PHASES = {
     NodePhase.REQUESTED: "renting",
@@ -403,7 +404,7 @@ class FrontDesk:
     def _phase(self, record: JobRecord, state: JobState | None) -> views.JobPhase:
         if state is None:
             return record.outcome or "cancelled"  # type: ignore[return-value]
-        if record.paused == "cancel":
+        if record.paused in ("cancel", "preemption"):
             return "stopping"
         if state.phase is Phase.WAITING:
             if record.paused:

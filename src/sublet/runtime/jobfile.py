@@ -6,15 +6,16 @@ dstack know and Sublet does not is refused as that, not as a typo: nothing in a 
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra
 from sublet.runtime.bounds import NAME
@@ -25,14 +26,13 @@ from sublet.runtime.spec import JobSpec, Retries
 from sublet.runtime.spec_json import HIDDEN
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from sublet.runtime.jobfile_schema import JobFile
 
 __all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
 
-MOST_TOLD = 5  # mistakes at once
+MOST_TOLD = 50  # mistakes at once: all of any file that somebody wrote
 LONGEST_VALUE = 60  # letters of a wrong value that are repeated
+Made = TypeVar("Made")
 HINT = "sublet schema shows every key"
 
 
@@ -60,20 +60,22 @@ def job_from_text(
 ) -> JobSpec:
     """As `job_from_file`, for text that is no file; `base` is what `workdir` is relative to."""
     schema = _schema()
-    from pydantic import ValidationError
-
     document = document_from_text(text, source=source)
-    _refuse_foreign(document, source)
-    try:
-        file = schema.JobFile.model_validate(document.values)
-    except ValidationError as error:
-        raise _told(error, document, source) from None
-    default = name_from(Path(str(source)).stem)
-    try:
-        return _spec_from(file, document, base, environment, now or datetime.now(UTC), default)
-    except InvalidValue as error:
-        path = tuple(error.field.split("."))
-        raise BadInput(source, str(error), line=document.line_of(path), hint=HINT) from None
+    mistakes = _odd_keys(document)
+    file, found = _file_from(schema.JobFile, document, left_out=[each.path for each in mistakes if each.line is None])
+    mistakes += found
+    if file is not None:
+        wrong = _Wrong()
+        default = name_from(Path(str(source)).stem)
+        spec = _spec_from(file, document, base, environment, now or datetime.now(UTC), default, wrong)
+        known = {mistake.path for mistake in mistakes}
+        for error in wrong.found:
+            path = tuple(error.field.split("."))
+            if path not in known:  # else it was left out because it is wrong, and said so already
+                mistakes.append(_Mistake(path=path, text=str(error)))
+        if spec is not None and not mistakes:
+            return spec
+    raise _told(mistakes, document, source)
 
 
 def job_from_command(
@@ -129,51 +131,99 @@ def _schema() -> Any:
     return jobfile_schema
 
 
+class _Wrong:
+    """Collects what is wrong, so that the next mistake is found as well."""
+
+    def __init__(self) -> None:
+        self.found: list[InvalidValue] = []
+
+    def attempt(self, make: Callable[[], Made]) -> Made | None:
+        """What it makes, or None and one mistake more."""
+        try:
+            return make()
+        except InvalidValue as error:
+            self.found.append(error)
+            return None
+
+
 def _spec_from(
-    file: JobFile, document: Document, base: Path, environment: Mapping[str, str], now: datetime, default: str
-) -> JobSpec:
+    file: JobFile,
+    document: Document,
+    base: Path,
+    environment: Mapping[str, str],
+    now: datetime,
+    default: str,
+    wrong: _Wrong,
+) -> JobSpec | None:
+    """The job; None if anything is wrong, which is in `wrong` then, all of it."""
+    cwd = wrong.attempt(lambda: _workdir(file, base))
+    argv = wrong.attempt(lambda: _argv(file, cwd)) or ("true",)
+    where = cwd or base
+    kinds, counts = file.resources.wanted()
+    low, high = file.workers(counts)
+    env = _filled("envs", file.envs, environment, wrong)
+    secrets = _filled("secrets", file.secrets, environment, wrong)
+    folder = wrong.attempt(lambda: _folder("checkpoint.uri", file.checkpoint.uri, where)) or ""
+    deadline_s = wrong.attempt(lambda: _deadline_s(file, document, now))
+    spec = wrong.attempt(
+        lambda: JobSpec(
+            name=file.name or default,
+            argv=argv,
+            cwd=str(where),
+            env=env,
+            secrets=secrets,
+            sdk=uses_sdk(argv, str(where)) if file.training.sdk == "auto" else file.training.sdk,
+            torchrun=is_torchrun(file.run.split()),
+            min_workers=low,
+            max_workers=high,
+            sizes=tuple(file.elastic.sizes) if file.elastic else (),
+            accelerators=kinds,
+            market=file.resources.market(),
+            work=file.training.work(),
+            samples_per_s=file.training.samples_per_s,
+            checkpoint_dir=folder,
+            checkpoint_every_s=None if file.checkpoint.interval == "auto" else file.checkpoint.interval,
+            checkpoint_keep=file.checkpoint.keep,
+            retries=Retries(preemption=file.retry.preemption, infra=file.retry.infra, user=file.retry.user),
+            purse_usd=file.budget.total if file.budget else None,
+            deadline_s=deadline_s,
+            weight=file.weight,
+            **_if_given(restart_s=file.elastic.restart if file.elastic else None, grace_s=file.stop_duration),
+        )
+    )
+    return None if wrong.found else spec
+
+
+def _if_given(**values: float | None) -> dict[str, Any]:
+    """What a file leaves out has the default of a job."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _workdir(file: JobFile, base: Path) -> Path:
     cwd = (base / Path(file.workdir).expanduser()).resolve()
     if not cwd.is_dir():
         raise InvalidValue("workdir", file.workdir, f"a directory that exists; {cwd} does not")
+    return cwd
+
+
+def _argv(file: JobFile, cwd: Path | None) -> tuple[str, ...]:
+    """The command of a worker; that its script exists cannot be said without the directory."""
     argv = argv_from_run(file.run)
     if argv[0] == "bash" and re.search(r"\btorchrun\b|torch\.distributed\.(run|launch)", argv[-1]):
         allowed = "torchrun as the only command, not within a script: Sublet starts the workers itself"
         raise InvalidValue("run", _short(file.run), allowed)
-    _refuse_missing(argv, script_of(argv, str(cwd)), str(cwd))
-    kinds, counts = file.resources.wanted()
-    low, high = file.workers(counts)
-    spec = JobSpec(
-        name=file.name or default,
-        argv=argv,
-        cwd=str(cwd),
-        env=_filled("envs", file.envs, environment),
-        secrets=_filled("secrets", file.secrets, environment),
-        sdk=uses_sdk(argv, str(cwd)) if file.training.sdk == "auto" else file.training.sdk,
-        torchrun=is_torchrun(file.run.split()),
-        min_workers=low,
-        max_workers=high,
-        sizes=tuple(file.elastic.sizes) if file.elastic else (),
-        accelerators=kinds,
-        market=file.resources.market(),
-        work=file.training.work(),
-        samples_per_s=file.training.samples_per_s,
-        checkpoint_dir=_folder("checkpoint.uri", file.checkpoint.uri, cwd),
-        checkpoint_every_s=None if file.checkpoint.interval == "auto" else file.checkpoint.interval,
-        checkpoint_keep=file.checkpoint.keep,
-        retries=Retries(preemption=file.retry.preemption, infra=file.retry.infra, user=file.retry.user),
-        purse_usd=file.budget.total if file.budget else None,
-        weight=file.weight,
-    )
-    if file.elastic is not None and file.elastic.restart is not None:
-        spec = replace(spec, restart_s=file.elastic.restart)
-    if file.stop_duration is not None:
-        spec = replace(spec, grace_s=file.stop_duration)
-    if file.deadline is not None:
-        try:
-            spec = replace(spec, deadline_s=deadline_from(document.values["deadline"], now=now))
-        except ValueError as error:
-            raise InvalidValue("deadline", str(file.deadline), str(error)) from None
-    return spec
+    if cwd is not None:
+        _refuse_missing(argv, script_of(argv, str(cwd)), str(cwd))
+    return argv
+
+
+def _deadline_s(file: JobFile, document: Document, now: datetime) -> float | None:
+    if file.deadline is None:
+        return None
+    try:
+        return deadline_from(document.values["deadline"], now=now)
+    except ValueError as error:
+        raise InvalidValue("deadline", str(file.deadline), str(error)) from None
 
 
 def _refuse_missing(argv: Sequence[str], script: Path | None, cwd: str) -> None:
@@ -182,16 +232,20 @@ def _refuse_missing(argv: Sequence[str], script: Path | None, cwd: str) -> None:
         raise InvalidValue("run", shlex.join(argv), f"a script that exists; there is no {script.name} in {cwd}")
 
 
-def _filled(field: str, given: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, str]:
+def _filled(
+    field: str, given: Mapping[str, str | None], environment: Mapping[str, str], wrong: _Wrong
+) -> dict[str, str]:
     """A variable without a value takes that of the caller's environment."""
     filled = {}
     for name, value in given.items():
         found = environment.get(name) if value is None else value
         if found is None:
-            raise InvalidValue(f"{field}.{name}", None, f"given in the file, or set before: export {name}=...")
-        if "\0" in found:
-            raise InvalidValue(f"{field}.{name}", HIDDEN, "without a zero byte")
-        filled[name] = found
+            missing = f"given in the file, or set before: export {name}=..."
+            wrong.found.append(InvalidValue(f"{field}.{name}", None, missing))
+        elif "\0" in found:
+            wrong.found.append(InvalidValue(f"{field}.{name}", HIDDEN, "without a zero byte"))
+        else:
+            filled[name] = found
     return filled
 
 
@@ -209,8 +263,23 @@ def _folder(field: str, uri: str, cwd: Path) -> str:
 # ---------------------------------------------------------------------- what is wrong, and where
 
 
-def _refuse_foreign(document: Document, source: object) -> None:
-    """Keys of SkyPilot, dstack or a later Sublet, before pydantic calls them unknown."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mistake:
+    """One thing that is wrong."""
+
+    path: tuple[Any, ...]
+    text: str
+    missing: bool = False
+    line: int | None = None  # None = where its key is
+    advice: str = ""  # the next step, where it is another than to look at the schema
+
+
+def _odd_keys(document: Document) -> list[_Mistake]:
+    """Keys that are there twice, and those of SkyPilot, dstack or a later Sublet before pydantic calls them unknown."""
+    found = [
+        _Mistake(path=path, text=f"{'.'.join(map(str, path))} is there twice", line=line, advice="keep one of them")
+        for path, line in document.twins
+    ]
     for place, foreign in _schema().FOREIGN.items():
         inside: Any = document.values
         for key in place:
@@ -218,21 +287,69 @@ def _refuse_foreign(document: Document, source: object) -> None:
         for key in inside if isinstance(inside, dict) else ():
             if key in foreign:
                 path = (*place, key)
-                why = f"{'.'.join(path)} is not supported by Sublet"
-                raise BadInput(source, why, line=document.line_of(path), hint=foreign[key])
+                text = f"{'.'.join(path)} is not supported by Sublet"
+                found.append(_Mistake(path=path, text=text, advice=foreign[key]))
+    return found
 
 
-def _told(error: ValidationError, document: Document, source: object) -> BadInput:
+def _file_from(
+    kind: type[JobFile], document: Document, *, left_out: Sequence[tuple[Any, ...]]
+) -> tuple[JobFile | None, list[_Mistake]]:
+    """The file as pydantic reads it, and its mistakes.
+
+    What is wrong is left out and the rest read again, until it can be read: some mistakes are only looked for in a
+    file that is right in itself. None where nothing can be left out.
+    """
+    from pydantic import ValidationError
+
+    values = copy.deepcopy(dict(document.values))
+    mistakes: list[_Mistake] = []
+    for path in left_out:
+        _leave_out(values, path)
+    for _ in range(MOST_TOLD):
+        try:
+            return kind.model_validate(values), mistakes
+        except ValidationError as error:
+            faults = {_path(fault, document): fault for fault in reversed(error.errors())}  # one for each place
+        lighter = False
+        for path, fault in faults.items():
+            missing = fault["type"] == "missing"
+            if path not in {mistake.path for mistake in mistakes}:  # else it is missing because it was left out
+                mistakes.append(_Mistake(path=path, text=_sentence(path, fault), missing=missing))
+            if missing and path == ("run",):
+                values["run"], lighter = "true", True
+            else:
+                lighter |= _leave_out(values, path[:-1] if missing else path)
+        if not lighter:
+            break
+    return None, mistakes
+
+
+def _leave_out(values: Any, path: Sequence[Any]) -> bool:
+    """Take the key at `path` away, or the whole list that it is in; False where there is none."""
+    inside = values
+    for at, key in enumerate(path):
+        if not isinstance(inside, dict) or key not in inside:
+            return False
+        if at == len(path) - 1 or not isinstance(inside[key], dict):
+            del inside[key]
+            return True
+        inside = inside[key]
+    return False
+
+
+def _told(mistakes: Sequence[_Mistake], document: Document, source: object) -> BadInput:
     """All mistakes as one error: the first in the file first, what is missing last (a typo may be why)."""
-    faults = [(_path(fault, document), fault) for fault in error.errors()]
-    faults = list({path: (path, fault) for path, fault in reversed(faults)}.values())[::-1]  # one for each place
-    found = [(fault["type"] == "missing", document.line_of(path), _sentence(path, fault)) for path, fault in faults]
-    found.sort(key=lambda each: (each[0], each[1] or 0))
-    (_, line, first), *others = found
-    more = [f"\n  also line {at or 1}: {text}" for _, at, text in others[: MOST_TOLD - 1]]
-    if len(found) > MOST_TOLD:
-        more.append(f"\n  and {len(found) - MOST_TOLD} more")
-    return BadInput(source, first + "".join(more), line=line, hint=HINT)
+    placed = [replace(each, line=each.line or document.line_of(each.path)) for each in mistakes]
+    ordered = sorted(placed, key=lambda each: (each.missing, each.line or 0))
+    alone = len(ordered) == 1
+    texts = [each.text if alone or not each.advice else f"{each.text}: {each.advice}" for each in ordered]
+    lines = [each.line for each in ordered]
+    more = [f"\n  also line {at or 1}: {text}" for at, text in zip(lines[1:MOST_TOLD], texts[1:MOST_TOLD], strict=True)]
+    if len(texts) > MOST_TOLD:
+        more.append(f"\n  and {len(texts) - MOST_TOLD} more")
+    hint = ordered[0].advice if alone and ordered[0].advice else HINT
+    return BadInput(source, texts[0] + "".join(more), line=lines[0], hint=hint)
 
 
 def _path(fault: Any, document: Document) -> tuple[Any, ...]:

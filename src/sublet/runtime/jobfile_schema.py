@@ -175,7 +175,9 @@ class Checkpoint(_Group):
 class Retry(_Group):
     """How often to try again, by whose fault it was."""
 
-    preemption: Attempts = Field(default=None, description="After the cloud took a node.")
+    preemption: Attempts = Field(
+        default=None, description="After the cloud took a node; then it is saved, and has failed."
+    )
     infra: Attempts = Field(default=10, description="After a fault of the machine or of Sublet.")
     user: Attempts = Field(default=1, description="After the script failed by itself.")
 
@@ -204,7 +206,9 @@ class JobFile(_Group):
     deadline: Moment | None = Field(default=None, description="2026-12-01T08:00Z, or from submission: 4h30m.")
     checkpoint: Checkpoint = Checkpoint()
     retry: Retry = Retry()
-    stop_duration: Duration | None = Field(default=None, description="Grace of a script without the SDK after SIGTERM.")
+    stop_duration: Duration | None = Field(
+        default=None, description="Real time, not sped up, from SIGTERM to SIGKILL of a script without the SDK."
+    )
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False)] = Field(default=1.0, description="Worth of its time.")
 
     @model_validator(mode="before")

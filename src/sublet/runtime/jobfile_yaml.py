@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ class Document:
 
     values: Mapping[str, Any]
     lines: Mapping[Path, int]
+    twins: Sequence[tuple[Path, int]] = ()  # keys that are there again, and where; the first counts
 
     def line_of(self, path: Path) -> int | None:
         """Of the value, or of the nearest one around it."""
@@ -62,7 +63,7 @@ def document_from_text(text: str, *, source: object) -> Document:
         raise BadInput(source, f"not YAML: {error}".replace("\n", " ")) from None
     if not isinstance(values, dict):
         raise BadInput(source, "the top of a job file is a list of 'key: value' lines", line=1, hint="begin with run:")
-    return Document(values, reader.lines)
+    return Document(values, reader.lines, tuple(reader.twins))
 
 
 def _advice(why: str) -> str:
@@ -75,6 +76,7 @@ class _Reader:
     def __init__(self, source: object, loader: Any) -> None:
         self.source, self.loader = source, loader
         self.lines: dict[Path, int] = {}
+        self.twins: list[tuple[Path, int]] = []
         self.count = 0
 
     def value(self, node: Any, path: Path) -> Any:
@@ -105,8 +107,8 @@ class _Reader:
             if key == "<<":
                 raise BadInput(self.source, "'<<' (merge) is not supported", line=line, hint="write the keys out")
             if key in found:
-                where = ".".join(map(str, (*path, key)))
-                raise BadInput(self.source, f"{where} is there twice", line=line, hint="keep one of them")
+                self.twins.append(((*path, key), line))
+                continue
             found[key] = self.value(item, (*path, key))
             self.lines[*path, key] = line
         return found

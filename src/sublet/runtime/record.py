@@ -9,6 +9,7 @@ from typing import Any
 
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
+from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.runtime.group import Group
@@ -35,12 +36,13 @@ class JobRecord:
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget | cancel | rules
+    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | rules
     refused: str = ""  # why its specification, as the store has it, cannot be run; `spec` is a stand-in then
     error: str = ""
     exit_code: int | None = None
     noticed: int = 0
     unnoticed: int = 0
+    forgiven: int = 0  # preemptions before its owner let it go on
     resizes: int = 0
     steps_lost: int = 0
     steps_made: int = 0  # the redone ones too
@@ -70,6 +72,14 @@ class JobRecord:
         told = self.told.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
 
+    @property
+    def preempted_too_often(self) -> str:
+        """Why it is given up, if the cloud took its nodes more often than its owner lets it."""
+        limit, count = self.spec.retries.preemption, self.noticed + self.unnoticed - self.forgiven
+        if limit is None or count <= limit:
+            return ""
+        return f"the cloud took a node {counted(count, 'time')}, and retry.preemption is {limit}"
+
     def facts(self) -> dict[str, Any]:
         """What a restart must find again."""
         return {
@@ -82,6 +92,7 @@ class JobRecord:
             "exit_code": self.exit_code,
             "noticed": self.noticed,
             "unnoticed": self.unnoticed,
+            "forgiven": self.forgiven,
             "resizes": self.resizes,
             "steps_lost": self.steps_lost,
             "steps_made": self.steps_made,

@@ -155,6 +155,45 @@ def test_several_mistakes_are_told_at_once_in_the_order_of_the_file(folder):
     assert lines[-1] == "  next: sublet schema shows every key"
 
 
+def test_all_mistakes_of_a_file_are_told_at_once_whatever_finds_them(folder):
+    text = """
+run: python gone.py
+name: a/b
+setup: pip install x
+workdir: .
+file_mounts: {a: b}
+elastic: {worker: 2}
+checkpoint: {uri: s3://b/x, keep: 1}
+deadline: 2020-01-01
+secrets: {NOT_SET: , NEITHER: }
+budget: -3
+name: again
+resources: {use_spot: true, spot: auto}
+"""
+    error = str(complaint(text, folder))
+    lines = error.splitlines()
+    told = [int(line.partition("line ")[2].partition(":")[0]) for line in lines[:-1]]
+    assert told == [2, 3, 4, 6, 7, 8, 8, 9, 10, 10, 11, 12, 13, 7]
+    for words in (
+        "there is no gone.py",
+        "name = 'a/b' is not allowed; it must be",
+        "setup is not supported by Sublet: prepare the environment",
+        "file_mounts is not supported",
+        "elastic.worker is no key of a job file; did you mean workers?",
+        "checkpoint.uri = 's3://b/x'",
+        "checkpoint.keep = 1",
+        "deadline = '2020-01-01'",
+        "export NOT_SET=",
+        "export NEITHER=",
+        "budget.total = -3",
+        "name is there twice: keep one of them",
+        "either use_spot or spot, not both",
+        "elastic.workers is missing",
+    ):
+        assert words in error, words
+    assert lines[-1] == "  next: sublet schema shows every key"
+
+
 def test_the_value_of_a_secret_is_not_in_an_error(folder):
     error = complaint("run: python train.py\nsecrets: {TOKEN: [hush, hush]}\nenvs: {A: [hush]}", folder)
     assert "TOKEN" in str(error)

@@ -1,0 +1,72 @@
+"""`retry.preemption`: how often the cloud may take a node of a job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sublet.runtime.jobfile import json_schema
+from sublet.runtime.spec import Retries
+from tests.unit.runtime.test_controller import Story, Training, a_spec, adds_up, phase, trained, until
+
+
+async def take_one(story, desk, *, notice):
+    """The cloud takes the node of the job; returns when another has its place, or the job has ended."""
+    (node,) = (await desk.job("j-1"))["node_ids"]
+    if notice:
+        story.cloud.warn(node, 120.0)
+    story.cloud.take(node)
+
+    async def moved():
+        view = await desk.job("j-1")
+        return view["phase"] in ("running", "failed") and view["node_ids"] != [node]
+
+    await until(moved, "it never came back")
+
+
+@pytest.mark.parametrize("notice", [False, True])
+def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_resumed(tmp_path, notice):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000, step_s=0.001)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1, retries=Retries(preemption=1)))
+            await phase(desk, "j-1", "running")
+            await take_one(story, desk, notice=notice)
+            await phase(desk, "j-1", "running")
+            assert (await desk.job("j-1"))["phase"] == "running", "one is allowed"
+            await take_one(story, desk, notice=notice)
+            view = await phase(desk, "j-1", "failed")
+            assert view["reason"] == "the cloud took a node 2 times, and retry.preemption is 1"
+            assert any(event["text"].startswith("failed: the cloud took") for event in await desk.events("j-1"))
+            assert view["node_ids"] == []
+            adds_up(desk)
+            await desk.resume("j-1")
+            await phase(desk, "j-1", "running")
+            step = (await desk.job("j-1"))["step"]
+            await trained(desk, "j-1", step + 1)
+            await take_one(story, desk, notice=notice)
+            await phase(desk, "j-1", "running")
+
+    asyncio.run(live())
+
+
+def test_without_a_limit_the_cloud_may_take_nodes_for_ever(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await phase(desk, "j-1", "running")
+            for _ in range(4):
+                await take_one(story, desk, notice=False)
+                await phase(desk, "j-1", "running")
+
+    asyncio.run(live())
+
+
+def test_the_schema_says_that_the_time_to_stop_is_real_time():
+    assert "Real time" in json_schema()["properties"]["stop_duration"]["description"]
