@@ -138,6 +138,9 @@ class LittleDesk:
             raise NotNow(job_id, self.rows[job_id]["phase"], "resume")
         return self.change(job_id, phase="queued")
 
+    async def top_up_job(self, job_id: str, usd: float) -> JobView:
+        return self.change(job_id, purse_usd=(self.rows[job_id]["purse_usd"] or 0.0) + usd)
+
     async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
         self.specs[job_id] = replace(self.specs[job_id], min_workers=low, max_workers=high, sizes=())
         return self.change(job_id, min_workers=low, max_workers=high)

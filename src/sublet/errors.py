@@ -215,10 +215,12 @@ class OutOfBudget(SubletError):
 
     exit_code = 110
 
-    def __init__(self, what: str, *, spent_usd: float, limit_usd: float) -> None:
-        self.what, self.spent_usd, self.limit_usd = what, spent_usd, limit_usd
+    def __init__(
+        self, what: str, *, spent_usd: float, limit_usd: float, hint: str = "sublet budget top-up USD"
+    ) -> None:
+        self.what, self.spent_usd, self.limit_usd, self.hint = what, spent_usd, limit_usd, hint
         text = f"{what}: USD {spent_usd:.2f} of USD {limit_usd:.2f} are spent or reserved"
-        super().__init__(f"{text}\n  next: sublet budget top-up USD")
+        super().__init__(f"{text}\n  next: {hint}")
 
 
 class Refused(SubletError):

@@ -15,6 +15,7 @@ import pytest
 from sublet.api.serving import bound
 from sublet.api.state import StateDir
 from sublet.cli import up as up_module
+from sublet.errors import Infeasible
 from sublet.runtime.store import Store
 from tests.little_desk import RUNNING, served
 
@@ -250,6 +251,28 @@ def test_the_budget_can_be_seen_set_and_topped_up(there, sublet):
     for wrong in (("set",), ("set", "--burn", "x"), ("top-up", "-5"), ("top-up", "0"), ("nosuch",)):
         assert sublet("budget", *wrong).code == 2
     assert there.desk.purse == 7.5
+
+
+def test_the_purse_of_one_job_can_be_topped_up(there, sublet, job):
+    there.desk.change(job, purse_usd=2.0)
+    answer = sublet("budget", "top-up", "--job", "gpt", "3")
+    assert (answer.code, there.desk.rows[job]["purse_usd"], there.desk.purse) == (0, 5.0, 5.0)
+    assert "may spend USD 5.00, USD 1.00 of it is spent" in answer.out
+    assert sublet("budget", "top-up", "--job", job, "1", "--json").json["purse_usd"] == 6.0
+    assert sublet("budget", "top-up", "--job", "nobody", "1").code == 102
+
+
+@pytest.mark.parametrize("code", [110, 111, 112])
+def test_what_can_never_run_ends_submit_with_the_code_of_its_limit(there, sublet, job_file, code):
+    async def refuse(spec, *, key=""):
+        limit = {"binding": "a limit", "needed": 9, "available": 4, "hint": "ask for 1..4"}
+        raise Infeasible(f"{spec.name} cannot run", **limit, exit_code=code)
+
+    there.desk.submit = there.desk.dry_run = refuse
+    for arguments in ((), ("--dry-run",)):
+        answer = sublet("submit", job_file, *arguments)
+        assert answer.code == code
+        assert answer.err == "error: gpt cannot run: a limit is 4, 9 is needed\n  next: ask for 1..4\n"
 
 
 def test_an_empty_purse_ends_with_110(there, sublet, job_file):

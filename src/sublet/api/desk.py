@@ -65,6 +65,10 @@ class Desk(Protocol):
         """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit."""
         ...
 
+    async def top_up_job(self, job_id: str, usd: float) -> JobView:
+        """Let a job with a budget of its own spend so much more; one that was held for want of money goes on."""
+        ...
+
     async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
         """From now on between `low` and `high` workers."""
         ...

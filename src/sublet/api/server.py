@@ -147,6 +147,10 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
     async def resume(ref: str) -> dict[str, Any]:
         return _answer(**await desk.resume(await resolved(ref)))
 
+    @app.post("/v1/jobs/{ref}/top-up")
+    async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
+        return _answer(**await desk.top_up_job(await resolved(ref), body.usd))
+
     @app.post("/v1/jobs/{ref}/scale")
     async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
         if body.high < body.low:

@@ -49,14 +49,27 @@ def set_limits(
 @budget_app.command("top-up")
 def top_up(
     usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")],
+    job: Annotated[
+        str, typer.Option("--job", metavar="JOB", help="Into the budget of this job, instead of the purse of all.")
+    ] = "",
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Put more into the purse; jobs that stopped at the limit go on with 'sublet resume'."""
-    from sublet.api.client import connect
+    """Put more into the purse of all, or of one job; what was stopped at its limit goes on."""
+    from sublet.api.client import connect, segment
     from sublet.cli.asked import money_from_text
+    from sublet.cli.desk_words import money
 
-    found = connect().post("/v1/budget/top-up", {"usd": money_from_text("USD", usd).usd})
+    body = {"usd": money_from_text("USD", usd).usd}
+    if job:
+        told = connect().post(f"/v1/jobs/{segment(job)}/top-up", body)
+        if opt.wants_document(output, json):
+            print_document(told)
+        else:
+            spent = f"may spend {money(told['purse_usd'])}, {money(told['usd_total'])} of it is spent"
+            typer.echo(f"job {told['id']} ({told['name']}) {spent}; it is {told['phase']}: {told['reason']}")
+        return
+    found = connect().post("/v1/budget/top-up", body)
     _tell(found, document=opt.wants_document(output, json))
 
 

@@ -47,6 +47,7 @@ from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
 from sublet.runtime.telling import Line, line_from_event, line_from_order, lines_from_plan
+from sublet.runtime.waits import Waits
 from sublet.runtime.workforce import Workforce
 from sublet.wire import messages as wire
 
@@ -88,6 +89,7 @@ class Controller:
         self.alarms = Alarms(self.gauges, self.note)
         self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s)
         self.secret_files = SecretFiles(state_dir)
+        self.waits = Waits(self)
         self.plan: Plan | None = None  # the last one
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
@@ -423,6 +425,7 @@ class Controller:
         self.plan, self.plan_s = made.plan, self.now_s()
         self.reasons |= made.plan.reasons
         self.tell(news.PlanMade(self.now_s(), made.plan, made.snapshot.seen))
+        self.waits.look()
 
     def resume_timer(self, action: order.SetTimer) -> None:
         """One that an earlier controller set, unless this one has set it anew already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -13,14 +14,15 @@ from sublet.domain import events as news
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import JobState, Phase
-from sublet.errors import InvalidValue, NoSuchJob, NotNow, OutOfBudget
+from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime import views
 from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import Account
 from sublet.runtime.controller import Controller
+from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook
-from sublet.runtime.record import JobRecord, kernel_job, pools_for
+from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import BEYOND_USD, Line
@@ -97,13 +99,18 @@ class FrontDesk:
             return {"job_id": known[0], "name": c.records[known[0]].spec.name}
         if c.stopping:
             raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
-        self._refuse_the_impossible(spec)
+        warning = self._refuse_the_impossible(spec)
         number = 1 + sum(record.spec.name == spec.name for record in c.records.values())
         record = c.add(f"{spec.name}-{number}", spec, key)
+        if warning:
+            c.note(Line(kind="Warning", job_id=record.id, text=warning))
         return {"job_id": record.id, "name": spec.name}
 
-    def _refuse_the_impossible(self, spec: JobSpec) -> None:
-        pools_for(spec, self._controller.provider.offers)
+    def _refuse_the_impossible(self, spec: JobSpec) -> str:
+        """What can never run is refused; what may not is warned of."""
+        refuse_beyond_limits(self._controller, spec)
+        refuse_beyond_own_purse(self._controller, spec.name, spec)
+        return refuse_late(self._controller, spec)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
         """End it, with a last checkpoint unless `now`; what it had saved stays either way."""
@@ -121,16 +128,12 @@ class FrontDesk:
             self._controller.change(record, paused="user")
         return self._view(record)
 
-    async def resume(self, job_id: str, *, purse_usd: float | None = None) -> views.JobView:
-        """Let it go on; with `purse_usd` it may spend so much in all from now on."""
+    async def resume(self, job_id: str) -> views.JobView:
+        """Let it go on, if its own budget lets it."""
         await self.started()
         record = self._record(job_id)
-        if purse_usd is not None:
-            self._controller.change(record, spec=replace(record.spec, purse_usd=purse_usd))
-        if record.spec.purse_usd is not None and record.paused == "budget":
-            spent = self._controller.bill.jobs[job_id].total.usd
-            if spent >= 0.99 * record.spec.purse_usd:  # as good as all
-                raise OutOfBudget(job_id, spent_usd=spent, limit_usd=record.spec.purse_usd)
+        if record.outcome in ("", "failed"):
+            self._refuse_a_spent_purse(record)
         if record.outcome == "failed":
             if record.spec.secrets and not self._controller.secret_files.has(job_id):
                 raise NotNow(job_id, "failed, and its secrets are deleted", "resume", hint="submit it anew")
@@ -144,12 +147,47 @@ class FrontDesk:
             self._controller.change(record, paused="")
         return self._view(record)
 
+    async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
+        """Let it spend more; if it was held for want of money, it goes on."""
+        await self.started()
+        record = self._record(job_id)
+        if record.outcome != "failed":
+            record = self._live(job_id, "be given more")
+        purse = record.spec.purse_usd
+        if purse is None:
+            raise InvalidValue("purse", None, f"set when it is submitted: job {job_id} has no limit of its own")
+        more = (Money.from_usd(purse) + Money.from_usd(usd)).usd
+        text = f"may spend USD {more:g} in all from now on, USD {usd:g} more"
+        self._controller.note(Line(kind="Budget", job_id=job_id, text=text))
+        self._controller.change(record, spec=replace(record.spec, purse_usd=more))
+        if record.paused == "budget":
+            with contextlib.suppress(OutOfBudget):  # still too little: it stays where it is, and says so
+                self._refuse_a_spent_purse(record)
+                return await self.resume(job_id)
+        return self._view(record)
+
+    def _refuse_a_spent_purse(self, record: JobRecord) -> None:
+        if record.spec.purse_usd is None:
+            return
+        self._settle()
+        spent = self._controller.bill.jobs[record.id].total.usd
+        try:
+            refuse_beyond_own_purse(self._controller, record.id, record.spec, spent_usd=spent)
+        except Infeasible as error:
+            hint = str(error).partition("\n  next: ")[2]
+            what = f"job {record.id} cannot go on, its own budget is spent"
+            raise OutOfBudget(what, spent_usd=spent, limit_usd=record.spec.purse_usd, hint=hint) from None
+
     async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
         """Other widths."""
         await self.started()
         record = self._live(job_id, "scale")
         sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
+        if record.spec.sizes and not sizes:
+            allowed = f"a range with one of its sizes: {', '.join(map(str, record.spec.sizes))}"
+            raise InvalidValue("workers", f"{low}..{high}", allowed)
         spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
+        refuse_beyond_limits(self._controller, spec)
         self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{low} to {high} workers from now on"))
         self._controller.change(record, spec=spec)
         return self._view(record)
@@ -419,9 +457,12 @@ class FrontDesk:
             return record.error.strip().splitlines()[-1]
         if state is None:
             return record.outcome
+        if record.paused == "budget" and record.spec.purse_usd is not None:
+            purse = f"its own budget of USD {record.spec.purse_usd:g} is spent"
+            return f"{purse}; next: sublet budget top-up --job {record.id} USD"
         if record.paused:
             return HELD_BACK.get(record.paused, record.refused)
-        return self._controller.reasons.get(record.id, "waits for a plan")
+        return self._controller.waits.why(record.id) or self._controller.reasons.get(record.id, "waits for a plan")
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:
         c = self._controller

@@ -17,6 +17,7 @@ from sublet.domain.plan import Phase
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.record import JobRecord, pools_for
@@ -33,7 +34,6 @@ __all__ = ["Workforce"]
 
 PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
 LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
-STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
 LAST_S = 1.0  # wall, to be ended without a save
 TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is not tried again

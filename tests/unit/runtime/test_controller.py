@@ -360,8 +360,8 @@ def test_a_jobs_own_purse_stops_it_alone_and_more_of_it_lets_it_go_on(tmp_path):
             assert stopped["step"] > 0
             assert (await desk.job("rich-1"))["phase"] == "running"
             with pytest.raises(OutOfBudget):
-                await desk.resume("poor-1", purse_usd=stopped["usd_total"] / 0.995)
-            await desk.resume("poor-1", purse_usd=30.0)
+                await desk.resume("poor-1")
+            await desk.top_up_job("poor-1", 30.0)
             view = await phase(desk, "poor-1", "finished")
             assert (view["step"], view["steps_lost"]) == (200, 0)
             adds_up(desk)

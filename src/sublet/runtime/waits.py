@@ -1,0 +1,68 @@
+"""Why a job waits, told once and again whenever the reason changes: nobody is queued for ever without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sublet.domain.plan import Phase
+from sublet.errors import Infeasible, InvalidValue
+from sublet.runtime.feasibility import least_width, refuse_beyond_limits
+from sublet.runtime.record import JobRecord
+from sublet.runtime.telling import Line
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["Waits"]
+
+OTHERS = "what may be held is in use by others, or is kept for them by the policy"
+
+
+class Waits:
+    """Looks after every plan at the jobs that it gave nothing."""
+
+    def __init__(self, hub: Controller) -> None:
+        self._hub = hub
+        self._told: dict[str, tuple[str, str]] = {}  # job -> (which limit, in words)
+
+    def why(self, job_id: str) -> str:
+        """The reason that was told last; "" for a job that does not wait."""
+        return self._told.get(job_id, ("", ""))[1]
+
+    def look(self) -> None:
+        """After a plan. Jobs that are alike in where and how wide they may run are looked at once."""
+        alike: dict[tuple[int, tuple[str, ...]], tuple[str, str]] = {}
+        for record in self._hub.live.values():
+            state = self._hub.kernel.jobs.get(record.id)
+            if state is None or state.shape is not None or state.phase is not Phase.WAITING or record.paused:
+                self._told.pop(record.id, None)
+                continue
+            kind = (least_width(record.spec), record.pools)
+            if kind not in alike:
+                alike[kind] = self._limit(record)
+            limit, text = alike[kind]
+            if not limit:
+                limit, text = "policy", self._hub.reasons.get(record.id, "") or OTHERS
+            if limit != self._told.get(record.id, ("", ""))[0]:
+                self._hub.note(Line(kind="Waits", job_id=record.id, text=f"waits: {text}"))
+            self._told[record.id] = (limit, text)
+
+    def _limit(self, record: JobRecord) -> tuple[str, str]:
+        """What is in the way of such a job, money and markets included; ("", "") if nothing is but others."""
+        try:
+            refuse_beyond_limits(self._hub, record.spec)
+        except Infeasible as error:
+            return error.binding, str(error).replace("\n  next:", "; next:")
+        except InvalidValue as error:
+            return error.field, str(error)
+        supply, left = self._hub.kernel.supply, self._hub.kernel.supply.left(self._hub.now_s())
+        if supply.broke:
+            return "purse", "all that is left in the purse is reserved to end what runs; next: sublet budget top-up USD"
+        pools = [pool for pool in supply.pools.values() if not record.pools or pool.name in record.pools]
+        if max(supply.most_gpus(pool) for pool in pools) < least_width(record.spec):
+            names = " and ".join(pool.name for pool in pools)
+            return "market", f"the market has too few nodes of {names} now; they are asked for again and again"
+        offers = [supply.offers[offer_id] for pool in pools for offer_id in pool.offer_ids]
+        if left is not None and left < min(offer.reserve for offer in offers):
+            return "reserve", "what is left in the purse is reserved for the nodes of others"
+        return "", ""

@@ -1,0 +1,208 @@
+"""What cannot run is said at once, with what could; and a job's own purse can be raised."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training
+from sublet.domain.budget import Budget
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.money import Money, Price
+from sublet.errors import Infeasible, InvalidValue, OutOfBudget
+from sublet.runtime.clock import Clock
+from sublet.runtime.spec_json import spec_to_json
+from tests.asgi import OFFERS, a_spec, serving
+
+PATIENCE_S = 20.0
+
+
+async def until(condition, what):
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := await condition()):
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.02)
+    return found
+
+
+async def phase(desk, job_id, *phases):
+    async def reached():
+        view = await desk.job(job_id)
+        return view if view["phase"] in phases else None
+
+    return await until(reached, f"{job_id} never became {phases}")
+
+
+async def told(desk, job_id, kind, word):
+    async def reached():
+        events = await desk.events(job_id)
+        return [event["text"] for event in events if event["kind"] == kind and word in event["text"]]
+
+    return await until(reached, f"{job_id} was never told of {word}")
+
+
+def budget(**usd):
+    of = {"purse": Money.from_usd, "burn": Price.from_usd_per_h}
+    return Budget(**{name: of[name](amount) for name, amount in usd.items()})
+
+
+# ---------------------------------------------------------------------- at submission
+
+SLOW = {"work": 3_600_000.0, "samples_per_s": 100.0}  # ten hours on one worker at a clock of the wall
+IMPOSSIBLE = [
+    (a_spec(min_workers=9, max_workers=9), {}, 112, "ask for 1..4"),
+    (a_spec(min_workers=1, max_workers=16, sizes=(8, 16)), {}, 112, "ask for 1..4"),
+    (a_spec(purse_usd=0.0001), {}, 110, "give it at least USD 0.01"),
+    (a_spec(), {"budget": budget(burn=0.2)}, 110, "sublet budget set --burn 0.50"),
+    (a_spec(min_workers=3, max_workers=4), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
+    (a_spec(market="on-demand"), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
+    (a_spec(), {"budget": budget(purse=0.1)}, 110, "sublet budget top-up 0.11"),
+    (a_spec(deadline_s=3600.0, **SLOW), {}, 111, "could be met, on 2 x"),
+]
+
+
+@pytest.mark.parametrize(("spec", "facts", "code", "advice"), IMPOSSIBLE)
+def test_what_can_never_run_is_refused_with_what_could(tmp_path, spec, facts, code, advice):
+    async def live():
+        async with serving(tmp_path, speedup=1.0, **facts) as server:
+            for path in ("/v1/jobs", "/v1/dry-run"):
+                status, answer = await server.post(path, {"job": spec_to_json(spec, secrets=True)})
+                assert (status, answer["exit_code"]) == (422, code), answer
+                assert advice in answer["next"]
+            assert await server.desk.jobs() == []
+
+    asyncio.run(live())
+
+
+def test_the_deadline_that_is_offered_instead_is_taken(tmp_path):
+    async def live():
+        async with serving(tmp_path, speedup=1.0) as server:
+            with pytest.raises(Infeasible) as caught:
+                await server.desk.submit(a_spec(deadline_s=3600.0, **SLOW))
+            minutes = int(str(caught.value).partition("a deadline ")[2].partition("m")[0])
+            assert 5 * 60 < minutes < 6 * 60  # two workers halve the parallel part of ten hours
+            await server.desk.submit(a_spec(deadline_s=60.0 * minutes, **SLOW))
+            with pytest.raises(Infeasible):
+                await server.desk.submit(a_spec(deadline_s=60.0 * (minutes - 1), **SLOW))
+
+    asyncio.run(live())
+
+
+def test_a_deadline_of_a_job_of_unknown_speed_is_taken_with_a_warning(tmp_path):
+    async def live():
+        async with serving(tmp_path) as server:
+            await server.desk.submit(a_spec(deadline_s=3600.0))
+            assert await told(server.desk, "j-1", "Warning", "not known")
+
+    asyncio.run(live())
+
+
+def test_scaling_to_what_cannot_be_had_is_refused_alike(tmp_path):
+    async def live():
+        async with serving(tmp_path) as server:
+            await server.desk.submit(a_spec())
+            await server.desk.submit(a_spec(name="even", max_workers=4, sizes=(2, 4)))
+            status, answer = await server.post("/v1/jobs/j-1/scale", {"low": 9, "high": 9})
+            assert (status, answer["exit_code"]) == (422, 112)
+            with pytest.raises(InvalidValue, match="one of its sizes: 2, 4"):
+                await server.desk.scale("even-1", low=3, high=3)
+            assert (await server.desk.job("j-1"))["max_workers"] == 2
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- while it waits
+
+
+def test_a_job_that_waits_is_told_why_and_again_when_the_reason_changes(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+
+    def stock(nodes):
+        cloud._tell(AvailabilityChanged(cloud.clock.now_s(), "spot", nodes))
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            desk = server.desk
+            stock(0)
+            await desk.submit(a_spec(market="spot"))
+            assert await told(desk, "j-1", "Waits", "the market has too few nodes of T4x1:spot")
+            assert "too few nodes" in (await desk.job("j-1"))["reason"]
+            await desk.set_budget(burn_limit_usd_per_h=0.1)
+            assert await told(desk, "j-1", "Waits", "burn limit")
+            await desk.set_budget(burn_limit_usd_per_h=5.0)
+            stock(4)
+            await phase(desk, "j-1", "running")
+            assert len([event for event in await desk.events("j-1") if event["kind"] == "Waits"]) <= 4
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- a purse of its own
+
+
+def test_a_spent_purse_holds_a_job_until_it_is_topped_up_also_over_a_restart(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=600.0))
+    cloud.jobs["j-1"] = Training(steps=200, step_s=0.02)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            desk = server.desk
+            await desk.submit(a_spec(max_workers=1, purse_usd=0.8))
+            view = await phase(desk, "j-1", "out-of-budget")
+            assert "sublet budget top-up --job j-1" in view["reason"]
+            status, answer = await server.post("/v1/jobs/j-1/resume", {})
+            assert (status, answer["exit_code"]) == (409, 110)
+            assert "sublet budget top-up --job j-1 " in answer["next"]
+            status, view = await server.post("/v1/jobs/j-1/top-up", {"usd": 0.001})  # too little to start with
+            assert (status, view["phase"], view["purse_usd"]) == (200, "out-of-budget", 0.801)
+        async with serving(tmp_path, cloud=cloud) as server:
+            desk = server.desk
+            assert (await desk.job("j-1"))["purse_usd"] == 0.801
+            await desk.top_up_job("j-1", 30.0)
+        async with serving(tmp_path, cloud=cloud) as server:
+            desk = server.desk
+            view = await phase(desk, "j-1", "finished")
+            assert (view["purse_usd"], view["steps_lost"]) == (30.801, 0)
+            assert any("30.801" in event["text"] for event in await desk.events("j-1") if event["kind"] == "Budget")
+
+    asyncio.run(live())
+
+
+def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=600.0))
+    cloud.jobs["j-1"] = Training(steps=100_000, step_s=0.02)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            desk = server.desk
+            await desk.submit(a_spec(max_workers=1, purse_usd=5.0))
+            await phase(desk, "j-1", "running")
+
+            async def spent():
+                return (await desk.job("j-1"))["usd_total"] > 0.1
+
+            await until(spent, "nothing was spent")
+            await desk.pause("j-1")
+            view = await phase(desk, "j-1", "paused")
+            record = desk.record("j-1")
+            desk._controller.change(record, spec=a_spec(max_workers=1, purse_usd=view["usd_total"]))
+            with pytest.raises(OutOfBudget, match="top-up --job j-1"):
+                await desk.resume("j-1")
+            await desk.top_up_job("j-1", 5.0)
+            assert (await desk.job("j-1"))["phase"] == "paused"  # its owner's word stands
+            await desk.resume("j-1")
+            await phase(desk, "j-1", "running")
+
+    asyncio.run(live())
+
+
+def test_a_job_without_a_purse_has_nothing_to_top_up(tmp_path):
+    async def live():
+        async with serving(tmp_path) as server:
+            await server.desk.submit(a_spec())
+            with pytest.raises(InvalidValue, match="no limit of its own"):
+                await server.desk.top_up_job("j-1", 1.0)
+
+    asyncio.run(live())
