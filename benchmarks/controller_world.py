@@ -126,6 +126,10 @@ class MemoryCloud:
         if self._tell is not None:
             self._tell(PriceChanged(self.clock.now_s(), offer_id, Price.from_usd_per_h(usd_per_h)))
 
+    def price_age_s(self) -> float | None:
+        """Prices are those of now."""
+        return 0.0
+
     async def open(self, hear: Any) -> None:
         """As a provider, and as an engine: the first is told of the market, the second hears agents."""
         raise NotImplementedError

@@ -121,7 +121,7 @@ class _Found(Collector):
         yield _histogram("recovery_seconds", "From the loss of a node to the next step.", found["recovery_s"])
         yield _histogram("decision_seconds", "How long the policy thought.", found["decision_s"])
         for name, text, value in (
-            ("price_age_seconds", "Since prices were last heard.", found["price_age_s"]),
+            ("price_age_seconds", "Since the provider's prices were last confirmed.", found["price_age_s"]),
             ("reconcile_duration_seconds", "Of the last comparison with the cloud.", found["reconcile_s"]),
             ("reconcile_last_success_timestamp_seconds", "When it was.", found["reconciled_at"]),
         ):

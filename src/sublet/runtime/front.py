@@ -411,7 +411,7 @@ class FrontDesk:
             "alarms": dict(gauges.alarms),
             "reconcile_s": gauges.reconcile_s,
             "reconciled_at": gauges.reconciled_at,
-            "price_age_s": None,
+            "price_age_s": c.provider.price_age_s(),
             "steps": {record.id: record.steps_made for record in c.records.values()},
         }
 

@@ -17,10 +17,11 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sublet.domain.events import AvailabilityChanged
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import named, positive
 from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
 from sublet.market.catalogue import load_catalogue
@@ -85,6 +86,8 @@ class AwsProvider:
         named("server_id", server_id)
         positive("poll_s", poll_s)
         self._offers = {offer.id: offer for offer in offers or offers_from(config, load_catalogue())}
+        self._spot = any(offer.market is Market.SPOT for offer in self._offers.values())
+        self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s, poll_s, prices_s
         records = Records(state_dir.resolve() / "aws")
@@ -99,6 +102,10 @@ class AwsProvider:
     def offers(self) -> Sequence[Offer]:
         """What can be rented here."""
         return tuple(self._offers.values())
+
+    def price_age_s(self) -> float | None:
+        """Since spot prices were last confirmed; without any, since the day of the list that prices are from."""
+        return self._prices.age_s() if self._spot else max(0.0, self._unix_s() - self._listed_unix)
 
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
@@ -285,3 +292,8 @@ class AwsProvider:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001 - whatever is wrong with one look, the next one is made
                 _log.exception("a look at EC2 failed")
+
+
+def _listed_unix() -> float:
+    newest = max(listing.as_of for listing in load_catalogue().listings)
+    return datetime.fromisoformat(newest).replace(tzinfo=UTC).timestamp()

@@ -10,6 +10,7 @@ from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
+from sublet.market.jumps import HELD_S, Jump, after_reading
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws_calls import Calls, Refusal
 from sublet.runtime.providers.aws_offers import doubt, newest
@@ -51,14 +52,25 @@ class Pools:
 
 
 class SpotPrices:
-    """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on."""
+    """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on.
+
+    A jump that has held for ten minutes is believed.
+    """
 
     def __init__(self, calls: Calls, clock: Clock, offers: Sequence[Offer]) -> None:
         self._calls, self._clock = calls, clock
         self._spot = [offer for offer in offers if offer.market is Market.SPOT]
         self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
         self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id
+        self._jumps: dict[str, Jump] = {}  # by offer
+        self._believed_s: dict[str, float] = {}  # offer -> when its price was last heard and believed
         self.doubts: dict[str, str] = {}
+
+    def age_s(self) -> float | None:
+        """Since the price of every spot offer was last confirmed; None without spot offers, or before that."""
+        if not self._spot or any(offer.id not in self._believed_s for offer in self._spot):
+            return None
+        return self._clock.now_s() - min(self._believed_s.values())
 
     async def zone_name(self, region: str, zone_id: str) -> str:
         """What this account calls the zone; names differ between accounts, ids do not."""
@@ -90,16 +102,28 @@ class SpotPrices:
         return changes
 
     def _is_new(self, offer: Offer, text: str) -> bool:
-        if why := doubt(offer, self._price[offer.id], text):
+        if why := doubt(offer, text) or self._jumped(offer, float(text)):
             if offer.id not in self.doubts:
                 _log.warning("the price of %s is set aside: %s", offer.id, why)
             self.doubts[offer.id] = why
             return False
-        self.doubts.pop(offer.id, None)
+        if self.doubts.pop(offer.id, None):
+            _log.warning("the price of %s is believed again: USD %s per hour", offer.id, text)
+        self._believed_s[offer.id] = self._clock.now_s()
         price = Price.from_usd_per_h(text)
         changed = price != self._price[offer.id]
         self._price[offer.id] = price
         return changed
+
+    def _jumped(self, offer: Offer, usd_per_h: float) -> str:
+        """Why it is not believed yet; empty when it is."""
+        before = self._price[offer.id].usd_per_h
+        jump = after_reading(before, usd_per_h, self._jumps.pop(offer.id, None), self._clock.now_s())
+        if jump is None:
+            return ""
+        self._jumps[offer.id] = jump
+        held = f"believed if it holds for {HELD_S / 60:.0f} minutes"
+        return f"it jumped from USD {before:.4g} to {usd_per_h:.4g} per hour; {held}"
 
     async def _zone_ids(self, region: str) -> dict[str, str]:
         if region not in self._zones:

@@ -14,7 +14,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible
 from sublet.market.catalogue import Catalogue
-from sublet.market.hygiene import FAR_OUT, PLAUSIBLE_USD_PER_GPU_H
+from sublet.market.hygiene import PLAUSIBLE_USD_PER_GPU_H
 from sublet.runtime.providers.aws_config import AwsConfig
 
 __all__ = ["NOTICE_S", "doubt", "newest", "offers_from"]
@@ -65,8 +65,8 @@ def newest(rows: Iterable[Mapping[str, object]], zone_ids: Mapping[str, str]) ->
     return {key: text for key, (_, text) in last.items()}
 
 
-def doubt(offer: Offer, before: Price, text: str) -> str:
-    """Why a price is not believed; empty when it is. By the rules of market.hygiene, for a price in motion."""
+def doubt(offer: Offer, text: str) -> str:
+    """Why it can be no price; empty when it can. By the rules of market.hygiene."""
     try:
         usd_per_h = float(text)
     except ValueError:
@@ -76,6 +76,4 @@ def doubt(offer: Offer, before: Price, text: str) -> str:
     low, high = PLAUSIBLE_USD_PER_GPU_H
     if not low <= usd_per_h / offer.gpus_per_node <= high:
         return f"USD {usd_per_h / offer.gpus_per_node:.4g} per GPU-hour is outside {low:g} to {high:g}"
-    if not before.usd_per_h / FAR_OUT < usd_per_h < before.usd_per_h * FAR_OUT:
-        return f"it jumped from USD {before.usd_per_h:.4g} to {usd_per_h:.4g} per hour"
     return ""

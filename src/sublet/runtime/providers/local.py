@@ -82,6 +82,10 @@ class LocalProvider:
         self._template.start()
         await self._template.warm()
 
+    def price_age_s(self) -> float | None:
+        """Its market is its own: prices are those of this moment."""
+        return 0.0
+
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell the state of the market, and follow it from now on."""
         self._tell = tell

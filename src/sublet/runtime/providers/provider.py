@@ -47,6 +47,10 @@ class Provider(Protocol):
         """What can be rented here."""
         ...
 
+    def price_age_s(self) -> float | None:
+        """Seconds on the wall since its prices were last confirmed; None = never."""
+        ...
+
     async def open(self, tell: TellMarket) -> None:
         """Begin to watch the market and what is rented; nodes that an earlier controller rented are found again."""
         ...

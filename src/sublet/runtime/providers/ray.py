@@ -87,6 +87,10 @@ class RayProvider:
         """What can be rented here."""
         return tuple(self._offers.values())
 
+    def price_age_s(self) -> float | None:
+        """Prices are those of our own list of nodes: they hold as long as it does."""
+        return 0.0
+
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what there is, and watch from now on."""
         self._hearer = tell

@@ -1,0 +1,92 @@
+"""Which spot prices are believed: no single wild tick, but every move that has held."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.aws_calls import Calls
+from sublet.runtime.providers.aws_market import SpotPrices
+
+OFFER = Offer(
+    id="spot",
+    gpu="T4",
+    gpus_per_node=1,
+    market=Market.SPOT,
+    price=Price.from_usd_per_h(0.3),
+    cloud="aws",
+    region="us-east-1",
+    zone="use1-az1",
+    instance_type="g4dn.xlarge",
+)
+
+
+class OneZone:
+    """EC2 as far as it is asked here: one price a minute."""
+
+    def __init__(self, prices):
+        self.prices = list(prices)
+
+    def make(self, service, region):
+        return self
+
+    def describe_availability_zones(self):
+        return {"AvailabilityZones": [{"ZoneName": "us-east-1a", "ZoneId": "use1-az1"}]}
+
+    def describe_spot_price_history(self, **request):
+        row = {"AvailabilityZone": "us-east-1a", "InstanceType": "g4dn.xlarge", "SpotPrice": self.prices.pop(0)}
+        return {"SpotPriceHistory": [{**row, "Timestamp": datetime(2026, 1, 1, tzinfo=UTC)}]}
+
+
+def watched(prices):
+    """By minute: prices that were told, and what was doubted."""
+    wall = [0.0]
+    told, doubts = {}, []
+
+    async def watch():
+        follows = SpotPrices(Calls(OneZone(prices).make), Clock(monotonic=lambda: wall[0]), [OFFER])
+        for minute in range(len(prices)):
+            wall[0] = 60.0 * minute
+            for change in await follows.changes():
+                told[minute] = change.price.usd_per_h
+            doubts.append(follows.doubts.get("spot", ""))
+
+    asyncio.run(watch())
+    return told, doubts
+
+
+def test_a_move_that_has_held_for_ten_minutes_is_believed():
+    told, doubts = watched(["0.31", *["2.9", "3.0"] * 5, "3.0", "3.1"])
+    assert told == {0: 0.31, 11: 3.0, 12: 3.1}
+    assert [bool(doubt) for doubt in doubts] == [False, *[True] * 10, False, False]
+    assert "believed if it holds for 10 minutes" in doubts[1]
+
+
+def test_a_single_wild_tick_and_prices_that_jump_about_are_never_believed():
+    told, doubts = watched(["0.30", "3.0", "0.30", *["3.0", "30.0"] * 12, "0.32"])
+    assert told == {27: 0.32}
+    assert all("jumped" in doubt for doubt in doubts[3:27])
+    assert doubts[-1] == ""
+
+
+def test_what_can_be_no_price_is_not_believed_however_long_it_is_said():
+    told, doubts = watched(["0.30", *["0.00001"] * 20])
+    assert told == {}
+    assert "outside" in doubts[-1]
+
+
+def test_the_age_of_prices_counts_from_the_last_that_was_believed():
+    wall = [0.0]
+
+    async def watch():
+        follows = SpotPrices(Calls(OneZone(["0.3", "9", "0.3"]).make), Clock(monotonic=lambda: wall[0]), [OFFER])
+        assert follows.age_s() is None
+        for at_s, age_s in ((60.0, 0.0), (120.0, 60.0), (180.0, 0.0)):
+            wall[0] = at_s
+            await follows.changes()
+            assert follows.age_s() == age_s
+
+    asyncio.run(watch())
