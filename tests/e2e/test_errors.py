@@ -53,7 +53,7 @@ def refused(answer, code, *texts):
         (("simulate", "pollux-1", "--jobs", 0), 2, ["--jobs = 0", "at least 1"]),
         ((*MINIMAL, "--speedup", "amdal:0.9"), 2, ["did you mean amdahl"]),
         ((*MINIMAL, "--speedup", "amdahl:9"), 2, ["--speedup = 'amdahl:9'", "0 to 1"]),
-        ((*MINIMAL, "-o", "yaml"), 2, ["yaml", "table", "json"]),
+        ((*MINIMAL, "-o", "xml"), 2, ["xml", "table", "json", "yaml"]),
         ((*MINIMAL, "--gpuz", 1), 2, ["--gpuz", "next: sublet simulate --help"]),
         (("simulate",), 2, ["WORKLOAD", "next: sublet simulate --help"]),
         (("simulat", "pollux-1"), 2, ["simulat", "next: sublet --help"]),

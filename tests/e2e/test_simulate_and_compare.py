@@ -139,7 +139,16 @@ def test_jobs_that_never_end_are_named_and_their_figures_are_null(sublet, tmp_pa
     jobs, market = tmp_path / "jobs.csv", tmp_path / "market.csv"
     jobs.write_text("job_id,submit_s,duration_s,gpus\na,0,600,1\n", encoding="utf-8")
     market.write_text("t_s,zone,available\n0,z,0\n3600,z,0\n", encoding="utf-8")
-    market_options = ("--market", market, "--offer", "aws:g4dn.xlarge:spot", "--budget", 9)
+    market_options = (
+        "--market",
+        market,
+        "--polarity",
+        "availability",
+        "--offer",
+        "aws:g4dn.xlarge:spot",
+        "--budget",
+        9,
+    )
     answer = sublet("simulate", jobs, *market_options, "--json")
     assert answer.code == 0
     assert answer.json["unfinished"] == ["a"]

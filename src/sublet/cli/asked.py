@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER
+from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER, Meaning, meaning_of
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Asked:
     purse: str | None
     offers: Sequence[str]
     market: str | None
+    polarity: Meaning | None
     spot_price: str | None
     prices_since: str | None
     as_gpu: str | None
@@ -106,6 +107,8 @@ def scene_from(asked: Asked, workload: Workload) -> Scene:
     for option, money in (("--budget", asked.budget), ("--average", asked.average)):
         if asked.gpus is not None and money is not None and asked.market is None:
             raise InvalidValue(option, money, "left out with --gpus: either own GPUs or rent them")
+    if asked.polarity is not None and asked.market is None:
+        raise InvalidValue("--polarity", asked.polarity.value, "left out without --market")
     if asked.spot_price is not None and asked.market is None:
         raise InvalidValue("--spot-price", asked.spot_price, "left out without --market")
     burn = None if asked.budget is None else price_from_text("--budget", asked.budget)
@@ -156,7 +159,7 @@ def _spot_scene(asked: Asked, market: str, workload: Workload, burn: Price | Non
     from sublet.sim import scenario
     from sublet.sim.pricing import P3_TRACE, with_p3_prices
 
-    trace = load_trace(market)
+    trace = load_trace(market, polarity=meaning_of(asked.polarity))
     offers, notes = _offers(asked.offers, None)
     spot = [offer for offer in offers if offer.market is Market.SPOT]
     beside = [offer for offer in offers if offer.market is not Market.SPOT]

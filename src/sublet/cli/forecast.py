@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,17 +17,10 @@ if TYPE_CHECKING:
     from sublet.market.forecast_table import ErrorRow
     from sublet.market.spot import SpotTrace
 
-__all__ = ["Meaning", "Means", "TraceName", "forecast"]
+__all__ = ["TRACE", "TraceName", "forecast"]
 
 MOST_MINUTES = 120
 MOST_COLUMNS = 12  # of the table; JSON has every minute
-
-
-class Meaning(StrEnum):
-    """What the numbers of a trace file say."""
-
-    AVAILABILITY = "availability"
-    PREEMPTED = "preempted"
 
 
 def _complete_trace(incomplete: str) -> list[str]:
@@ -43,12 +35,6 @@ TRACE = typer.Argument(
     autocompletion=_complete_trace,
 )
 TraceName = Annotated[str, TRACE]
-Means = Annotated[
-    Meaning | None,
-    typer.Option(
-        "--polarity", help="What a 1 in a file means: an instance can be held, or it cannot.", show_default=False
-    ),
-]
 
 
 def forecast(
@@ -60,7 +46,7 @@ def forecast(
         int | None,
         typer.Option(metavar="N", help="Forecast at N moments at most.", show_default="1000, or 300 each with --all"),
     ] = None,
-    polarity: Means = None,
+    polarity: opt.Means = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
@@ -82,7 +68,7 @@ def forecast(
     for name in readable_traces() if trace is None else [trace]:
         if every and sys.stderr.isatty():
             typer.echo(name, err=True)
-        markets.append(load_trace(name, polarity=None if polarity is None else polarity.value))
+        markets.append(load_trace(name, polarity=opt.meaning_of(polarity)))
         rows.append(error_row(markets[-1], horizon=minutes, moments=moments or (MOMENTS_OF_MANY if every else MOMENTS)))
     notes = _notes(rows, markets)
     if opt.wants_document(output, json):

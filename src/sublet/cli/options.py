@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,6 +23,8 @@ __all__ = [
     "Json",
     "MarketTrace",
     "MaybeJobRef",
+    "Meaning",
+    "Means",
     "NoticeS",
     "Offers",
     "Output",
@@ -41,11 +44,26 @@ __all__ = [
     "WorkloadName",
     "complete_policies",
     "complete_policy",
+    "meaning_of",
     "wants_document",
 ]
 
 DEFAULT_GPUS = 64
 DEFAULT_OFFER = "aws:g4dn.12xlarge:us-east-1"  # 4 x T4: the kind that the bundled Pollux profiles were measured on
+
+
+class Meaning(StrEnum):
+    """What the numbers of a trace file say."""
+
+    AVAILABILITY = "availability"
+    PREEMPTED = "preempted"
+
+
+def meaning_of(given: Meaning | None) -> Literal["availability", "preempted"] | None:
+    """As `load_trace` takes it."""
+    if given is None:
+        return None
+    return "availability" if given is Meaning.AVAILABILITY else "preempted"
 
 
 def wants_document(output: Output, json: bool) -> bool:
@@ -170,6 +188,14 @@ MarketTrace = Annotated[
         metavar="TRACE",
         help="Rent spot nodes that come and go as in this trace: a name from 'sublet traces', or a CSV file.",
         autocompletion=_complete_trace,
+    ),
+]
+Means = Annotated[
+    Meaning | None,
+    typer.Option(
+        "--polarity",
+        help="What a 1 in a file of the market means: an instance can be held, or it cannot.",
+        show_default=False,
     ),
 ]
 SpotPrice = Annotated[

@@ -181,6 +181,7 @@ def _workload(name: str, jobs: int | None, speedup: str | None, restart_s: float
             offers=(),
             market=None,
             spot_price=None,
+            polarity=None,
             prices_since=None,
             as_gpu=None,
             jobs=jobs,

@@ -9,7 +9,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli import spot_more as more
-from sublet.cli.forecast import TRACE, Means
+from sublet.cli.forecast import TRACE
 from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def spot(  # noqa: PLR0913 - one argument per option
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Use this zone only, not all together.")] = None,
     most: Annotated[int, typer.Option(metavar="N", help="Take at most N instances.")] = MOST_INSTANCES,
     hours: Annotated[float | None, typer.Option(metavar="H", help="Ride only the first H hours.")] = None,
-    polarity: Means = None,
+    polarity: opt.Means = None,
     report: opt.Report = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -104,7 +104,7 @@ def spot(  # noqa: PLR0913 - one argument per option
     usd_per_h = _dollars("--price", price, least=0.0)
     usd_per_sample = None if value is None else _dollars("--value", value)
     job = _job(model)
-    markets = [load_trace(trace, polarity=None if polarity is None else polarity.value) for trace in traces]
+    markets = [load_trace(trace, polarity=opt.meaning_of(polarity)) for trace in traces]
     od_usd_per_h = _dollars("--on-demand", on_demand, least=usd_per_h)
     plan = more.deadline_plan(deadline, samples, usd_per_h=usd_per_h, on_demand_usd_per_h=od_usd_per_h)
     if by_zone or len(markets) > 1:
@@ -196,7 +196,7 @@ def _job(model: str) -> SpotJob:
 
 def _capacity(market: SpotTrace, zone: str | None, *, most: int, hours: float | None) -> tuple[int, ...]:
     """Instances at every minute."""
-    from sublet.domain.quantity import positive, whole
+    from sublet.domain.quantity import whole
     from sublet.errors import UnknownName
     from sublet.sim.one_job import capacity_of
 
@@ -208,7 +208,7 @@ def _capacity(market: SpotTrace, zone: str | None, *, most: int, hours: float | 
     else:
         raise UnknownName("zone", zone, market.zones)
     if hours is not None:
-        positive("--hours", hours)
+        more.refuse_beyond_record(hours, [market])
         capacity = capacity[: max(1, round(hours * 60.0))]
     return tuple(min(each, most) for each in capacity)
 

@@ -70,6 +70,18 @@ def frontier_rides(job: SpotJob, record: Record, *, usd_per_h: float, notice_s: 
     return found
 
 
+def refuse_beyond_record(hours: float, markets: Sequence[SpotTrace]) -> None:
+    """Nothing is known of the time after the record, so nothing is said of it."""
+    from sublet.domain.quantity import positive
+    from sublet.errors import InvalidValue
+
+    positive("--hours", hours)
+    recorded_h = min(market.span_s for market in markets) / 3600.0
+    if hours > recorded_h + 0.01:  # the figure is printed with two digits
+        shortest = min(markets, key=lambda market: market.span_s).name
+        raise InvalidValue("--hours", hours, f"within the record: {shortest} has {recorded_h:.2f} hours")
+
+
 # ---------------------------------------------------------------------- zones
 
 
@@ -83,16 +95,28 @@ def spot_by_zone(
     as_json: bool,
 ) -> None:
     """Every way to choose in all zones, and liveput in each alone."""
-    from sublet.domain.quantity import positive
+    from sublet.errors import Infeasible
     from sublet.planning.liveput_zones import Links
     from sublet.sim.many_zones import have_of, ride_zones
     from sublet.studies.liveput_places import CHOOSES, zoned_job
 
     if hours is not None:
-        positive("--hours", hours)
+        refuse_beyond_record(hours, markets)
     span_s = None if hours is None else hours * 3600.0
     zones, have_T = have_of(markets, step_s=OFTEN_S, span_s=span_s)
     job = zoned_job(model, zones, have_T, step_s=OFTEN_S, links=Links())
+    most = {zone: max(have[place] for have in have_T) for place, zone in enumerate(zones)}
+    least = job.job.least
+    if max(most.values()) < least:
+        hint = "take a smaller model, or other traces ('sublet traces')"
+        if max(map(sum, have_T)) >= least:
+            hint = (
+                f"leave --by-zone out: all zones together have up to {max(map(sum, have_T))}; or take a smaller model"
+            )
+        what = f"{model} fits in no zone (a pipeline lies in one)"
+        raise Infeasible(
+            what, binding="instances in the largest zone", needed=least, available=max(most.values()), hint=hint
+        )
     rides = {("all", name): ride_zones(job, name, have_T, usd_per_h=usd_per_h) for name in CHOOSES}
     for place, zone in enumerate(zones):
         only_T = [(have[place],) for have in have_T]
@@ -118,6 +142,8 @@ def spot_by_zone(
         "grids across zones whose gradients cost more than instances on demand are left out",
         "oracle knows the future",
     ]
+    if small := [zone for zone in zones if most[zone] < least]:
+        notes.append(f"{model} needs {least} instances in a zone, and there never were as many in {', '.join(small)}")
     if as_json:
         facts = {"schema_version": 1, "command": command_line(context), "traces": [m.name for m in markets]}
         print_document({**facts, "model": model, "zones": zones, "hours": span_h, "policies": rows, "notes": notes})

@@ -51,6 +51,7 @@ def up(  # noqa: PLR0913 - one argument per option
         list[str] | None,
         typer.Option("--market", metavar="TRACE", help="Spot nodes come and go as in this trace; may be repeated."),
     ] = None,
+    polarity: opt.Means = None,
     speedup: Annotated[
         float, typer.Option(metavar="X", help="Cloud seconds per second, market and money alike.")
     ] = 1.0,
@@ -73,6 +74,7 @@ def up(  # noqa: PLR0913 - one argument per option
     """Start the controller: it rents, runs jobs and keeps to the budget until 'sublet down'."""
     from sublet.cli.asked import money_from_text, price_from_text
     from sublet.errors import InvalidValue
+    from sublet.market.traces import load_trace
     from sublet.runtime.settings import Settings, default_state_dir
 
     if no_budget and (budget or purse or average):
@@ -89,6 +91,7 @@ def up(  # noqa: PLR0913 - one argument per option
         purse_usd=None if purse is None else money_from_text("--purse", purse).usd,
         speedup=speedup,
         market=tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in market or ()),
+        polarity=opt.meaning_of(polarity),
         notice_s=notice_s,
         strikes=tuple(strike or ()),
         boot_s=boot_s,
@@ -97,6 +100,8 @@ def up(  # noqa: PLR0913 - one argument per option
         seed=seed,
         port=port,
     )
+    for name in settings.market:
+        load_trace(name, polarity=settings.polarity)  # refuses here what the controller could only write to its log
     address = start(settings, foreground=foreground)
     typer.echo(f"controller at {address}, {_limits(settings)}, policy {policy}")
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")

@@ -7,6 +7,7 @@ over a spot trace or a simulation by `rebased`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class PriceBook:
 
     series: Mapping[str, Steps] = field(repr=False)  # micro-USD per hour, NOT_STATED where a snapshot names none
     zero_utc_s: float = 0.0
+    end_s: float = math.inf  # the last moment of which anything is recorded
 
     def keys(self, *, instance_type: str = "", region: str = "", market: Market | None = None) -> list[str]:
         """The offers with a history, sorted; an empty word fits all."""
@@ -72,7 +74,7 @@ class PriceBook:
         """The same prices on a clock that starts at `zero_utc`, for example 2026-08-01T00:00:00Z."""
         shift_s = utc_s(zero_utc) - self.zero_utc_s
         moved = {key: Steps(t_s=steps.t_s - shift_s, value=steps.value) for key, steps in self.series.items()}
-        return PriceBook(series=moved, zero_utc_s=self.zero_utc_s + shift_s)
+        return PriceBook(series=moved, zero_utc_s=self.zero_utc_s + shift_s, end_s=self.end_s - shift_s)
 
     def _of(self, key: str) -> Steps:
         if key not in self.series:
@@ -86,7 +88,8 @@ def load_prices(*, instance_type: str = "", region: str = "") -> PriceBook:
         data.locate("prices/aws_spot_history.csv.gz"), cloud="aws", instance_type=instance_type, region=region
     )
     others = read_prices(data.locate("prices/other_price_history.csv.gz"), instance_type=instance_type, region=region)
-    return PriceBook(series={**aws.series, **others.series})
+    ends_s = [book.end_s for book in (aws, others) if book.series]
+    return PriceBook(series={**aws.series, **others.series}, end_s=max(ends_s, default=math.inf))
 
 
 def load_p3_prices() -> PriceBook:
@@ -134,7 +137,7 @@ def read_prices(path: str | Path, *, cloud: str = "", instance_type: str = "", r
             steps = _steps(table, rows, t_s_R, micro_usd_per_h_R)
             if steps.value.max() != NOT_STATED:
                 series[offer_id(place["cloud"], place["region"], place["zone"], label, market)] = steps
-    return PriceBook(series=series)
+    return PriceBook(series=series, end_s=float(t_s_R.max()) if len(t_s_R) else math.inf)
 
 
 def utc_s(text: str) -> float:

@@ -123,10 +123,8 @@ TRACES = {
 }
 
 
-def load_trace(
-    name_or_path: str | Path, *, polarity: Polarity | None = "availability", repeat: bool = False
-) -> SpotTrace:
-    """A trace by its name in TRACES, or from a file whose numbers mean `polarity`.
+def load_trace(name_or_path: str | Path, *, polarity: Polarity | None = None, repeat: bool = False) -> SpotTrace:
+    """A trace by its name in TRACES, or from a file whose numbers mean `polarity`: the one way in for every verb.
 
     Where nobody has said what they mean (None) they are read as availability, and refused if they do not look like it.
     """

@@ -49,7 +49,7 @@ def controller_from(settings: Settings) -> FrontDesk:
     _refuse_an_unwritable(state_dir)
     store = Store(state_dir / "log.sqlite")
     clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
-    traces = [load_trace(name, repeat=True) for name in settings.market]
+    traces = [load_trace(name, polarity=settings.polarity, repeat=True) for name in settings.market]
     offers = offers_in_the_box(settings, traces)
     provider = LocalProvider(
         state_dir=state_dir,

@@ -11,6 +11,7 @@ from typing import Any
 
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import BadInput, InvalidValue
+from sublet.market.spot import Polarity
 
 __all__ = ["LOOPBACK", "Settings", "default_state_dir", "settings_from_json", "settings_to_json"]
 
@@ -31,6 +32,7 @@ class Settings:
     purse_usd: float | None = None  # in all; None = no limit
     speedup: float = 1.0  # cloud seconds per wall second
     market: tuple[str, ...] = ()  # spot traces to replay, by name or path; () = a steady market
+    polarity: Polarity | None = None  # what the numbers of a trace file mean, if somebody has said it
     market_start_s: float = 0.0  # where in the trace to begin
     market_share: float = 1.0  # of the trace's nodes, how many can be had here; others have the rest
     notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
@@ -53,6 +55,8 @@ class Settings:
         positive("speedup", self.speedup)
         positive("lease_s", self.lease_s)
         positive("decide_limit_s", self.decide_limit_s)
+        if self.polarity not in (None, "availability", "preempted"):
+            raise InvalidValue("polarity", self.polarity, "availability or preempted")
         at_least("market_start_s", self.market_start_s, 0.0)
         positive("market_share", self.market_share)
         at_least("notice_s", self.notice_s, 0.0)

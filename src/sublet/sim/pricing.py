@@ -6,12 +6,13 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from sublet.domain.events import PriceChanged
 from sublet.domain.offer import Market
 from sublet.errors import InvalidValue
 from sublet.market.catalogue import offer_id
-from sublet.market.prices import PriceBook, load_p3_prices, load_prices
+from sublet.market.prices import PriceBook, load_p3_prices, load_prices, utc_s
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import MarketChange
 
@@ -19,22 +20,41 @@ __all__ = ["P3_TRACE", "with_p3_prices", "with_prices_since"]
 
 P3_TRACE = "skypilot-v100-2023-02"  # the one trace with prices on its own clock
 P3_TYPE = "p3.2xlarge"
+FIRST_DAY, LAST_DAY = "2022-12-02", "2026-08-22"  # of the bundled record of AWS prices
 
 
 def with_prices_since(cloud: Cloud, since_utc: str, *, first_s: float) -> Cloud:
     """The same cloud at the prices of its offers from `since_utc` on, which is when the first job is submitted."""
-    instant = since_utc if "T" in since_utc else f"{since_utc}T00:00:00Z"
+    instant = _instant(since_utc)
     books: dict[str, tuple[PriceBook, str]] = {}
+    ends_utc_s: list[float] = []
     for offer in cloud.offers:
         if offer.cloud == "aws" and offer.instance_type and offer.region:
             book = load_prices(instance_type=offer.instance_type, region=offer.region).rebased(instant)
-            if offer.id in book.series and book.price_at(offer.id, 0.0) is not None:
-                books[offer.id] = (book, offer.id)
+            if offer.id in book.series:
+                ends_utc_s.append(book.zero_utc_s + book.end_s)
+                if book.price_at(offer.id, 0.0) is not None and book.end_s > 0.0:
+                    books[offer.id] = (book, offer.id)
     if not books:
         ids = ", ".join(offer.id for offer in cloud.offers)
-        allowed = f"left out, or a time for which AWS prices are recorded (2022-12-02 to 2026-08-22): not so for {ids}"
-        raise InvalidValue("prices since", since_utc, allowed)
+        last = _day(max(ends_utc_s)) if ends_utc_s else LAST_DAY
+        allowed = f"left out, or a day of which AWS prices are recorded ({FIRST_DAY} to {last}): not so for {ids}"
+        raise InvalidValue("--prices-since", since_utc, allowed)
     return _laid_over(cloud, books, first_s, f"at recorded prices from {instant} on: {', '.join(books)}")
+
+
+def _instant(text: str) -> str:
+    """A day is its first second; anything that is no moment is refused in the words of the command line."""
+    instant = text if "T" in text else f"{text}T00:00:00Z"
+    try:
+        utc_s(instant)
+    except InvalidValue:
+        raise InvalidValue("--prices-since", text, f"a day such as {FIRST_DAY}, or an instant in UTC") from None
+    return instant
+
+
+def _day(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).date().isoformat()
 
 
 def with_p3_prices(cloud: Cloud, zones: Mapping[str, str], *, first_s: float) -> Cloud:
