@@ -108,10 +108,10 @@ class RayRig(LocalRig):
 
     def stranger(self, *lines):
         with socket.create_connection((self.host, int(self.address.rpartition(":")[2])), PATIENCE_S) as line:
+            answer = b""
             try:
                 for data in lines:
                     line.sendall(data)
-                answer = b""
                 while data := line.recv(65536):
                     answer += data
             except (BrokenPipeError, ConnectionResetError):

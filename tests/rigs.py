@@ -134,10 +134,10 @@ class LocalRig:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(PATIENCE_S)
             line.connect(self.address.removeprefix("unix:"))
+            answer = b""
             try:
                 for data in lines:
                     line.sendall(data)
-                answer = b""
                 while data := line.recv(65536):
                     answer += data
             except (BrokenPipeError, ConnectionResetError):

@@ -222,14 +222,14 @@ def test_a_second_agent_of_a_node_takes_the_place_of_the_first(rig):
     asyncio.run(scene())
 
 
-def test_bad_lines_are_skipped_and_what_follows_is_heard(rig):
+def test_bad_lines_of_an_agent_are_skipped_and_what_follows_is_heard(rig):
     async def scene():
         async with opened(rig) as (engine, ears):
             engine.expect("n", "token")
             bad = [b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":"Hello"}\n', b"x" * (LONGEST_LINE + 5) + b"\n"]
             hello = to_line(Hello(node_id="n", token=TOKEN, pid=1))
             up = to_line(WorkerUp(worker_id="w", pid=1))
-            talk = asyncio.create_task(asyncio.to_thread(rig.stranger, *bad, hello, *bad, up))
+            talk = asyncio.create_task(asyncio.to_thread(rig.stranger, hello, *bad, up))
             await ears.next(WorkerUp, worker_id="w")
             assert [type(message) for _, message in ears.heard] == [Hello, WorkerUp]
             await asyncio.sleep(0)
@@ -240,6 +240,80 @@ def test_bad_lines_are_skipped_and_what_follows_is_heard(rig):
             assert json.loads((await talk).splitlines()[0])["type"] == "Welcome"
             await engine.open(ears.hear)
             await until(lambda: len(ears.all(Hello, node_id="m")) == 2)
+
+    asyncio.run(scene())
+
+
+NO_HELLO = [b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":"Hello"}\n', b"x" * LONGEST_LINE, to_line(RenewLease())]
+
+
+def test_whoever_does_not_begin_with_hello_is_hung_up_on_at_once_and_fills_no_log(rig, caplog):
+    async def scene():
+        async with opened(rig) as (engine, ears):
+            engine.expect("n", "token")
+            for first in NO_HELLO:
+                long = first.rstrip(b"\n") + b"\x1b[31m" + b"x" * 5_000 + b"\n"
+                assert await asyncio.to_thread(rig.stranger, first, *[long] * 200) == b""
+                assert await asyncio.to_thread(rig.stranger, *[long] * 20) == b""
+            hello = to_line(Hello(node_id="n", token=TOKEN, pid=1))
+            assert await asyncio.to_thread(rig.stranger, b"{\n", hello) == b"", "too late: it is hung up on"
+            for _ in range(100):
+                await asyncio.to_thread(rig.stranger, b"{\n")
+            assert ears.heard == []
+
+    asyncio.run(scene())
+    texts = [record.getMessage() for record in caplog.records if record.name.startswith("sublet")]
+    assert sum(map(len, texts)) < 10_000
+    assert max(map(len, texts)) <= 200
+    assert all(text.isprintable() for text in texts)
+
+
+def test_strangers_are_few_and_an_agent_comes_in_all_the_same(rig):
+    async def scene():
+        async with opened(rig) as (engine, _):
+            engine.expect("n", "token")
+            lines = [await rig.connect() for _ in range(200)]
+            reader, writer = await rig.connect()
+            writer.write(to_line(Hello(node_id="n", token=TOKEN, pid=1)))
+            assert json.loads(await asyncio.wait_for(reader.readline(), 10.0))["type"] == Welcome.__name__
+            still = 0
+            for stranger, _ in lines:
+                try:
+                    still += await asyncio.wait_for(stranger.read(), 0.01) != b""
+                except TimeoutError:
+                    still += 1
+                except ConnectionError:
+                    pass
+            assert still <= 64
+            assert len(engine._strangers) <= 64
+            for _, out in [*lines, (reader, writer)]:
+                out.close()
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_falls_silent_is_hung_up_on_and_one_that_pings_is_not(rig):
+    async def scene():
+        async with opened(rig, lease_s=3.0) as (engine, ears):
+            lines = {}
+            for name in ("silent", "pings"):
+                engine.expect(name, "token")
+                lines[name] = reader, writer = await rig.connect()
+                hello = json.loads(to_line(Hello(node_id=name, token=TOKEN, pid=1)))
+                writer.write(json.dumps({**hello, "pings": True}).encode() + b"\n")
+                assert json.loads(await reader.readline())["type"] == Welcome.__name__
+            ended = asyncio.create_task(lines["silent"][0].read())
+            for _ in range(100):
+                lines["pings"][1].write(b'{"type":"Ping"}\n')
+                if ended.done():
+                    break
+                await asyncio.sleep(0.1)
+            assert ended.done(), "the line was kept, though nothing came on it"
+            assert not engine.send("silent", RenewLease())
+            assert engine.send("pings", RenewLease())
+            assert [type(message) for _, message in ears.heard] == [Hello, Hello]
+            for _, writer in lines.values():
+                writer.close()
 
     asyncio.run(scene())
 

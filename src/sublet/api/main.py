@@ -13,6 +13,7 @@ from sublet.api.desk import Desk
 from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
+from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
 
 __all__ = ["Runnable", "main", "run_controller"]
@@ -29,6 +30,7 @@ class Runnable(Desk, Protocol):
 def main() -> None:
     """Ends with the exit code of the error that stopped it; the reason is left where `sublet up` looks for it."""
     state = StateDir(Path(sys.argv[1]))
+    log_to_stderr()
     try:
         settings = settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
         with state.alone():

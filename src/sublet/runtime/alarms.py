@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sublet.runtime.gauges import Gauges
 from sublet.runtime.telling import Line
-from sublet.runtime.text import plain_text
+from sublet.wire.text import plain_text
 
 __all__ = ["Alarms"]
 

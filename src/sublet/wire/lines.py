@@ -1,13 +1,15 @@
 """Messages as lines of JSON: `{"type": "Meet", "generation": 3, ...}` and back.
 
-A line that is too long, not JSON, of an unknown type or with a missing or ill-typed field is refused with BadInput; an
-unknown field is ignored, so that a newer peer may say more.
+A line that is too long or too deep, not JSON, of an unknown type, with a missing or ill-typed field or with a number
+beyond 64 bits is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer may
+say more.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,10 +18,14 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.wire import messages
+from sublet.wire.text import plain_text
 
 __all__ = ["LONGEST_LINE", "LineBuffer", "Message", "from_line", "to_line"]
 
 LONGEST_LINE = 1 << 20  # bytes; far beyond any message, short of what a hostile peer could fill memory with
+MOST_DIGITS = 20  # of a whole number: a sign and 64 bits
+HIGHEST = (1 << 63) - 1
+MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these need not be finite
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 
 
@@ -33,9 +39,10 @@ def from_line(line: bytes) -> Message:
     if len(line) > LONGEST_LINE:
         raise BadInput("message", f"{len(line)} bytes long; at most {LONGEST_LINE} are read")
     try:
-        return _message_from(json.loads(line))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise BadInput("message", f"cannot be read: {error!r}; it begins {line[:80]!r}") from error
+        return _message_from(json.loads(line, parse_int=_whole))
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:
+        why = plain_text(f"{type(error).__name__}: {error}")
+        raise BadInput("message", f"cannot be read ({why}); it begins {plain_text(line[:40])}") from None
 
 
 class LineBuffer:
@@ -63,10 +70,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _message_from(facts: Any) -> Message:
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS or abs(number := int(digits)) > HIGHEST:
+        raise ValueError(f"a whole number of {len(digits)} digits; at most 64 bits are read")
+    return number
+
+
+def _message_from(facts: Any, kinds: Mapping[str, type] | None = None) -> Message:
     if not isinstance(facts, dict):
         raise TypeError("not an object")
-    kind = _kinds().get(str(facts.get("type")))
+    kind = (kinds or _kinds()).get(str(facts.get("type")))
     if kind is None:
         raise KeyError(f"no message is called {facts.get('type')!r}")
     hints = _hints(kind)
@@ -81,20 +94,28 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
         if value is None and types.NoneType in parts:
             return None
         if isinstance(value, dict):
-            return _message_from(value)
+            return _message_from(value, {part.__name__: part for part in parts})
         kind = next(part for part in parts if part is not types.NoneType)
     if origin is tuple:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise TypeError(f"{name} = {value!r} is not a list of strings")
-        return tuple(value)
+        return tuple(_text(item) for item in value)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise TypeError(f"{name} = {value!r} is not a map of strings")
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return {_text(key): _text(item) for key, item in value.items()}
+    if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
+    if kind is float and not math.isfinite(value) and name not in MAY_DIVERGE:
+        raise ValueError(f"{name} = {value!r} is not finite")
+    return _text(value) if kind is str else value
+
+
+def _text(value: str) -> str:
+    """Half a character (a lone surrogate, which JSON can spell) cannot be written anywhere."""
+    value.encode()
     return value
 
 

@@ -6,7 +6,10 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Finished
-    agent -> controller              Hello, Noticed, WorkerUp, WorkerDown, and what workers say, in FromWorker
+    agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerDown, and what workers say, in FromWorker
+
+Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
+lost, whatever the network says, and the agent dials again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ __all__ = [
     "Left",
     "Meet",
     "Noticed",
+    "Ping",
     "Ready",
     "Regroup",
     "RenewLease",
@@ -280,6 +284,12 @@ class Hello:
     version: int = WIRE_VERSION
     host: str = "127.0.0.1"
     workers: Mapping[str, str] = field(default_factory=dict)
+    pings: bool = False  # it says Ping every sixth of a lease, so that its silence means something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """The agent lives and its line carries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,4 +325,4 @@ class FromWorker:
     message: FromWorkerMessage
 
 
-ToController = Hello | Noticed | WorkerUp | WorkerDown | FromWorker
+ToController = Hello | Ping | Noticed | WorkerUp | WorkerDown | FromWorker

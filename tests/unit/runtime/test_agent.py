@@ -320,3 +320,49 @@ def test_what_waits_for_a_controller_is_bounded_and_progress_goes_first():
         assert sum(map(len, kept)) <= MOST_UNSENT
         assert {line for line in kept if line.startswith(b"W")} == {b"W%d\n" % n for n in range(0, 3000, 100)}
         assert any(line.endswith(b"S2999\n") for line in kept)
+
+
+# ---------------------------------------------------------------------- what a worker may say
+
+SAYS = """
+import os, socket, time
+line = socket.socket(fileno=int(os.environ["SUBLET_CONTROL_FD"]))
+me = os.environ["SUBLET_WORKER_ID"].encode()
+for bad in BAD:
+    line.sendall(bad + b"\\n")
+line.sendall(b'{"type":"Ready","worker_id":"' + me + b'"}\\n')
+time.sleep(600)
+"""
+STEPPED = b'{"type":"Stepped","worker_id":"w","generation":1,"step":1,"epoch":0,"loss":0,"step_s":0,"done":%s}'
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [STEPPED % (b"1" + b"0" * 400), STEPPED % b"1e999", b"[" * 100_000, b'{"type":"Ready","worker_id":"\\ud800"}'],
+    ids=["400-digits", "infinite", "deep", "half-a-character"],
+)
+def test_no_line_of_a_worker_costs_the_agent_its_life(rig, bad):
+    async def scene():
+        async with agent(rig) as (send, ears):
+            send(rig.start("other", rig.script("sleep.py", SLEEP)))
+            await ears.next(WorkerUp, worker_id="other")
+            send(rig.start("w", rig.script("says.py", SAYS.replace("BAD", repr([bad] * 3)))))
+            await ears.next(Ready, worker_id="w")
+            assert [down.worker_id for down in ears.all(WorkerDown)] == []
+            assert len(ears.all(Hello)) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_worker_that_says_nothing_readable_loses_its_line_and_no_other_does(rig):
+    async def scene():
+        async with agent(rig) as (send, ears):
+            send(rig.start("w", rig.script("says.py", SAYS.replace("BAD", "[b'x'] * 5000"))))
+            send(rig.start("v", rig.script("sound.py", SAYS.replace("BAD", "[]"))))
+            await ears.next(Ready, worker_id="v")
+            send(EndWorker(worker_id="w"))
+            await ears.next(WorkerDown, worker_id="w")
+            assert ears.all(Ready, worker_id="w") == []
+            assert len((rig.folder / "n.agent.log").read_bytes()) < 50_000
+
+    asyncio.run(scene())

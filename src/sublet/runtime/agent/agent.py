@@ -32,6 +32,7 @@ from sublet.wire.messages import (
     Leave,
     Meet,
     Noticed,
+    Ping,
     Regroup,
     RenewLease,
     SaveNow,
@@ -49,6 +50,7 @@ FIRST_LEASE_S = 60.0  # until the controller has said how long a lease is
 GRACE_S = 5.0  # for workers whose agent must go, between SIGTERM and SIGKILL
 LONGEST_WAIT_S = 60.0  # the poll behind the loop takes no infinity
 CHUNK = 1 << 16
+PING = to_line(Ping())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class _Agent:
 
     def _patience_s(self) -> float:
         """How long nothing is due."""
-        due_s = min(self._ends_at_s, self._link.due_s(), self._crew.due_s())
+        due_s = min(self._ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
         if self._metadata is not None:
             due_s = min(due_s, self._metadata.due_s())
         return min(max(0.0, due_s - time.monotonic()), LONGEST_WAIT_S)
@@ -152,6 +154,8 @@ class _Agent:
         self._crew.keep_time(now_s)
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
+        if not self._link.watch(self._lease_s, PING):
+            log(f"the controller has been silent for {self._lease_s / 2:g} s: its line is lost, and dialled again")
         if self._link.due_s() <= now_s and self._link.connect():
             self._greet()
 
@@ -182,6 +186,7 @@ class _Agent:
             pid=os.getpid(),
             host=self._facts.host,
             workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},
+            pings=True,
         )
         waiting = self._link.waiting()
         ends = [line for line in map(to_line, self._crew.ended.values()) if line not in waiting]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.worker import CANNOT_START, Worker, start
+from sublet.runtime.logfile import keep_small
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     FromWorker,
@@ -25,12 +26,15 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
+from sublet.wire.text import plain_text
 
 __all__ = ["Crew", "log"]
 
 REMEMBERED_ENDS = 64  # workers whose end is told again to a controller that comes back
 MOST_COMPLAINTS = 100  # about one worker, in the log
+MOST_BAD_LINES = 1000  # of one worker, before its line is closed: it does not speak our language
 LAST_READS = 64  # of a line that somebody else may still hold and write to
+MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one before it
 CHUNK = 1 << 16
 
 Tell = Callable[[WorkerUp | WorkerDown | FromWorker], None]
@@ -69,11 +73,15 @@ class Crew:
     # ------------------------------------------------------------------ their lines
 
     def attend(self, worker: Worker, events: int) -> None:
-        """Its line is ready."""
-        if events & selectors.EVENT_WRITE:
-            self._flush(worker)
-        if events & selectors.EVENT_READ:
-            self._listen(worker)
+        """Its line is ready. Whatever comes on it is this worker's doing, and costs no other anything."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(worker)
+            if events & selectors.EVENT_READ:
+                self._listen(worker)
+        except Exception as error:  # noqa: BLE001 - the agent and all other workers live on
+            _complain(worker, f"the line of {worker.worker_id} is closed: {error!r}")
+            self._hang_up(worker)
 
     def pass_on(self, message: Regroup | Meet | Leave | SaveNow) -> None:
         """To the worker that it is for, if that is there and reads."""
@@ -108,6 +116,10 @@ class Crew:
                 _complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
             else:
                 self._tell(FromWorker(message=message))
+        if worker.complaints > MOST_BAD_LINES:
+            log(f"{worker.worker_id} says nothing that can be read: its line is closed")
+            self._hang_up(worker)
+            return False
         return True
 
     def _flush(self, worker: Worker) -> None:
@@ -185,8 +197,9 @@ class Crew:
 
 
 def log(text: str) -> None:
-    """A line in the agent's own log."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}"[:2000], file=sys.stderr, flush=True)  # noqa: T201
+    """A line in the agent's own log, which does not grow without bound."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain_text(text)}", file=sys.stderr, flush=True)  # noqa: T201
+    keep_small(sys.stderr.fileno(), MOST_LOG)
 
 
 def _complain(worker: Worker, text: str) -> None:

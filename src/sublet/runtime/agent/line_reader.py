@@ -9,9 +9,10 @@ __all__ = ["LineReader"]
 
 
 class LineReader:
-    """Collects what a socket brings; between calls it holds one line of LONGEST_LINE bytes at most."""
+    """Collects what a socket brings; between calls it holds one line of `longest` bytes at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self.longest = longest
         self._rest = b""
         self._skipping = False  # the rest of a line that is too long
 
@@ -26,9 +27,9 @@ class LineReader:
         read = [_read(line) for line in lines if line]
         if not self._skipping:
             self._rest += rest
-            if len(self._rest) > LONGEST_LINE:
+            if len(self._rest) > self.longest:
                 self._rest, self._skipping = b"", True
-                read.append(BadInput("message", f"no end after {LONGEST_LINE} bytes"))
+                read.append(BadInput("message", f"no end after {self.longest} bytes"))
         return read
 
 

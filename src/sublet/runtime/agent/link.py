@@ -1,4 +1,4 @@
-"""The agent's line to its controller: found again when it breaks, never waited for, within bounds."""
+"""The agent's line to its controller: found again when it breaks or falls silent, never waited for, within bounds."""
 
 from __future__ import annotations
 
@@ -52,10 +52,34 @@ class Link:
         self._greetings = 0  # lines at the head that belong to this connection
         self._pause_s = FIRST_PAUSE_S
         self._due_s = 0.0  # when to try again, or to give this attempt up
+        self._heard_s = self._spoke_s = 0.0  # when something came last, and when a ping went
 
     def due_s(self) -> float:
         """When `connect` is to be called next."""
         return float("inf") if self._connected else self._due_s
+
+    def watch_s(self, lease_s: float) -> float:
+        """When `watch` is to be called next."""
+        if not self._connected:
+            return float("inf")
+        return min(self._spoke_s + lease_s / 6, self._heard_s + lease_s / 2)
+
+    def watch(self, lease_s: float, ping: bytes) -> bool:
+        """Say something every sixth of a lease; a line silent for half of one is lost: False, and it is dialled again.
+
+        A network that drops everything tells nobody: without this an agent would wait on such a line until its end.
+        """
+        now_s = time.monotonic()
+        if not self._connected:
+            return True
+        if now_s >= self._heard_s + lease_s / 2:
+            self._fail()
+            return False
+        if now_s >= self._spoke_s + lease_s / 6:
+            self._spoke_s = now_s
+            if not self._unsent:  # else there is something to say already
+                self.send(ping, may_be_lost=True)
+        return True
 
     def connect(self) -> bool:
         """Try, without waiting; True when it is there at once."""
@@ -74,7 +98,7 @@ class Link:
             self._fail()
             return False
         self._selector.register(self._socket, selectors.EVENT_READ, self)
-        self._connected = True
+        self._begun()
         return True
 
     def attend(self, events: int) -> bool:
@@ -86,7 +110,7 @@ class Link:
                 self._fail()
                 return False
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connected = True
+            self._begun()
             return True
         if events & selectors.EVENT_WRITE:
             self.flush()
@@ -142,6 +166,9 @@ class Link:
 
     # ------------------------------------------------------------------
 
+    def _begun(self) -> None:
+        self._connected, self._heard_s, self._spoke_s = True, time.monotonic(), time.monotonic()
+
     def _read(self) -> None:
         if self._socket is None:
             return
@@ -154,6 +181,7 @@ class Link:
         if not data:
             self._fail()
             return
+        self._heard_s = time.monotonic()
         self._heard += self._reader.feed(data)
 
     def _forget_first(self) -> None:

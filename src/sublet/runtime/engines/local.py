@@ -8,6 +8,7 @@ import hmac
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 
 from sublet.domain.quantity import positive
@@ -15,12 +16,13 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.runtime.agent.link import address_from
 from sublet.runtime.engines.engine import Hear
-from sublet.wire.lines import Message, to_line
+from sublet.wire.lines import LONGEST_LINE, Message, to_line
 from sublet.wire.messages import (
     WIRE_VERSION,
     FromWorker,
     Hello,
     Noticed,
+    Ping,
     RenewLease,
     ToAgent,
     ToController,
@@ -28,11 +30,15 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
+from sublet.wire.text import plain_text
 
 __all__ = ["LocalEngine"]
 
 LEASE_S = 30.0
 HELLO_S = 5.0  # for a stranger to say who it is
+MOST_STRANGERS = 64  # at once; the oldest goes
+LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
+MOST_COMPLAINTS = 20  # a minute, in the log, about strangers or about one agent
 HANG_UP_S = 1.0  # for what was sent to be read, when the engine closes
 MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -41,7 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Agents connect to `address` (`unix:/path`, or `tcp:` on loopback); leases are renewed while it is open."""
+    """Agents connect to `address` (`unix:/path`, or `tcp:` on loopback); leases are renewed while it is open.
+
+    Whoever connects is a stranger until its first line, which must come soon and be a Hello with the token of a node.
+    """
 
     def __init__(self, address: str, *, lease_s: float = LEASE_S) -> None:
         positive("lease_s", lease_s)
@@ -51,7 +60,8 @@ class LocalEngine:
         self.address, self.lease_s = address, lease_s
         self._tokens: dict[str, str] = {}
         self._lines: dict[str, _Line] = {}
-        self._strangers: set[_Line] = set()
+        self._strangers: dict[_Line, None] = {}  # the oldest first
+        self._complaints = _Complaints()
         self._server: asyncio.Server | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._hear: Hear | None = None
@@ -98,45 +108,53 @@ class LocalEngine:
 
     def met(self, line: _Line) -> None:
         """Somebody has connected and has not said who it is."""
-        self._strangers.add(line)
+        self._strangers[line] = None
+        while len(self._strangers) > MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self.lost(oldest)
+            oldest.cut()
+            self._complaints.log("more than %d strangers at once: the oldest is hung up on", MOST_STRANGERS)
 
     def lost(self, line: _Line) -> None:
         """A connection is gone."""
-        self._strangers.discard(line)
+        self._strangers.pop(line, None)
         if line.node_id and self._lines.get(line.node_id) is line:
             del self._lines[line.node_id]
 
     def heard(self, line: _Line, message: Message | BadInput) -> None:
         """A line of an agent, or of somebody who says so."""
-        if isinstance(message, BadInput):
-            _log.warning("refused from %s: %s", line.node_id or "a stranger", message)
-        elif isinstance(message, Hello):
+        if not line.node_id:
             self._admit(line, message)
-        elif not line.node_id or not isinstance(message, Noticed | WorkerUp | WorkerDown | FromWorker):
-            _log.warning("refused from %s: %s", line.node_id or "a stranger", type(message).__name__)
-            if not line.node_id:
-                line.hang_up()
-        else:
+        elif isinstance(message, Noticed | WorkerUp | WorkerDown | FromWorker):
             self._pass_up(line.node_id, message)
+        elif not isinstance(message, Ping):
+            what = message if isinstance(message, BadInput) else type(message).__name__
+            line.complaints.log("refused from %s: %s", line.node_id, what)
 
-    def _admit(self, line: _Line, hello: Hello) -> None:
-        token = self._tokens.get(hello.node_id)
-        if token is None or not hmac.compare_digest(token.encode(), hello.token.encode()):
-            _log.warning("refused: no agent of %s is expected with this token", hello.node_id)
-            line.hang_up()
-            return
-        if hello.version != WIRE_VERSION:
-            _log.warning("refused: %s speaks version %d, not %d", hello.node_id, hello.version, WIRE_VERSION)
-            line.hang_up()
+    def _admit(self, line: _Line, hello: Message | BadInput) -> None:
+        if (why := self._why_not(hello)) or not isinstance(hello, Hello):
+            self._complaints.log("hung up on a stranger: %s", why)
+            line.cut()
             return
         before = self._lines.get(hello.node_id)
         if before is not None and before is not line:
             before.hang_up()
-        self._strangers.discard(line)
-        line.node_id = hello.node_id
+        self._strangers.pop(line, None)
         self._lines[hello.node_id] = line
+        line.admitted(hello)
         line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s))
         self._pass_up(hello.node_id, hello)
+
+    def _why_not(self, hello: Message | BadInput) -> str:
+        """What is wrong with the first line of somebody; "" for an agent that may come in."""
+        if not isinstance(hello, Hello):
+            return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
+        token = self._tokens.get(hello.node_id)
+        if token is None or not hmac.compare_digest(token.encode(), hello.token.encode()):
+            return f"no agent of {hello.node_id!r} is expected with this token"
+        if hello.version != WIRE_VERSION:
+            return f"{hello.node_id} speaks version {hello.version}, not {WIRE_VERSION}"
+        return ""
 
     def _pass_up(self, node_id: str, message: ToController) -> None:
         if self._hear is None:
@@ -147,10 +165,39 @@ class LocalEngine:
             _log.exception("%s from %s could not be taken", type(message).__name__, node_id)
 
     async def _renew(self) -> None:
+        """Keep leases alive, and hang up on agents that have been silent for too long: they dial again."""
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.lease_s / 3)
+            await asyncio.sleep(self.lease_s / 6)
             for line in list(self._lines.values()):
-                line.send(RenewLease())
+                if line.pings and loop.time() - line.heard_s > self.lease_s / 2:
+                    line.complaints.log(
+                        "nothing was heard of %s for %g s: its line is cut", line.node_id, self.lease_s / 2
+                    )
+                    self.lost(line)
+                    line.cut()
+                else:
+                    line.send(RenewLease())
+
+
+class _Complaints:
+    """What goes to the log about somebody who may send anything: so many lines a minute, each of them short."""
+
+    def __init__(self) -> None:
+        self._since_s, self._told, self._untold = -60.0, 0, 0
+
+    def log(self, text: str, *facts: object) -> None:
+        """A warning, or one more that is only counted."""
+        now_s = time.monotonic()
+        if now_s - self._since_s >= 60.0:  # noqa: PLR2004 - a minute
+            if self._untold:
+                _log.warning("%d more such lines were left out", self._untold)
+            self._since_s, self._told, self._untold = now_s, 0, 0
+        if self._told < MOST_COMPLAINTS:
+            self._told += 1
+            _log.warning("%s", plain_text(text % facts))
+        else:
+            self._untold += 1
 
 
 class _Line(asyncio.Protocol):
@@ -158,10 +205,13 @@ class _Line(asyncio.Protocol):
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
-        self._reader = LineReader()
+        self._reader = LineReader(LONGEST_HELLO)
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.node_id = ""  # "" = has not said who it is
+        self.pings = False
+        self.heard_s = 0.0  # the loop's time
+        self.complaints = _Complaints()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for Hello, but not for long."""
@@ -170,8 +220,14 @@ class _Line(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
         self._engine.met(self)
 
+    def admitted(self, hello: Hello) -> None:
+        """It is the agent of a node."""
+        self.node_id, self.pings = hello.node_id, hello.pings
+        self._reader.longest = LONGEST_LINE
+
     def data_received(self, data: bytes) -> None:
         """Lines, whole or in part."""
+        self.heard_s = asyncio.get_running_loop().time()
         for message in self._reader.feed(data):
             if self._transport is None or self._transport.is_closing():
                 return
@@ -209,7 +265,8 @@ class _Line(asyncio.Protocol):
 
     def _too_late(self) -> None:
         if not self.node_id:
-            self.hang_up()
+            self._engine.lost(self)
+            self.cut()
 
 
 def _listening(path: str) -> socket.socket:

@@ -1,0 +1,96 @@
+"""Lines that anybody may have written: what cannot be read is refused in one way, and what is read can be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sublet.errors import BadInput
+from sublet.runtime.agent.line_reader import LineReader
+from sublet.wire import messages
+from sublet.wire.lines import from_line, to_line
+
+KINDS = [
+    kind
+    for union in (messages.ToAgent, messages.ToController, messages.FromWorkerMessage)
+    for kind in typing.get_args(union)
+]
+NAMES = sorted({field.name for kind in KINDS for field in dataclasses.fields(kind)})
+NUMBERS = st.one_of(
+    st.integers(),
+    st.sampled_from([10**400, -(10**400), 1 << 63, -(1 << 63) - 1, (1 << 63) - 1, 10**4000]),
+    st.floats(allow_nan=True, allow_infinity=True),
+)
+TEXTS = st.text(max_size=20) | st.sampled_from(["\ud800", "\x00", "n.1.2", "x" * 1000])
+LEAVES = st.none() | st.booleans() | NUMBERS | TEXTS
+TREES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+)
+FACTS = st.dictionaries(st.sampled_from(NAMES), TREES, max_size=12)
+OBJECTS = st.builds(
+    lambda kind, facts, inner: {**facts, "type": kind, **({} if inner is None else {"message": inner})},
+    st.sampled_from([kind.__name__ for kind in KINDS]) | TEXTS,
+    FACTS,
+    st.none() | st.builds(lambda k, f: {**f, "type": k}, st.sampled_from([k.__name__ for k in KINDS]), FACTS),
+)
+
+
+def usable(message):
+    """Every text can be written, every number reckoned with."""
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if dataclasses.is_dataclass(value):
+            assert isinstance(value, messages.FromWorkerMessage)
+            usable(value)
+        elif isinstance(value, str):
+            value.encode()
+        elif type(value) is int:
+            assert abs(value) < 1 << 63
+        elif isinstance(value, float):
+            assert math.isfinite(value) or field.name in ("loss", "noise")
+
+
+@given(st.binary(max_size=300) | OBJECTS.map(lambda facts: json.dumps(facts).encode()))
+@example(
+    b'{"type":"Stepped","worker_id":"w","generation":1,"step":1,"epoch":0,"loss":0,"step_s":0,"done":1' + b"0" * 400
+)
+@example(b'{"type":"Warn","in_s":1' + b"0" * 400 + b"}")
+@example(b'{"type":"Warn","in_s":1e999}')
+@example(b'{"type":"Warn","in_s":NaN}')
+@example(b'{"type":"Ready","worker_id":"\\ud800"}')
+@example(b'{"type":"WorkerUp","worker_id":"w","pid":18446744073709551616}')
+@example(b'{"type":"FromWorker","message":{"type":"Hello","node_id":"n","token":"t","pid":1}}')
+@example(b'{"type":"FromWorker","message":' * 30_000)
+@example(b"[" * 200_000)
+@example(b'{"a":' * 100_000)
+def test_no_line_does_anything_but_be_read_or_be_refused(line):
+    refusal, message = "", None
+    try:
+        message = from_line(line)
+    except BadInput as error:
+        refusal = str(error)
+    if message is None:
+        assert 0 < len(refusal) < 600, "a refusal is short, whatever was said"
+        assert refusal.isprintable()
+        return
+    usable(message)
+    assert from_line(to_line(message)) == message or "NaN" in repr(to_line(message))
+
+
+@given(st.lists(st.binary(max_size=60) | OBJECTS.map(lambda facts: json.dumps(facts).encode()), max_size=6))
+def test_a_reader_never_fails_whatever_comes(lines):
+    for read in LineReader().feed(b"\n".join([*lines, b""])):
+        assert isinstance(read, BadInput) or dataclasses.is_dataclass(read)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 1.5])
+def test_a_loss_that_diverges_can_be_told(loss):
+    said = messages.Stepped(worker_id="w", generation=1, step=2, done=3.0, epoch=0, loss=loss, step_s=0.1)
+    read = from_line(to_line(said))
+    assert repr(read) == repr(said)
