@@ -34,10 +34,12 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    with train.session(model, optimizer, patterns(options.samples), global_batch=options.batch) as s:
-        for features, labels in s.batches(epochs=options.epochs):
-            time.sleep(options.ms_per_sample * len(features) / 1e3)
-            s.step(nn.functional.cross_entropy(model(features), labels))
+    dataset = patterns(options.samples)
+    with train.session(model, optimizer, dataset, global_batch=options.batch, epochs=options.epochs) as s:
+        for _ in s.epochs():
+            for features, labels in s:
+                time.sleep(options.ms_per_sample * len(features) / 1e3)
+                s.step(nn.functional.cross_entropy(model(features), labels))
     if s.rank == 0:
         features, labels = patterns(2_000, seed=2).tensors
         with torch.no_grad():

@@ -272,6 +272,54 @@ def logged_training(directory: Path) -> None:
     note(said="end", loss=whole, parameters=flat, rank=s.rank, steps=s.steps, rate=optimizer.param_groups[0]["lr"])
 
 
+def by_epoch(directory: Path) -> None:
+    """A scheduler that the script steps after each epoch; LOOP says what else it does."""
+    torch.set_num_threads(1)
+    loop, epochs, pause_s = os.environ["LOOP"], int(os.environ["EPOCHS"]), float(os.environ.get("PAUSE_S", "0"))
+    model, dataset = network(), Logged()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if loop == "lambda":
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch)
+    else:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    log = os.open(directory / f"{os.environ['SUBLET_WORKER_ID']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(**facts: object) -> None:
+        os.write(log, json.dumps(facts).encode() + b"\n")
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        time.sleep(pause_s)
+        s.step(torch.nn.functional.mse_loss(model(x), y))
+        if loop == "apart" and s.rank == 1 and s.steps == 25:
+            optimizer.param_groups[0]["lr"] *= 0.5
+
+    known = {"epochs": epochs} if loop in ("step", "lambda") else {}
+    with train.session(model, optimizer, dataset, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
+        if loop == "old":  # what the guide once said
+            for epoch in range(epochs):
+                for x, y in s.batches(epochs=epoch + 1):
+                    step(x, y)
+                scheduler.step()
+        elif not known:
+            for x, y in s.batches(epochs=epochs):
+                step(x, y)
+        else:
+            for epoch in s.epochs():
+                for x, y in s:
+                    step(x, y)
+                scheduler.step()
+                note(said="tail", epoch=epoch)
+        if loop == "last" and s.rank == 1:
+            with torch.no_grad():
+                next(model.parameters())[0, 0] += 1e-6
+    flat = torch.cat([parameter.reshape(-1) for parameter in model.parameters()]).tolist()
+    note(said="end", parameters=flat, rank=s.rank, steps=s.steps, rate=optimizer.param_groups[0]["lr"])
+    if loop == "twice":
+        with train.session(model, optimizer, dataset, global_batch=BATCH) as s:
+            for x, y in s.batches(epochs=2 * epochs):
+                step(x, y)
+
+
 def read_logs(directory: Path) -> dict[str, object]:
     """Per epoch the samples of applied steps; of a step that was done again only the last time counts."""
     rows = [json.loads(line) for path in sorted(directory.glob("*.log")) for line in path.read_text().splitlines()]
@@ -405,7 +453,64 @@ def orphans(directory: Path, *, width: int = 2) -> dict[str, object]:
     return {"codes": world.codes(), "took_s": time.monotonic() - gone_s}
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (fixed, resizes, kills, resumes, orphans)}
+def one_two_one(directory: Path) -> dict[str, object]:
+    """One worker all the time; then one, beside which another comes in the second epoch and goes in the fourth."""
+    found = {}
+    for name in ("alone", "resized"):
+        place = directory / name
+        place.mkdir()
+        world = World(by_epoch, place, PAUSE_S="0" if name == "alone" else "0.005")
+        first = world.start(1)
+        world.until_ready(first)
+        world.regroup(first)
+        if name == "resized":
+            world.until_step(25)
+            second = world.start(1)
+            world.until_ready(second)
+            world.regroup(first + second)
+            world.until_joined()
+            world.until_step(70)
+            world.regroup(first)
+        world.until_over()
+        work = [said.work for _, _, said in world.messages if isinstance(said, Joined)]
+        rows = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in place.glob("*.log")}
+        epochs = {stem: [row["epoch"] for row in rows[stem] if row["said"] == "tail"] for stem in rows}
+        found[name] = {"codes": world.codes(), "work": work, "epochs": epochs, **read_logs(place)}
+    return found
+
+
+def together(directory: Path, *, width: int = 2) -> dict[str, object]:
+    """Start at this width, and wait until all processes have ended by themselves; what they said last."""
+    world = World(by_epoch, directory)
+    world.start(width)
+    world.until_ready(world.workers)
+    world.regroup(world.workers)
+    world.until(lambda: all(worker.code is not None for worker in world.workers), "exits", watch=False)
+    world._listen(0.0)
+    errors = {path.stem: path.read_text()[-2000:] for path in directory.glob("*.err")}
+    return {"codes": world.codes(), "finished": world.finished, "errors": errors, **read_logs(directory)}
+
+
+def late(directory: Path) -> dict[str, object]:
+    """Another worker comes in the third epoch of the old loop."""
+    world = World(by_epoch, directory, PAUSE_S="0.01")
+    first = world.start(1)
+    world.until_ready(first)
+    world.regroup(first)
+    world.until(lambda: max(world.heard_steps(), default=-1) >= 45 or first[0].code is not None, "step 45", watch=False)
+    if first[0].code is None:
+        second = world.start(1)
+        world.until_ready(second)
+        world.regroup(first + second)
+        world.until(lambda: all(worker.code is not None for worker in world.workers), "exits", watch=False)
+    world._listen(0.0)
+    errors = {path.stem: path.read_text()[-2000:] for path in directory.glob("*.err")}
+    return {"codes": world.codes(), "finished": world.finished, "errors": errors, **read_logs(directory)}
+
+
+SCENARIOS = {
+    scenario.__name__: scenario for scenario in (fixed, resizes, kills, resumes, orphans, one_two_one, together, late)
+}
 
 
 def main() -> None:

@@ -18,6 +18,7 @@
     |-- DamagedCheckpoint   a checkpoint that cannot be trusted (path, why)
     |-- CheckpointFailed    a checkpoint that was not written (path, why); those before it are as they were
     |   `-- StaleWriter         its writer belongs to a generation that is over
+    |-- RanksDiffer         workers of one job that no longer train the same model (what, which ranks, step)
     |-- PlanRefused         a policy asked for more than its limits allow
     |-- PolicyFailed        a policy gave no plan: it raised, was too slow, or answered nonsense (why)
     `-- KernelError         the brain and the world disagree
@@ -50,6 +51,7 @@ __all__ = [
     "OutOfBudget",
     "PlanRefused",
     "PolicyFailed",
+    "RanksDiffer",
     "Refused",
     "RentFailed",
     "StaleWriter",
@@ -254,6 +256,15 @@ class StaleWriter(CheckpointFailed):
         self.step, self.generation, self.announced = step, generation, announced
         why = f"step {step} is of generation {generation}, but generation {announced} has begun"
         super().__init__(path, why, hint="nothing: the newer generation writes its own")
+
+
+class RanksDiffer(SubletError):
+    """Workers of one job that no longer train the same model."""
+
+    def __init__(self, what: str, *, ranks: Sequence[int], step: int, hint: str) -> None:
+        self.what, self.ranks, self.step, self.hint = what, list(ranks), step, hint
+        who = f"rank {ranks[0]} differs" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} differ"
+        super().__init__(f"at step {step} {who} from rank 0 in {what}: this is no result\n  next: {hint}")
 
 
 class PlanRefused(SubletError):

@@ -268,7 +268,7 @@ FOREIGN: dict[tuple[str, ...], dict[str, str]] = {
     },
     ("elastic",): {"min_on_demand": "use resources.spot: on-demand for a job that must not be preempted"},
     ("training",): {"batch_policy": "say it in the script: train.session(..., batch_range=(64, 1024))"},
-    ("training", "target"): {"epochs": "say it in the script: session.batches(epochs=10)"},
+    ("training", "target"): {"epochs": "say it in the script: train.session(..., epochs=10)"},
     ("budget",): {"max_burn": _BURN, "warn_at": "watch it: sublet cost JOB"},
     ("retry",): {"on_events": "use preemption, infra and user", "duration": "use deadline"},
 }

@@ -2,9 +2,10 @@
 
     from sublet import train
 
-    with train.session(model, optimizer, dataset, global_batch=512) as s:
-        for batch in s.batches(epochs=10):      # resizes, checkpoints and resumes happen here
-            s.step(loss_fn(model, batch))
+    with train.session(model, optimizer, dataset, global_batch=512, epochs=10) as s:
+        for epoch in s.epochs():                # begins where training is
+            for batch in s:                     # resizes, checkpoints and resumes happen here
+                s.step(loss_fn(model, batch))
 
 Under a controller the same loop runs in as many processes as the job has workers. Alone it is plain PyTorch. Torch is
 imported when a session is made, not before.
@@ -31,8 +32,8 @@ def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int, **mo
         optimizer: of the parameters of `model`; the session calls its `step`, you do not.
         dataset: map-style (`__len__` and `__getitem__`); every sample is seen once per epoch at any width.
         global_batch: samples per optimizer step, over all workers.
-        **more: see `sublet.train.options.Options`: scheduler, seed, micro_batch, batch_range, clip_norm, collate,
-            extra_state, device, checkpoint_dir.
+        **more: see `sublet.train.options.Options`: epochs, scheduler, seed, micro_batch, batch_range, clip_norm,
+            collate, extra_state, device, checkpoint_dir.
     """
     from sublet.train.loop import Options, Session
 

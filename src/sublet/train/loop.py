@@ -1,14 +1,19 @@
 """A training run in the user's own loop.
 
+    epochs()    the epochs that are left, from the one that training is in
     batches()   boundary: orders, checkpoints  ->  this worker's share of the next step, in micro-batches
     step(loss)  backward; after the last micro-batch: sum over the group, update, report
 
-The update happens in `step`, everything that may take time or end the process in `batches`. A step whose group breaks
-is dropped without a trace and its samples are given again.
+The update happens in `step`, everything that may take time or end the process in `epochs` and `batches`. A step whose
+group breaks is dropped without a trace and its samples are given again.
+
+What a script does after the batches of an epoch (schedulers, evaluation) may change the state. So nobody joins and
+nothing is saved between the last step of an epoch and the end of that: whoever comes begins with the next epoch.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import time
@@ -22,7 +27,9 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.train.control import Readings
-from sublet.train.gradients import CONTROLS, INVERSE, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.drift import Drift
+from sublet.train.fitness import check_loss, check_optimizer, check_shape
+from sublet.train.gradients import CONTROLS, DOUBT, INVERSE, LOSS, ORDERS, SMALL, Gradients
 from sublet.train.group import BROKEN, gist_of
 from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
@@ -30,6 +37,7 @@ from sublet.train.options import Options
 from sublet.train.report import Report
 from sublet.train.samples import Piece, Samples
 from sublet.train.saving import Saver
+from sublet.train.schedules import Schedules
 from sublet.train.state import Progress, State
 from sublet.wire.lines import Message
 from sublet.wire.messages import Finished, Joined, Ready
@@ -46,6 +54,7 @@ class Session:
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
     ) -> None:
+        check_optimizer(optimizer)
         self.options, self._model, self._optimizer = options, model, optimizer
         self._gradients = Gradients(model.parameters())
         if not self._gradients.parameters:
@@ -53,8 +62,9 @@ class Session:
         device = self._gradients.parameters[0].device
         batch_device = None if options.device is None else torch.device(options.device)
         self._samples = Samples(dataset, options.seed, options.collate, batch_device)
-        self._schedulers = options.schedulers
-        self._state = State(model, optimizer, self._schedulers, options.extra_state, options.seed)
+        self._schedules = Schedules(options.schedulers, optimizer)
+        self._drift = Drift(model.parameters(), optimizer)
+        self._state = State(model, optimizer, self._schedules.all, options.extra_state, options.seed)
         self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self._adaptive = options.adaptive
         self._readings = Readings(CONTROLS, device)
@@ -65,8 +75,11 @@ class Session:
         self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._say)
         self._gpu = device.type == "cuda"
         self._members = Membership(None, self._state, self._progress, self._saver, gpu=self._gpu)
-        self._entered = False
-        self._epochs = 0
+        self._open = self._entered = self._over = False
+        self._epochs = 0  # of the whole training
+        self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
+        self._late: Any = None  # see _end_epoch
+        self._judged = False  # the loss was looked at
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._measured = False  # this step measures noise
@@ -128,6 +141,7 @@ class Session:
     def __enter__(self) -> Self:
         descriptor = os.environ.get("SUBLET_CONTROL_FD")
         if descriptor is not None:
+            _claim_process()
             self._line = Line(socket.socket(fileno=os.dup(int(descriptor))), self._worker_id)
             self._members.line = self._line
             self._line.say(Ready(worker_id=self._worker_id))
@@ -135,13 +149,16 @@ class Session:
         vars(self._optimizer)["zero_grad"] = (
             _nothing  # gradients are ours; a line left over must not clear half a batch
         )
+        self._open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._entered:
+            self._catch_up()
             self._finish()
+        self._open = False
         for handle in self._handles:
             handle.remove()
         vars(self._optimizer).pop("zero_grad", None)
@@ -150,21 +167,77 @@ class Session:
         if kind is None:
             self._members.group.close()
 
-    def batches(self, epochs: int) -> Iterator[Any]:
-        """The micro-batches of this worker until `epochs` epochs are over, counted from the first of the training.
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left of `session(..., epochs=N)`, counted from 0; `for batch in s` gives their batches.
 
-        What was trained before a resume is not trained again, so a loop over `batches(1)`, `batches(2)` ... with an
-        evaluation after each carries on where it was, too.
+        Training that resumes, and a worker that joins, begin with the epoch that training is in, and with the rest of
+        it. What the script does after the batches of an epoch is done once for each epoch.
         """
-        whole("epochs", epochs, 1)
-        self._epochs = epochs
-        if not self._entered:
-            self._entered = True
-            self._settle_in(self._members.enter())
+        if self.options.epochs is None:
+            raise InvalidValue("epochs", None, "given to the session: train.session(..., epochs=10)")
+        if self._entered:
+            raise InvalidValue("epochs()", "a second call", "called once, before any batches()")
+        self._begin(self.options.epochs)
         while True:
             self._boundary()
-            progress = self._progress
-            if progress.epoch >= epochs:
+            epoch = self._progress.epoch
+            if epoch >= self._epochs:
+                break
+            self._until = epoch + 1
+            yield epoch
+            self._end_epoch(epoch)
+        self._over = True
+
+    def batches(self, epochs: int | None = None) -> Iterator[Any]:
+        """The micro-batches of this worker: within `epochs()` those of the epoch, otherwise of the whole training.
+
+        `epochs` counts from the first of the whole training, and can be given to the session instead. What was trained
+        before a resume is not trained again.
+        """
+        if self._until is not None:
+            if epochs is not None:
+                raise InvalidValue("batches(epochs=...)", epochs, "batches() within epochs(), or `for batch in s`")
+            if self._progress.epoch >= self._until:
+                raise InvalidValue("batches()", "a second call", "called once for each epoch of epochs()")
+            yield from self._until_epoch(self._until)
+            return
+        total = epochs or self.options.epochs
+        if epochs is not None:
+            whole("epochs", epochs, 1)
+        if total is None or (self.options.epochs or total) != total:
+            raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10)")
+        if self._entered and (self._over or total != self._epochs):
+            raise InvalidValue(
+                f"batches(epochs={total})",
+                f"a call after batches(epochs={self._epochs})",
+                "called once, for the whole training, because a worker that joins later would go through all epochs "
+                "again; for something after each epoch: train.session(..., epochs=N), and then "
+                "`for epoch in s.epochs():` around `for batch in s:`",
+            )
+        self._begin(total)
+        yield from self._until_epoch(total)
+        self._boundary()
+        self._over = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """As `batches()`."""
+        return self.batches()
+
+    def _begin(self, epochs: int) -> None:
+        """Before the first step: what is to be done, and our first group."""
+        if not self._open:
+            raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
+        if not self._entered:
+            self._entered, self._epochs = True, epochs
+            self._schedules.find()
+            self._state.schedulers = self._schedules.all
+            self._settle_in(self._members.enter())
+
+    def _until_epoch(self, epochs: int) -> Iterator[Any]:
+        progress = self._progress
+        while progress.epoch < epochs:
+            self._boundary()
+            if progress.epoch >= epochs:  # the others were past its end
                 return
             yield from self._one_step(progress)
             if self._broken is not None:
@@ -172,11 +245,39 @@ class Session:
                 why, self._broken = self._broken, None
                 self._settle_in(self._members.recover(why))
 
+    def _end_epoch(self, epoch: int) -> None:
+        """The script is through with what it does after the batches of an epoch.
+
+        A group can break in the last step of an epoch in such a way that one member has applied it and another has not.
+        The first goes on, and hands its state to the second when they meet in the next epoch; but the second still has
+        to do what comes after the batches, which is in that state already. So it takes it once more afterwards.
+        """
+        progress = self._progress
+        if progress.epoch <= epoch:
+            raise InvalidValue(
+                f"epoch {epoch}",
+                f"left after {progress.offset} of {progress.samples} samples",
+                "trained to its end by `for batch in s`; to stop early, break out of the loop over s.epochs() too",
+            )
+        self._catch_up()
+        self._schedules.check(between_epochs=True)
+        self._schedules.note()
+
+    def _catch_up(self) -> None:
+        if self._late is not None:
+            batch = self._progress.batch  # the plan may have changed it since
+            self._state.restore(self._late, self._progress, same_dice=False, rank=self.rank)
+            self._late, self._progress.batch = None, batch
+
     def step(self, loss: torch.Tensor) -> None:
         """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
         piece, self._piece = self._piece, None
         if piece is None:
             raise InvalidValue("step", "a second call", "called once for every batch of batches()")
+        check_shape(loss)
+        if not self._judged:
+            check_loss(loss, piece.count)
+            self._judged = piece.count > 1
         gradients, share = self._gradients, piece.count / self._size
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
@@ -232,11 +333,13 @@ class Session:
         if gradients.shared:
             if self._line is not None and self._line.pending and not self._line.gone:
                 gradients.slots[ORDERS].fill_(1.0)
+            self._drift.put(gradients.slots, progress, self.world)
             try:
                 gradients.sum(self._members.group)
             except BROKEN as error:
                 self._broken = gist_of(error)
                 return
+            self._drift.compare(gradients.control, self.world)
         self._readings.take(gradients.control)
         if self._measured:
             self._conclude()
@@ -273,8 +376,7 @@ class Session:
         progress = self._progress
         due = progress.steps if self._adaptive is None else progress.done // self._adaptive.initial
         while progress.scheduled < due:
-            for scheduler in self._schedulers:
-                scheduler.step()
+            self._schedules.step()
             progress.scheduled += 1
         if self._adaptive is not None:
             progress.batch = self._adaptive.grown(progress.batch, progress.noise.scale)
@@ -283,6 +385,12 @@ class Session:
 
     def _boundary(self) -> None:
         line, members = self._line, self._members
+        self._schedules.check()
+        if self._readings.numbers[DOUBT] > 0.0:
+            try:
+                self._drift.require_equal(members.group, self._progress)
+            except Broken as error:
+                self._settle_in(members.recover(str(error)))
         now_s = time.monotonic()
         if members.group.rank == 0:
             asked = line is not None and line.save_now
@@ -300,12 +408,18 @@ class Session:
 
     def _settle_in(self, entry: Entry) -> None:
         """In a new group: make gradients fit it, and say that we are there."""
-        progress, group = self._progress, self._members.group
+        progress, members = self._progress, self._members
+        group = members.group
         if group.world > 1:
             self._gradients.attach()
         else:
             self._gradients.detach()
         self._readings.forget()
+        self._drift.forget()
+        self._schedules.note()
+        handed, members.handed = members.handed, None
+        if self._until is not None and progress.epoch >= self._until and handed is not None:
+            self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
         if self._adaptive is not None and entry.batch:
             progress.batch = self._adaptive.clamped(entry.batch)
         self._report.restart()
@@ -324,9 +438,15 @@ class Session:
         )
 
     def _finish(self) -> None:
-        """All the work is done: the last checkpoint, the last word, and nobody goes before it is said."""
+        """All is done, and alike in all ranks: the last checkpoint, the last word, nobody goes before it is said."""
         while True:
             progress, group = self._progress, self._members.group
+            try:
+                if group.world > 1:
+                    self._drift.require_equal(group, progress)
+            except Broken as error:
+                self._settle_in(self._members.recover(str(error)))
+                continue
             if group.rank == 0:
                 self._saver.save(self._state.tree(progress), progress, group.world)
                 loss = self._readings.numbers[LOSS]
@@ -352,6 +472,19 @@ class Session:
     def _refuse_other_updates(self, *_: Any) -> None:
         if not self._updating:
             raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
+
+
+_claimed = 0  # the process in which a session was opened under a controller; a fork is another
+
+
+def _claim_process() -> None:
+    """A job is one training: what a second session trains would be neither planned nor saved nor told."""
+    global _claimed  # noqa: PLW0603 - a fact about the process
+    if _claimed == os.getpid():
+        raise InvalidValue(
+            "session", "a second one in this process", "one for each job; submit the next training as another job"
+        )
+    _claimed = os.getpid()
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,7 @@ class Membership:
         self.line, self.group = line, Group()
         self._state, self._progress, self._saver, self._gpu = state, progress, saver, gpu
         self._wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
+        self.handed: Any = None  # the state that another has handed to us; the session takes it
         self._carries = False  # whether we have a state that others may need
 
     def enter(self) -> Entry:
@@ -175,6 +176,7 @@ class Membership:
                 tree = broadcast(group, first, self._state.tree(self._progress) if rank == first else None)
             if rank not in holders:
                 self._state.restore(tree, self._progress, same_dice=False, rank=rank)
+                self.handed = tree
 
     def _load(self, generation: int | None) -> bool:
         self._saver.opened(generation)

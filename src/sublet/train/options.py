@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sublet.domain.quantity import positive, whole
+from sublet.train.fitness import check_methods
 from sublet.train.noise import BatchRange
 
 __all__ = ["Options"]
@@ -25,7 +26,8 @@ class Options:
     """
 
     global_batch: int  # samples per step over all workers; the initial batch if it is adaptive
-    scheduler: Any = None  # a learning rate scheduler, or several; stepped after every optimizer step
+    epochs: int | None = None  # of the whole training; s.epochs() needs it, s.batches(epochs=...) can say it instead
+    scheduler: Any = None  # a learning rate scheduler, or several; stepped by the session after every optimizer step
     seed: int = 0  # of the order of samples, and of newcomers' random numbers
     micro_batch: int | None = None  # samples that one worker takes at a time; more are accumulated
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
@@ -37,6 +39,10 @@ class Options:
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch, 1)
+        if self.epochs is not None:
+            whole("epochs", self.epochs, 1)
+        if self.extra_state is not None:
+            check_methods("extra_state", self.extra_state, "state_dict", "load_state_dict")
         if self.micro_batch is not None:
             whole("micro_batch", self.micro_batch, 1)
         if self.clip_norm is not None:

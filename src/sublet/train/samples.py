@@ -102,6 +102,9 @@ def _moved(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
         return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [_moved(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named one keeps its names
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return [_moved(value, device) for value in batch]
     return batch

@@ -77,6 +77,11 @@ class State:
             raise BadInput(
                 "checkpoint", f"of {facts['samples']} samples, the dataset has {progress.samples}", hint=hint
             )
+        if len(tree["schedulers"]) != len(self.schedulers):
+            hint = "train with the schedulers of the checkpoint, or give a new checkpoint directory"
+            raise BadInput(
+                "checkpoint", f"of {len(tree['schedulers'])} schedulers, this has {len(self.schedulers)}", hint=hint
+            )
         self.model.load_state_dict(tree["model"])
         self.optimizer.load_state_dict(tree["optimizer"])
         for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):

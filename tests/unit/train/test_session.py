@@ -93,16 +93,6 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole():
     assert torch.allclose(flat(model), before - gradient, atol=1e-6)
 
 
-def test_an_evaluation_after_every_epoch_changes_nothing():
-    model = network()
-    with train.session(model, adam(model), data(), global_batch=16) as s:
-        for epoch in (1, 2):
-            for batch in s.batches(epochs=epoch):
-                s.step(loss_of(model, batch))
-            assert s.epoch == epoch
-    assert torch.equal(flat(model), flat(trained()[0]))
-
-
 def test_a_run_that_was_cut_off_resumes_to_the_same_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "0")
 

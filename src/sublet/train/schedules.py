@@ -1,0 +1,99 @@
+"""Learning rate schedulers: those that the session steps, and those that the script steps itself, once per epoch.
+
+Both belong to the state, or a newcomer, or a run that resumes, would begin its schedule anew. The script need not hand
+over what it steps itself: the schedulers of an optimizer are found. It may step them only where all ranks are between
+two epochs. Between two batches the step may be one that is dropped, and in which some ranks have no part.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sublet.errors import InvalidValue
+from sublet.train.fitness import check_methods
+
+__all__ = ["Schedules"]
+
+
+class Schedules:
+    """All schedulers of one optimizer."""
+
+    def __init__(self, given: Sequence[Any], optimizer: Optimizer) -> None:
+        for scheduler in given:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise InvalidValue(
+                    "scheduler",
+                    "ReduceLROnPlateau",
+                    "one that steps without a measurement; leave it out, and step it yourself after the batches of "
+                    "each epoch of s.epochs(), with a number that is the same in all ranks",
+                )
+            check_methods("scheduler", scheduler, "step", "state_dict", "load_state_dict")
+        self._given, self._optimizer = list(given), optimizer
+        self._found: list[LRScheduler] = []
+        self._counts: list[list[int]] = []
+
+    @property
+    def all(self) -> list[Any]:
+        """In an order that is the same in every process."""
+        return [*self._given, *self._found]
+
+    def find(self) -> None:
+        """Those that were not handed over."""
+        known = {id(part) for scheduler in self._given for part in _parts(scheduler)}
+        live = [  # the type alone is asked: the class of a proxy may be anything
+            scheduler
+            for scheduler in gc.get_objects()
+            if issubclass(type(scheduler), LRScheduler) and getattr(scheduler, "optimizer", None) is self._optimizer
+        ]
+        inner = {id(part) for scheduler in live for part in list(_parts(scheduler))[1:]}
+        self._found = sorted((s for s in live if id(s) not in known | inner), key=lambda s: type(s).__qualname__)
+        names = [type(scheduler).__qualname__ for scheduler in self._found]
+        for name in names:
+            if names.count(name) > 1:
+                allowed = "handed over in an order: session(..., scheduler=[...]), or one ChainedScheduler"
+                raise InvalidValue("scheduler", f"{names.count(name)} {name} of one optimizer", allowed)
+        self.note()
+
+    def step(self) -> None:
+        """Those that are the session's to step."""
+        for scheduler in self._given:
+            scheduler.step()
+        self.note()
+
+    def note(self) -> None:
+        """Remember how often each was stepped."""
+        self._counts = [_counts(self._given), _counts(self._found)]
+
+    def check(self, *, between_epochs: bool = False) -> None:
+        """Refuse a step that is not the script's to make."""
+        given, found = self._counts
+        if _counts(self._given) != given:
+            raise InvalidValue(
+                "scheduler.step()",
+                "a call",
+                "left to the session, which steps what it was given as scheduler= after every step; for one step per "
+                "epoch leave scheduler= out and call it after the batches of each epoch of s.epochs()",
+            )
+        if not between_epochs and _counts(self._found) != found:
+            raise InvalidValue(
+                "scheduler.step()",
+                "a call before or between the batches of an epoch",
+                "after them, in `for epoch in s.epochs()`; for one step per step leave it to the session: "
+                "session(..., scheduler=scheduler)",
+            )
+
+
+def _parts(scheduler: Any) -> Iterator[Any]:
+    """Itself, and those that it is made of."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _parts(part)
+
+
+def _counts(schedulers: Iterable[Any]) -> list[int]:
+    return [getattr(part, "last_epoch", 0) for scheduler in schedulers for part in _parts(scheduler)]

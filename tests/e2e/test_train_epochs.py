@@ -1,0 +1,55 @@
+"""Loops over epochs, with real processes: equal ranks, right learning rates, or an error (see `tests/training.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.test_train_elastic import world
+
+pytest.importorskip("torch")
+STEPS, EPOCHS = 20, 6  # an epoch of 320 samples in steps of 16
+SMALL = {"SAMPLES": "320", "BATCH": "16", "EPOCHS": str(EPOCHS)}
+
+
+@pytest.mark.parametrize("schedule", ["step", "lambda"])
+def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_changes(tmp_path, schedule):
+    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": schedule})
+    (expected,), (ended,) = (runs[name]["ends"] for name in ("alone", "resized"))  # the other has left before the end
+    assert ended["steps"] == expected["steps"] == EPOCHS * STEPS
+    assert ended["rate"] == expected["rate"]
+    assert ended["parameters"] == expected["parameters"]
+    assert runs["resized"]["epochs"]["w0"] == list(range(EPOCHS))
+    newcomer = runs["resized"]["epochs"]["w1"]
+    assert newcomer[0] >= 1  # it began with the epoch that training was in
+    assert newcomer == list(range(newcomer[0], newcomer[0] + len(newcomer)))
+    assert set(runs["resized"]["work"]) == {EPOCHS * 320.0}  # all of it, not that of an epoch
+
+
+def test_ranks_whose_learning_rates_differ_are_an_error(tmp_path):
+    run = world("together", tmp_path, env=SMALL | {"LOOP": "apart"})
+    assert not run["finished"]
+    assert set(run["codes"].values()) == {1}
+    for said in run["errors"].values():
+        assert "rank 1 differs from rank 0 in learning rate (0.01 at rank 0, 0.005 at rank 1)" in said
+        assert "next: change learning rates alike in every rank" in said
+        assert "at step 32" in said  # the next check is at 30, its news comes with 31
+
+
+def test_ranks_that_differ_after_the_last_step_are_not_finished(tmp_path):
+    run = world("together", tmp_path, env=SMALL | {"LOOP": "last", "EPOCHS": "1"})
+    assert not run["finished"]
+    assert set(run["codes"].values()) == {1}
+    assert all("differs from rank 0 in weights: this is no result" in said for said in run["errors"].values())
+
+
+def test_the_loop_of_old_is_refused_before_a_newcomer_can_go_through_it_again(tmp_path):
+    run = world("late", tmp_path, env=SMALL | {"LOOP": "old"})
+    assert not run["finished"]
+    assert run["codes"]["w0"] == 1
+    assert "for epoch in s.epochs()" in run["errors"]["w0"]
+
+
+def test_a_second_session_in_a_process_is_refused(tmp_path):
+    run = world("together", tmp_path, env=SMALL | {"LOOP": "twice", "EPOCHS": "1"}, width=1)
+    assert run["codes"] == {"w0": 1}
+    assert "submit the next training as another job" in run["errors"]["w0"]

@@ -1,0 +1,257 @@
+"""Loops over epochs without a controller: where they begin, schedules of the script's own, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.optim import lr_scheduler  # noqa: E402
+
+from sublet import train  # noqa: E402
+from sublet.errors import BadInput, InvalidValue  # noqa: E402
+from sublet.train.membership import Entry  # noqa: E402
+from sublet.train.saving import Saver  # noqa: E402
+from tests.unit.train.test_session import adam, alone, data, flat, loss_of, network  # noqa: E402, F401
+
+STEPS = 4  # in an epoch of 50 samples in steps of 16
+SCHEDULES = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.5),
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch),
+    "sequential": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 2), lr_scheduler.ExponentialLR(optimizer, 0.5)], [2]
+    ),
+    "chained": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.5, 2), lr_scheduler.ExponentialLR(optimizer, 0.8)]
+    ),
+}
+
+
+class Cut(Exception):
+    """The run ends here."""
+
+
+def by_epoch(schedule=SCHEDULES["step"], epochs=4, cut=None, **more):
+    """Train; the weights, the learning rate at each step of it, and the epochs whose ends were reached."""
+    model = network()
+    optimizer = adam(model)
+    scheduler = schedule(optimizer)
+    rates, ends = [], []
+    with train.session(model, optimizer, data(), global_batch=16, epochs=epochs, **more) as s:
+        for epoch in s.epochs():
+            for batch in s:
+                if s.steps == cut:
+                    raise Cut
+                rates.append(optimizer.param_groups[0]["lr"])
+                s.step(loss_of(model, batch))
+            scheduler.step()
+            ends.append(epoch)
+    return flat(model), rates, ends
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.parametrize("cut", [STEPS * 2 + 1, STEPS * 3], ids=["within an epoch", "between two"])
+def test_a_schedule_by_epoch_goes_on_where_it_was_after_a_resume(tmp_path, monkeypatch, schedule, cut):
+    at_every_step = lambda saver, _, tree, progress, world, **__: saver.save(tree(), progress, world)  # noqa: E731
+    monkeypatch.setattr(Saver, "tick", at_every_step)
+    weights, rates, ends = by_epoch(schedule)
+    assert ends == [0, 1, 2, 3]
+    assert len(set(rates)) > 1
+    with pytest.raises(Cut):
+        by_epoch(schedule, cut=cut, checkpoint_dir=tmp_path)
+    resumed, rates_again, ends_again = by_epoch(schedule, checkpoint_dir=tmp_path)
+    assert rates_again == rates[cut:]
+    assert ends_again == ends[cut // STEPS :]
+    assert torch.equal(resumed, weights)
+    again, _, nothing = by_epoch(schedule, checkpoint_dir=tmp_path)
+    assert nothing == []
+    assert torch.equal(again, weights)
+
+
+def test_epochs_are_the_same_training_as_one_loop_over_all_batches():
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16) as s:
+        for batch in s.batches(epochs=4):
+            s.step(loss_of(model, batch))
+    twin = network()
+    with train.session(twin, adam(twin), data(), global_batch=16, epochs=4) as s:
+        for epoch in s.epochs():
+            for batch in s.batches():
+                s.step(loss_of(twin, batch))
+            assert s.epoch == epoch + 1
+    assert torch.equal(flat(model), flat(twin))
+
+
+def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice():
+    """A group may break so that one rank has applied the last step and another has not; here both are one process."""
+    weights, _, _ = by_epoch()
+    model = network()
+    optimizer = adam(model)
+    scheduler = SCHEDULES["step"](optimizer)
+    ahead = network()
+    aheads = adam(ahead)
+    aheads_scheduler = SCHEDULES["step"](aheads)
+    with train.session(ahead, aheads, data(), global_batch=16, epochs=4) as first:  # is through with the epoch
+        for _ in first.epochs():
+            for batch in first:
+                if first.steps == STEPS:
+                    break
+                first.step(loss_of(ahead, batch))
+            else:
+                aheads_scheduler.step()
+                continue
+            handed = copy.deepcopy(first._state.tree(first._progress))
+            break
+    with train.session(model, optimizer, data(), global_batch=16, epochs=4) as s:
+
+        def recover(_):
+            s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
+            s._members.handed = handed
+            torch.set_rng_state(handed["random"]["torch"])  # dropout as in the run that was not disturbed
+            return Entry(source="peer")
+
+        s._members.recover = recover
+        update = s._update
+        for epoch in s.epochs():
+            for batch in s:
+                if s.steps == STEPS - 1:
+                    s._update = lambda: setattr(s, "_broken", "somebody is gone")
+                s.step(loss_of(model, batch))
+                s._update = update
+            scheduler.step()
+            if epoch == 0:
+                torch.set_rng_state(handed["random"]["torch"])
+                reseed, s._state.reseed = s._state.reseed, lambda *_: None
+        s._state.reseed = reseed
+    assert scheduler.last_epoch == 4
+    assert torch.equal(flat(model), weights)
+
+
+def test_a_loop_that_was_left_goes_on_where_it_was():
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16, epochs=2) as s:
+        for batch in s:
+            s.step(loss_of(model, batch))
+            if s.steps == 3:
+                break
+        for batch in s:
+            s.step(loss_of(model, batch))
+        assert s.steps == 2 * STEPS
+        with pytest.raises(InvalidValue, match="called once, for the whole training"):
+            next(iter(s))
+
+
+def by_the_guide_of_old(s, step, _):
+    for epoch in (1, 2):
+        for batch in s.batches(epochs=epoch):
+            step(batch)
+
+
+def left_in_an_epoch(s, step, _):
+    for _ in s.epochs():
+        for batch in s:
+            step(batch)
+            break
+
+
+def twice_over_an_epoch(s, step, _):
+    for _ in s.epochs():
+        for _ in range(2):
+            for batch in s:
+                step(batch)
+
+
+def schedule_by_batch(s, step, scheduler):
+    for batch in s.batches(epochs=2):
+        step(batch)
+        scheduler.step()
+
+
+def schedule_by_epoch(s, step, scheduler):
+    for _ in s.epochs():
+        for batch in s:
+            step(batch)
+        scheduler.step()
+
+
+def schedule_before_the_epoch(s, step, scheduler):
+    for epoch in s.epochs():
+        if epoch > 0:
+            scheduler.step()
+        for batch in s:
+            step(batch)
+
+
+@pytest.mark.parametrize(
+    ("loop", "more", "why"),
+    [
+        (by_the_guide_of_old, "", r"for epoch in s\.epochs\(\)"),
+        (left_in_an_epoch, "epochs", "left after 16 of 50 samples"),
+        (twice_over_an_epoch, "epochs", "once for each epoch"),
+        (schedule_by_batch, "", r"leave it to the session: session\(\.\.\., scheduler=scheduler\)"),
+        (schedule_by_batch, "scheduler", "left to the session"),
+        (schedule_by_epoch, "epochs scheduler", "leave scheduler= out"),
+        (schedule_before_the_epoch, "epochs", "before or between the batches of an epoch"),
+    ],
+)
+def test_a_loop_that_cannot_be_right_is_refused(loop, more, why):
+    model = network()
+    optimizer = adam(model)
+    scheduler = SCHEDULES["step"](optimizer)
+    known = {"epochs": 2, "scheduler": scheduler}
+    known = {name: known[name] for name in more.split()}
+
+    def run():
+        with train.session(model, optimizer, data(), global_batch=16, **known) as s:
+            loop(s, lambda batch: s.step(loss_of(model, batch)), scheduler)
+
+    with pytest.raises(InvalidValue, match=why):
+        run()
+
+
+def test_schedulers_that_cannot_be_told_apart_must_be_handed_over():
+    model = network()
+    optimizer = adam(model)
+    both = [SCHEDULES["step"](optimizer), SCHEDULES["step"](optimizer)]
+    with train.session(model, optimizer, data(), global_batch=16) as s, pytest.raises(InvalidValue, match="2 StepLR"):
+        next(iter(s.batches(epochs=1)))
+    with train.session(model, optimizer, data(), global_batch=16, scheduler=both) as s:
+        for batch in s.batches(epochs=1):
+            s.step(loss_of(model, batch))
+
+
+def test_a_checkpoint_without_the_schedule_is_refused(tmp_path):
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path) as s:
+        for batch in s.batches(epochs=1):
+            s.step(loss_of(model, batch))
+    with pytest.raises(BadInput, match="of 0 schedulers, this has 1"):
+        by_epoch(checkpoint_dir=tmp_path)
+
+
+def test_a_session_is_entered():
+    model = network()
+    s = train.session(model, adam(model), data(), global_batch=16, epochs=1)
+    with pytest.raises(InvalidValue, match=r"with train\.session"):
+        next(iter(s))
+    with s:
+        for batch in s:
+            s.step(loss_of(model, batch))
+    with pytest.raises(InvalidValue, match=r"called once|with train\.session"):
+        next(iter(s))
+
+
+def test_the_number_of_epochs_is_said_once():
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16) as s:
+        with pytest.raises(InvalidValue, match="given to the session"):
+            next(s.epochs())
+        with pytest.raises(InvalidValue, match="epochs"):
+            next(iter(s))
+    with (
+        pytest.raises(InvalidValue, match="said once"),
+        train.session(model, adam(model), data(), global_batch=16, epochs=3) as s,
+    ):
+        next(s.batches(epochs=4))

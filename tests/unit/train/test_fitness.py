@@ -1,0 +1,165 @@
+"""What a session cannot train with is refused in our words, before it costs anything."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from sublet import train  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from tests.unit.train.test_session import FEATURES, adam, alone, data, network  # noqa: E402, F401
+
+
+@pytest.fixture
+def of_many(monkeypatch):
+    """As under a controller that may choose two workers."""
+    monkeypatch.setenv("SUBLET_CONTROL_FD", "3")
+    monkeypatch.setenv("SUBLET_MAX_WORKERS", "2")
+
+
+class Foreign:
+    """An optimizer of another library."""
+
+    def step(self) -> None: ...
+
+
+def session(model, optimizer, **more):
+    return train.session(model, optimizer, data(), global_batch=16, **more)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "why"),
+    [
+        (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS computes the loss several times"),
+        (lambda model: torch.optim.SparseAdam(list(model.parameters())), "more than one worker"),
+        (lambda _: Foreign(), r"Foreign.*torch\.optim\.Optimizer"),
+    ],
+    ids=["lbfgs", "sparse", "foreign"],
+)
+@pytest.mark.usefixtures("of_many")
+def test_an_optimizer_that_does_not_fit_is_refused_at_once(optimizer, why):
+    model = network()
+    with pytest.raises(InvalidValue, match=why):
+        session(model, optimizer(model))
+
+
+def test_an_optimizer_of_sparse_gradients_fits_one_worker(monkeypatch):
+    model = network()
+    sparse = torch.optim.SparseAdam(list(model.parameters()))
+    session(model, sparse)
+    monkeypatch.setenv("SUBLET_CONTROL_FD", "3")
+    monkeypatch.setenv("SUBLET_MAX_WORKERS", "1")
+    session(model, sparse)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (lambda o: {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "ReduceLROnPlateau.*step it yourself"),
+        (lambda _: {"scheduler": object()}, r"an object with step\(\)"),
+        (lambda _: {"extra_state": object()}, r"an object with state_dict\(\)"),
+        (lambda _: {"epochs": 0}, "epochs"),
+    ],
+    ids=["plateau", "no scheduler", "no state", "no epoch"],
+)
+def test_what_cannot_be_saved_or_stepped_is_refused_at_once(more, why):
+    model = network()
+    optimizer = adam(model)
+    with pytest.raises(InvalidValue, match=why):
+        session(model, optimizer, **more(optimizer))
+
+
+def train_with(loss, monkeypatch=None, **more):
+    """One step with this loss of (outputs, targets)."""
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16, **more) as s:
+        if monkeypatch is not None:
+            monkeypatch.setenv("SUBLET_CONTROL_FD", "3")  # it may be wide, but has no line
+        for x, y in s.batches(epochs=1):
+            s.step(loss(model(x), y))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)], ids=str)
+def test_a_loss_is_one_number(shape):
+    with pytest.raises(InvalidValue, match=r"loss\.mean\(\), or loss\.squeeze\(\)"):
+        train_with(lambda out, y: F.mse_loss(out, y).reshape(shape))
+
+
+@pytest.mark.parametrize("divided", [1, 2], ids=["plain", "divided"])
+def test_a_loss_that_was_scaled_for_half_precision_is_refused(divided):
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(InvalidValue, match=r"scaler\.scale\(loss\)"):
+        train_with(lambda out, y: scaler.scale(F.mse_loss(out, y) / divided))
+
+
+def test_a_loss_beside_a_scaler_is_none_of_its_business():
+    off, on = torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cpu")
+    on.scale(torch.ones(()))
+    train_with(lambda out, y: off.scale(F.mse_loss(out, y)) * torch.tensor(65536.0))
+
+
+def vae(out, y):
+    """As in PyTorch's example: two sums."""
+    return F.binary_cross_entropy_with_logits(out, y.sigmoid(), reduction="sum") - 0.5 * torch.sum(1 + out - out.exp())
+
+
+SUMS = {
+    "mse": lambda out, y: F.mse_loss(out, y, reduction="sum"),
+    "half": lambda out, y: 0.5 * ((out - y) ** 2).sum(),
+    "l1": lambda out, y: F.l1_loss(out, y, reduction="sum"),
+    "huber": lambda out, y: F.huber_loss(out, y, reduction="sum"),
+    "two": lambda out, y: F.cross_entropy(torch.cat([out, -out], 1), (y > 0).long()[:, 0], reduction="sum"),
+    "dims": lambda out, y: ((out - y) ** 2).sum(dim=(0, 1)),
+    "vae": vae,
+}
+MEANS = {
+    "mse": F.mse_loss,
+    "divided": lambda out, y: F.mse_loss(out, y, reduction="sum") / len(out),
+    "multiplied": lambda out, y: F.mse_loss(out, y, reduction="sum") * (1.0 / len(out)),
+    "weighted": lambda out, y: ((out - y) ** 2 * y.abs()).sum() / y.abs().sum(),
+    "penalty": lambda out, y: F.mse_loss(out, y) + 0.01 * sum(p.pow(2).sum() for p in [out.mean(0)]),
+    "inner sum": lambda out, y: ((out - y) ** 2).sum(1).mean(),
+    "list": lambda out, y: torch.stack([F.mse_loss(out, y), F.l1_loss(out, y)]).sum(),
+    "batchmean": lambda out, y: F.kl_div(out, y.exp(), reduction="batchmean"),
+    "vae": lambda out, y: vae(out, y) / len(out),
+    "smoothed": lambda out, y: F.cross_entropy(torch.cat([out, -out], 1), (y > 0).long()[:, 0], label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
+def test_a_summed_loss_is_refused_where_there_may_be_more_workers_than_one(loss, monkeypatch, capsys):
+    with pytest.raises(InvalidValue, match=r"a sum over 16 samples.*divide by the number of samples"):
+        train_with(loss, monkeypatch)
+    monkeypatch.undo()
+    train_with(loss)  # alone it is what it always was
+    assert capsys.readouterr().err.count("the loss is a sum over 16 samples") == 1
+
+
+@pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS)
+def test_a_mean_loss_is_never_taken_for_a_sum(loss, monkeypatch, capsys):
+    train_with(loss, monkeypatch)
+    assert capsys.readouterr().err == ""
+
+
+Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - as users write it
+
+
+def test_batches_keep_their_names_on_the_way_to_a_device():
+    model = nn.Linear(FEATURES, 1)
+    x, y = data(16).tensors
+
+    def paired(rows):
+        return Pair(torch.stack([row[0] for row in rows]), {"y": (torch.stack([row[1] for row in rows]),)})
+
+    with train.session(model, adam(model), TensorDataset(x, y), global_batch=8, collate=paired, device="cpu") as s:
+        for batch in s.batches(epochs=1):
+            assert isinstance(batch, Pair)
+            assert isinstance(batch.y["y"], tuple)
+            s.step(F.mse_loss(model(batch.x), batch.y["y"][0]))
