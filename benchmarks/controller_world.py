@@ -216,7 +216,8 @@ class MemoryCloud:
         if message.worker_id in node.workers:
             return
         worker = node.workers[message.worker_id] = Worker(message.worker_id, message.job_id, node.id)
-        self._say(node.id, wire.WorkerUp(worker_id=worker.id, pid=1))
+        meeting = {"host": node.id, "port": 1} if message.offers else {}
+        self._say(node.id, wire.WorkerUp(worker_id=worker.id, pid=1, **meeting))
         if training.ends_with is not None:
             self._end(node, worker, training.ends_with, "boom")
         else:

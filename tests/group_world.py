@@ -58,9 +58,7 @@ class World:
         self.too_wide = 99  # workers with which the group could not train
 
     def _new_group(self):
-        return Group(
-            "j", self.spec, log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1000 + self.life), life=self.life
-        )
+        return Group("j", self.spec, log_of=str, env=dict, life=self.life)
 
     # ------------------------------------------------------------------ the controller's side
 
@@ -212,7 +210,8 @@ class World:
                 if message.worker_id not in self.started:  # an agent starts nothing twice
                     self.started.add(message.worker_id)
                     self.processes[message.worker_id] = Process(message.worker_id, node)
-                    self.up[node].append(wire.WorkerUp(worker_id=message.worker_id, pid=1))
+                    meeting = {"host": node, "port": 1} if message.offers else {}
+                    self.up[node].append(wire.WorkerUp(worker_id=message.worker_id, pid=1, **meeting))
             case wire.EndWorker():
                 if process is not None:
                     self.exit(process, -9)

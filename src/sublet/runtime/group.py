@@ -110,7 +110,6 @@ class Group:
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
-        address_of: Callable[[], tuple[str, int]],
         life: int = 0,  # controllers before this one
     ) -> None:
         self.job_id, self.spec = job_id, spec
@@ -129,8 +128,8 @@ class Group:
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
         self._batch, self._life = 0, life
-        self._log_of, self._env, self._address_of = log_of, env, address_of
-        self._meeting = (-1, ("", 0))  # (round, where its workers meet), for a script without the SDK
+        self._log_of, self._env = log_of, env
+        self._meeting: tuple[int, tuple[str, int]] | None = None  # (round, where a script without the SDK meets)
         self._started = 0  # workers launched
         self._since_s = 0.0  # wall, in this state
         self._stepped_s = 0.0  # wall, of the last sign of progress
@@ -310,7 +309,7 @@ class Group:
                 self._heard_ready(worker, wall_s)
             case wire.WorkerUp():
                 if not self.spec.sdk:
-                    self._heard_ready(worker, wall_s)
+                    self._heard_up(worker, message, wall_s)
             case wire.Leading():
                 if message.generation == self.round and self._state is _State.FORMING:
                     for other in self._in(WorkerPhase.MEMBER):
@@ -405,6 +404,15 @@ class Group:
                 self.broken = True
                 self._once_more(wall_s)
 
+    def _heard_up(self, worker: Worker, message: wire.WorkerUp, wall_s: float) -> None:
+        """Of a script without the SDK: it runs. Where the first of it is met is known now, and the others may start."""
+        first = worker.phase is WorkerPhase.LAUNCHED and worker.rank == 0 and bool(message.port)
+        if first:
+            self._meeting = (self.round, (message.host, message.port))
+        self._heard_ready(worker, wall_s)
+        if first and self._state is _State.GATHERING:
+            self._fit(wall_s)
+
     def _heard_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
         worker.step = message.step
         if message.generation != self.round or worker.rank != 0 or self._state is not _State.FORMING:
@@ -455,14 +463,13 @@ class Group:
         free = (rank for rank in range(len(taken) + sum(gpus for _, gpus in self._placement)) if rank not in taken)
         for node_id, gpus in self._placement:
             for _ in range(gpus - have[node_id]):
-                self._launch(node_id, next(free), wall_s)
+                if (rank := next(free)) == 0 or not self._awaits_address:
+                    self._launch(node_id, rank, wall_s)
 
     def _launch(self, node_id: str, rank: int, wall_s: float) -> None:
         worker = Worker(f"{self.job_id}.{self.round}.{self._started}", node_id, since_s=wall_s, rank=rank)
         self._started += 1
         self.workers[worker.id] = worker
-        if not self.spec.sdk and self._meeting[0] != self.round:  # one address for all workers of a round
-            self._meeting = (self.round, self._address_of())
         worker.start = start_order(
             worker.id,
             self.job_id,
@@ -470,7 +477,7 @@ class Group:
             rank=rank,
             placement=self._placement,
             ours={**self._env(), "SUBLET_GENERATION": str(self.round)},
-            meeting=self._meeting[1],
+            meeting=None if self._meeting is None or rank == 0 else self._meeting[1],
             restarts=self.failures.total(),
             log=self._log_of(worker.id),
         )
@@ -579,6 +586,9 @@ class Group:
             return  # the kernel's next order finds it missing
         why = error if code > 0 and error else _how_it_ended(worker.id, code)
         ended = _Ended(fault=Fault.USER if code == 0 else fault_of(code), why=why, code=code, at_s=wall_s)
+        if code == 0 and worker.rank == 0 and self._awaits_address:  # it ended before we had heard of its start
+            self._fail(Fault.INFRA, f"{worker.id} was not met by the others", None, wall_s)
+            return
         if code == 0:
             self._quit = self._quit or ended
             if not self.spec.sdk:
@@ -728,6 +738,12 @@ class Group:
 
     def _members_complete(self) -> bool:
         return len(self._in(WorkerPhase.MEMBER)) == self._wanted
+
+    @property
+    def _awaits_address(self) -> bool:
+        """Nobody knows yet where a script without the SDK meets: its first worker is to start before the others."""
+        known = self._meeting is not None and self._meeting[0] == self.round
+        return not self.spec.sdk and self._wanted > 1 and not known
 
     @property
     def _wanted(self) -> int:

@@ -22,21 +22,27 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
     rank: int,
     placement: Placement,
     ours: Mapping[str, str],
-    meeting: tuple[str, int],
+    meeting: tuple[str, int] | None,
     restarts: int,
     log: str,
 ) -> StartWorker:
-    """`ours` is what the controller has to say, beside ranks; `meeting` is for a script without the SDK.
+    """`ours` is what the controller has to say, beside ranks; a script without the SDK meets at `meeting`.
+
+    Its rank 0 is started before that is known: the agent there finds a free port, and tells.
 
     Such a script alone is one that was started by hand, unless it was submitted with `torchrun`: many (nanoGPT, say)
     train distributed as soon as they find RANK.
     """
     users = {**spec.env, **spec.secrets}
     env = {name: value for name, value in ours.items() if name not in USERS_FIRST}
-    if spec.sdk:  # as at the start: its session knows better from then on
-        env |= {"RANK": str(rank), "WORLD_SIZE": str(sum(gpus for _, gpus in placement))}
-    elif spec.torchrun or sum(gpus for _, gpus in placement) > 1:
-        env |= _torchrun_env(job_id, rank, placement, meeting, restarts)
+    world = sum(gpus for _, gpus in placement)
+    distributed, local_world = not spec.sdk and (spec.torchrun or world > 1), 1
+    if spec.sdk:  # as at the start: its session knows better from then on. It sees one GPU, which is number 0 to it
+        env |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    elif distributed:
+        ranks = _torchrun_env(job_id, rank, placement, restarts)
+        local_world = int(ranks["LOCAL_WORLD_SIZE"])
+        env |= ranks | ({"MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1])} if meeting else {})
     return StartWorker(
         worker_id=worker_id,
         job_id=job_id,
@@ -45,16 +51,16 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
         defaults={name: value for name, value in ours.items() if name in USERS_FIRST and name not in users},
         cwd=spec.cwd,
         log=log,
+        gpus=local_world,
+        together=f"{job_id} {ours.get('SUBLET_GENERATION', '')}" if distributed else "",
+        offers=distributed and rank == 0,
     )
 
 
-def _torchrun_env(
-    job_id: str, rank: int, placement: Placement, meeting: tuple[str, int], restarts: int
-) -> dict[str, str]:
+def _torchrun_env(job_id: str, rank: int, placement: Placement, restarts: int) -> dict[str, str]:
     """What torchrun would set, for a script that knows nothing of us."""
     slots = [(local, at) for at, (_, gpus) in enumerate(placement) for local in range(gpus)]
     local_rank, node_rank = slots[rank]
-    host, port = meeting
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -64,8 +70,6 @@ def _torchrun_env(
         "GROUP_WORLD_SIZE": str(len(placement)),
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(len(slots)),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": "1000000",
         "TORCHELASTIC_RUN_ID": job_id,

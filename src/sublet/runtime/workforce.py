@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import socket
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -386,14 +384,13 @@ class Workforce:
             spec,
             log_of=lambda worker_id: str(self.logs_of(job_id).path(worker_id)),
             env=lambda: self._environment(self._hub.records[job_id], checkpoints),
-            address_of=free_address,
             life=self._hub.life,
         )
         return JobRecord(job_id, spec, group, submitted_s, pools_for(spec, self._hub.provider.offers))
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""
-        group = Group(job_id, spec, log_of=str, env=dict, address_of=free_address)
+        group = Group(job_id, spec, log_of=str, env=dict)
         return JobRecord(job_id, spec, group, self._hub.now_s(), pools_for(spec, self._hub.provider.offers))
 
 
@@ -402,10 +399,3 @@ def _told_end(why: str, code: int | None) -> str:
     lines = [line for line in why.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no reason given"
     return last if code is None or ending_of(code) in last else f"{ending_of(code)}: {last}"
-
-
-def free_address() -> tuple[str, int]:
-    """Where an unmodified script may meet itself."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1", int(probe.getsockname()[1])

@@ -131,6 +131,9 @@ class StartWorker:
     defaults: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""
     log: str = ""  # file to append standard output and error to
+    gpus: int = 1  # that it may see
+    together: str = ""  # workers of one name see the same GPUs; "" = this one has its own
+    offers: bool = False  # find a free port where others meet it, set MASTER_ADDR and MASTER_PORT, tell them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,10 +306,12 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUp:
-    """The process runs."""
+    """The process runs; others meet it at `host` and `port`, if it was to offer that."""
 
     worker_id: str
     pid: int
+    host: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from sublet.wire import messages as wire
 
 def a_group(**facts):
     spec = JobSpec(name="job", argv=("python", "x.py"), cwd="/", max_workers=4, **facts)
-    return Group("job-1", spec, log_of=str, env=dict, address_of=lambda: ("127.0.0.1", 1))
+    return Group("job-1", spec, log_of=str, env=dict)
 
 
 def sent(group, kind):

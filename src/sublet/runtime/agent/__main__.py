@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--node", required=True, help="the node's name at the controller")
     parser.add_argument("--address", required=True, help="unix:/path or tcp:host:port of the controller")
     parser.add_argument("--token-file", required=True, type=Path, help="file with the node's token")
-    parser.add_argument("--host", default="127.0.0.1", help="where workers of other nodes reach this one")
+    parser.add_argument("--host", default="", help="where workers of other nodes reach this one, if not as it finds")
     parser.add_argument("--lease-s", type=float, default=FIRST_LEASE_S, help="how long to look for the controller")
     parser.add_argument("--preload", action="append", default=[], help="a module that workers begin with, as torch")
     parser.add_argument("--metadata", default="", help="where EC2 tells of interruptions, as http://169.254.169.254")

@@ -14,12 +14,15 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sublet.errors import BadInput
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.crew import Crew, log
+from sublet.runtime.agent.devices import Devices, found_devices
+from sublet.runtime.agent.host import own_address
 from sublet.runtime.agent.link import Link
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.worker import Worker
@@ -61,7 +64,8 @@ class AgentFacts:
     token: str
     address: str
     notice_file: str
-    host: str = "127.0.0.1"
+    host: str = ""  # where other machines reach this one; "" = SUBLET_HOST, or as the line to the controller tells
+    gpus: Sequence[str] | None = None  # for workers, as CUDA_VISIBLE_DEVICES names them; None = all that are here
     lease_s: float = FIRST_LEASE_S
     boot_s: float = 0.0  # seconds on the wall before it is there, as a cloud's machine takes
     metadata_url: str = ""  # where the machine learns that it will be taken; "" = somebody else tells
@@ -86,7 +90,9 @@ class _Agent:
         self._facts = facts
         self._selector = selectors.DefaultSelector()
         self._link = Link(facts.address, self._selector)
-        self._crew = Crew(self._selector, self._tell)
+        gpus = found_devices(os.environ) if facts.gpus is None else facts.gpus
+        self._crew = Crew(self._selector, self._tell, Devices(gpus))
+        self._host = facts.host or os.environ.get("SUBLET_HOST", "")
         self._metadata = Metadata(facts.metadata_url, self._selector, self._noticed) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
         self._ends_at_s = time.monotonic() + facts.boot_s + facts.lease_s
@@ -179,18 +185,22 @@ class _Agent:
     # ------------------------------------------------------------------ the controller
 
     def _greet(self) -> None:
-        """First of all on every connection; ends that the last controller may not have read are told again."""
+        """First of all on every connection; starts and ends that may not have been read are told again."""
+        if not self._host:
+            self._host = own_address(self._link.here())
         hello = Hello(
             node_id=self._facts.node_id,
             token=self._facts.token,
             pid=os.getpid(),
-            host=self._facts.host,
+            host=self._host,
             workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},
             pings=True,
         )
         waiting = self._link.waiting()
         ends = [line for line in map(to_line, self._crew.ended.values()) if line not in waiting]
         again = [line for line in [to_line(self._notice)] if line not in waiting] if self._notice else []
+        ups = [to_line(worker.up) for worker in self._crew.workers.values() if worker.up is not None]
+        again += [line for line in ups if line not in waiting]
         self._link.begin([to_line(hello), *again, *ends])
 
     def _noticed(self, kind: str, in_s: float) -> None:
@@ -219,7 +229,8 @@ class _Agent:
                 self._renew()
             case StartWorker():
                 if not self._going:
-                    self._crew.start(message, self._facts.node_id, self._facts.notice_file)
+                    node = {"SUBLET_NODE_ID": self._facts.node_id, "SUBLET_NOTICE_FILE": self._facts.notice_file}
+                    self._crew.start(message, node, self._host)
             case EndWorker():
                 if (worker := self._crew.workers.get(message.worker_id)) is not None:
                     self._crew.end(worker, message.grace_s)

@@ -9,9 +9,12 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.agent.devices import VISIBLE, Devices
+from sublet.runtime.agent.host import free_port, network_env
 from sublet.runtime.agent.worker import CANNOT_START, Worker, start
 from sublet.runtime.logfile import keep_small
 from sublet.wire.lines import LONGEST_LINE, to_line
@@ -43,32 +46,35 @@ Tell = Callable[[WorkerUp | WorkerDown | FromWorker], None]
 class Crew:
     """`workers` run; `ended` have, lately. News goes to `tell`."""
 
-    def __init__(self, selector: selectors.BaseSelector, tell: Tell) -> None:
+    def __init__(self, selector: selectors.BaseSelector, tell: Tell, devices: Devices) -> None:
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, WorkerDown] = {}
-        self._selector, self._tell = selector, tell
+        self._selector, self._tell, self._devices = selector, tell, devices
 
-    def start(self, order: StartWorker, node_id: str, notice_file: str) -> None:
+    def start(self, order: StartWorker, node_env: Mapping[str, str], host: str) -> None:
         """A new one, unless it was started before: then the order was said twice."""
         if order.worker_id in self.workers or order.worker_id in self.ended:
             return
-        own_env = {
-            "SUBLET_NODE_ID": node_id,
-            "SUBLET_WORKER_ID": order.worker_id,
-            "SUBLET_JOB_ID": order.job_id,
-            "SUBLET_NOTICE_FILE": notice_file,
-        }
+        own_env = {**node_env, "SUBLET_WORKER_ID": order.worker_id, "SUBLET_JOB_ID": order.job_id}
+        gpus = self._devices.take(order.worker_id, count=order.gpus, together=order.together)
+        if gpus and VISIBLE not in order.env:  # whoever chooses in the job file knows better
+            own_env[VISIBLE] = ",".join(gpus)
         try:
             if not order.argv:
                 raise InvalidValue("argv", order.argv, "a command")
-            worker = start(order, own_env)
+            port = free_port({w.up.port for w in self.workers.values() if w.up is not None}) if order.offers else 0
+            if port:
+                own_env |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+            worker = start(replace(order, defaults={**network_env(host), **order.defaults}), own_env)
         except (OSError, ValueError) as error:
+            self._devices.give_back(order.worker_id)
             self._tell_end(WorkerDown(worker_id=order.worker_id, code=CANNOT_START, error=f"cannot start: {error}"))
             return
         self.workers[worker.worker_id] = worker
         if worker.line is not None:
             self._selector.register(worker.line, selectors.EVENT_READ, worker)
-        self._tell(WorkerUp(worker_id=worker.worker_id, pid=worker.pid))
+        worker.up = WorkerUp(worker_id=worker.worker_id, pid=worker.pid, host=host if port else "", port=port)
+        self._tell(worker.up)
 
     # ------------------------------------------------------------------ their lines
 
@@ -187,6 +193,7 @@ class Crew:
                 break
         self._hang_up(worker)
         del self.workers[worker.worker_id]
+        self._devices.give_back(worker.worker_id)
         self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
 
     def _tell_end(self, down: WorkerDown) -> None:

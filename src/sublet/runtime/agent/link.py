@@ -54,6 +54,12 @@ class Link:
         self._due_s = 0.0  # when to try again, or to give this attempt up
         self._heard_s = self._spoke_s = 0.0  # when something came last, and when a ping went
 
+    def here(self) -> str:
+        """The address of our end; "" where the line does not leave the machine, or is not there."""
+        if self._socket is None or self._family == socket.AF_UNIX:
+            return ""
+        return str(self._socket.getsockname()[0])
+
     def due_s(self) -> float:
         """When `connect` is to be called next."""
         return float("inf") if self._connected else self._due_s

@@ -14,7 +14,7 @@ from pathlib import Path
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.runtime.agent.processes import die_with_parent, rename
 from sublet.runtime.agent.script import run_script, warm_command
-from sublet.wire.messages import StartWorker
+from sublet.wire.messages import StartWorker, WorkerUp
 
 __all__ = ["Worker", "start"]
 
@@ -34,6 +34,7 @@ class Worker:
         self.unsent = bytearray()
         self.complaints = 0
         self.kill_at_s: float | None = None  # when its grace is over
+        self.up: WorkerUp | None = None  # what was told of its start
         self._log, self._log_from = order.log, log_from
 
     def close(self) -> None:

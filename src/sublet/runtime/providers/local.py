@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from sublet.domain.quantity import at_least
 from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.market.reclaim import drawn, taken
 from sublet.runtime.agent import processes
+from sublet.runtime.agent.devices import found_devices, least_used
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local_market import Due, Fall, Happening, MarketChange, Replay, Stock, Strike
 from sublet.runtime.providers.local_nodes import Nodes
@@ -67,6 +70,7 @@ class LocalProvider:
         self._stock = Stock()
         self._replay = Replay(market, script, notice_s)
         self._rng = np.random.default_rng(seed)
+        self._gpus: tuple[str, ...] | None = None  # of this machine; None = nobody has looked
         self._one_by_one = asyncio.Lock()
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._replaying: asyncio.Task[None] | None = None
@@ -151,7 +155,8 @@ class LocalProvider:
             if token in self._nodes.gone:
                 raise RentFailed(offer_id, "the node of this token was rented, and is gone again")
             self._refuse_what_is_not_for_sale(offer_id)
-            record = NodeRecord(node_id=node_id, offer_id=offer_id, token=token, began_s=self._clock.now_s())
+            gpus, now_s = self._gpus_for(offer_id), self._clock.now_s()
+            record = NodeRecord(node_id=node_id, offer_id=offer_id, token=token, began_s=now_s, gpus=gpus)
             born = await self._nodes.fork(record, self._request(record))
             try:
                 self._refuse_what_is_not_for_sale(offer_id)  # the market has moved meanwhile
@@ -160,6 +165,13 @@ class LocalProvider:
                 await self._nodes.ended(node_id)
                 raise
             self._nodes.keep(born)
+
+    def _gpus_for(self, offer_id: str) -> tuple[str, ...]:
+        """Those of this machine that the fewest nodes have; none where it has none."""
+        if self._gpus is None:
+            self._gpus = found_devices(os.environ)
+        used = Counter(name for record in self._nodes.held.values() for name in record.gpus)
+        return least_used(self._gpus, used, self._offers[offer_id].gpus_per_node)
 
     def _refuse_what_is_not_for_sale(self, offer_id: str) -> None:
         if offer_id not in self._offers:
@@ -173,7 +185,7 @@ class LocalProvider:
         if (to_stay := self._stock.to_stay(offer_id)) is not None and staying >= to_stay:
             raise RentFailed(offer_id, f"sold out: {to_stay} can be kept, {staying} are; others are being taken back")
 
-    def _request(self, record: NodeRecord) -> dict[str, str | float]:
+    def _request(self, record: NodeRecord) -> dict[str, str | float | Sequence[str]]:
         """What the agent has to know."""
         return {
             "node_id": record.node_id,
@@ -183,6 +195,7 @@ class LocalProvider:
             "log": str(self._nodes.records.path(record.node_id, "log")),
             "lease_s": self._lease_s,
             "boot_s": self._clock.wall_s(self._boot_s),
+            "gpus": record.gpus,
         }
 
     # ------------------------------------------------------------------ the market

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class NodeRecord:
     start: int = 0  # of the process, in clock ticks after boot
     boot: str = ""  # of the machine: pids of another boot mean nothing
     lost_s: float | None = None  # announced end
+    gpus: Sequence[str] = ()  # of this machine, that the node has
 
 
 class Records:

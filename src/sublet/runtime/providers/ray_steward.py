@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import inspect
 import os
 import shutil
-import socket
-import struct
 import tempfile
 import threading
 import time
@@ -28,6 +25,7 @@ from typing import Any
 
 from sublet.errors import MissingExtra, RentFailed
 from sublet.runtime.agent import processes
+from sublet.runtime.agent.host import network_env
 from sublet.runtime.providers.local_nodes import Nodes
 from sublet.runtime.providers.local_records import NodeRecord, Records
 from sublet.runtime.providers.ray_template import TiedTemplate
@@ -39,7 +37,6 @@ RESERVE_S = 3.0  # for Ray to grant what we ask; it takes milliseconds unless ot
 RETURN_S = 1.0  # for Ray to take back what we return
 RETURN_LOOK_S = 0.02
 LOOK_S = 1.0  # between looks at whether anybody still wants us
-SIOCGIFADDR = 0x8915  # linux/sockios.h: the address of an interface
 # Ray hides devices from an actor that has reserved none for itself; jobs need them.
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -263,18 +260,4 @@ def _environment(host: str) -> dict[str, str]:
     began = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (line.decode(errors="surrogateescape").partition("=") for line in began)
     env |= {name: value for name, _, value in pairs if name in DEVICES}
-    env["SUBLET_HOST"] = host
-    if "GLOO_SOCKET_IFNAME" not in env and (interface := _interface_of(host)):
-        env["GLOO_SOCKET_IFNAME"] = interface  # or gloo would look the host's name up, and hosts files lie
-    return env
-
-
-def _interface_of(host: str) -> str:
-    """The network interface with this address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                asked = struct.pack("256s", name.encode()[:15])
-                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, asked)[20:24]) == host:
-                    return name
-    return ""
+    return network_env(host) | env
