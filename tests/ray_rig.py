@@ -33,7 +33,7 @@ KIND = NodeKind(name="little", slots=1, cpus=1.0)
 @functools.cache
 def ray_cluster():
     """Ray's own cluster for tests; ended with this process."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sublet[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from ray.cluster_utils import Cluster as Nodes

@@ -130,7 +130,7 @@ class MissingExtra(SubletError):
 
     def __init__(self, what: str, extra: str) -> None:
         self.what, self.extra = what, extra
-        super().__init__(f"{what} is not installed\n  next: pip install 'sublet[{extra}]'")
+        super().__init__(f"{what} is not installed\n  next: pip install '.[{extra}]' in your clone of Sublet")
 
 
 class Infeasible(SubletError):

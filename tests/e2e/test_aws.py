@@ -188,7 +188,7 @@ sys.exit(run(["check", "--provider", "aws"]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "boto3 is not installed" in done.stdout
-    assert "sublet[aws]" in done.stdout
+    assert "pip install '.[aws]'" in done.stdout
 
 
 def test_boto3_is_imported_by_nobody_who_does_not_rent_on_aws():

@@ -23,7 +23,7 @@ from sublet.wire.messages import Hello
 from tests.ray_rig import KIND, NODES, RayRig, add_node
 from tests.rigs import Ears, until
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'sublet[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECOVERY_S = 5.0  # from the loss of a node to the next step, at most

@@ -109,7 +109,7 @@ def test_a_far_miss_gets_the_whole_list_if_it_is_short_and_its_length_if_it_is_l
 
 def test_missing_things_say_how_to_get_them():
     assert str(MissingData("a.csv", hint="make data")) == "a.csv does not exist\n  next: make data"
-    assert "pip install 'sublet[ray]'" in str(MissingExtra("ray", "ray"))
+    assert "pip install '.[ray]' in your clone" in str(MissingExtra("ray", "ray"))
 
 
 def test_a_job_that_is_not_there_gets_a_suggestion_and_an_unclear_one_the_choice():

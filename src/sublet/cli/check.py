@@ -61,7 +61,9 @@ def _installed() -> Iterator[Finding]:
         try:
             yield Finding(name=package, ok=True, text=metadata.version(package))
         except metadata.PackageNotFoundError:
-            yield Finding(name=package, ok=None, text=f"not installed: pip install 'sublet[{extra}]'")
+            yield Finding(
+                name=package, ok=None, text=f"not installed: pip install '.[{extra}]' in your clone of Sublet"
+            )
 
 
 def _aws(*, insist: bool) -> Iterator[Finding]:

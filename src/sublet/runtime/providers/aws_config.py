@@ -29,7 +29,7 @@ class AwsConfig:
     image: str | Mapping[str, str]  # an AMI id, `resolve:ssm:NAME`, or one per region
     controller: str  # tcp:host:port that agents reach us at, through a tunnel of the user's
     agents_port: int = 7070  # where that tunnel ends on this machine, on loopback
-    install: str = "sublet"  # what pip installs on a node: a name, or the address of a wheel; "" = the image has it
+    install: str = ""  # what pip installs on a node: the address of a wheel; "" = the image has it
     python: str = "python3"  # on the node
     ray: str = ""  # host:port of a Ray cluster that nodes join, too; `install` must bring Ray then; "" = none
     markets: tuple[Market, ...] = (Market.SPOT, Market.ON_DEMAND)
