@@ -165,6 +165,7 @@ class LittleDesk:
 
     async def explain(self, job_id: str) -> ExplainView:
         base = {"market": "spot", "samples_per_s": 100.0, "left_s": 60.0, "left_usd": 0.01}
+        base |= {"time_usd": 0.03, "scarce_usd": 0.0, "other_usd": 0.0}
         return {
             "job_id": job_id,
             "at_s": self.now_s,

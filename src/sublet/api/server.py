@@ -49,6 +49,7 @@ STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (Infeasible, 422),
     (RentFailed, 503),
     (PolicyFailed, 503),
+    (PolicyFailed, 503),
 )
 FAULT = 500
 MOST_LINES = 1_000_000  # of a log, from its end

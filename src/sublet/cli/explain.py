@@ -20,9 +20,8 @@ def explain(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: 
     if opt.wants_document(output, json):
         print_document(found)
         return
-    typer.echo(
-        f"job {found['job_id']} has {found['shape'] or 'nothing'} since {span(found['at_s'])}, by {found['policy']}"
-    )
+    by = f"by {found['policy']} at {span(found['at_s'])}"
+    typer.echo(f"job {found['job_id']} has {found['shape'] or 'nothing'}, {by}")
     typer.echo(f"  {found['reason']}")
     if found["value_of_time_usd_per_h"] is not None:
         typer.echo(f"  an hour of its time is worth {money(found['value_of_time_usd_per_h'])}")

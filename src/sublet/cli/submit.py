@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["run_job", "submit"]
 
 INFEASIBLE = 112
+EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_usd"))  # beside the rent
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show plan, price, expected finish and cost; submit nothing.")]
 
 
@@ -138,7 +139,9 @@ def print_alternatives(rows: list[dict[str, Any]]) -> None:
 
     if not rows:
         return
-    titles = ["shape", "USD/h", "samples/s", "time left", "rent left", "price", "why"]
+    in_money = any(row["price_usd"] is not None for row in rows)
+    extra = [title for title, key in EXTRAS if any(round(row[key] or 0.0, 4) for row in rows)]
+    titles = ["shape", "USD/h", "samples/s", "time left", "rent left", *([*extra, "in all"] if in_money else []), "why"]
     cells = [
         [
             ("> " if row["chosen"] else "  ") + row["shape"],
@@ -146,9 +149,10 @@ def print_alternatives(rows: list[dict[str, Any]]) -> None:
             rate(row["samples_per_s"]),
             span(row["left_s"]),
             money(row["left_usd"]),
-            money(row["price_usd"]),
+            *([money(row[key]) for title, key in EXTRAS if title in extra] if in_money else []),
+            *([money(row["price_usd"])] if in_money else []),
             row["why"],
         ]
         for row in rows
     ]
-    print_table(titles, cells, words=(0, 6))
+    print_table(titles, cells, words=(0, len(titles) - 1))

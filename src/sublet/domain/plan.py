@@ -15,6 +15,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
+from sublet.domain.weighed import Weighing
 
 __all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
 
@@ -161,6 +162,7 @@ class Plan:
     ask_again_s: float | None = None  # plan again at this time even if nothing happens
     packing: Packing = Packing.TIGHT  # until the next plan
     warnings: Mapping[str, str] = field(default_factory=dict)  # job id -> what its owner should know; told once
+    weighed: Mapping[str, Weighing] = field(default_factory=dict, compare=False, repr=False)  # for people, not the log
 
     def __post_init__(self) -> None:
         for offer_id, nodes in self.hold.items():

@@ -28,6 +28,7 @@ from sublet.kernel.kernel import Kernel
 __all__ = ["JOURNAL_VERSION", "event_from_json", "header_line", "line_from", "replay"]
 
 JOURNAL_VERSION = 1
+UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed from them is recorded
 
 
 class _Unrecorded:
@@ -120,7 +121,7 @@ def _plain(value: Any) -> Any:
         return {
             field.name: _plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
-            if field.name != "speed"
+            if field.name not in UNRECORDED
         }
     raise TypeError(type(value).__name__)
 
@@ -133,9 +134,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _restored(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        given = {
-            name: _restored(hints[name], item) for name, item in value.items() if name in hints and name != "speed"
-        }
+        known = hints.keys() - UNRECORDED
+        given = {name: _restored(hints[name], item) for name, item in value.items() if name in known}
         if "speed" in hints:
             given["speed"] = _Unrecorded()
         return kind(**given)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
+from sublet.domain.weighed import Weighing
 from sublet.planning.supply import most_gpus, nodes_to_hold
 
 __all__ = ["Draft"]
@@ -53,6 +54,7 @@ class Draft:
         value_of_time_usd_per_h: float | None = None,
         congestion_usd_per_gpu_h: Mapping[str, float] | None = None,
         warnings: Mapping[str, str] | None = None,
+        weighed: Mapping[str, Weighing] | None = None,
     ) -> Plan:
         """The finished plan: what changes, the nodes that carry all of it, and the prices that made it."""
         return Plan(
@@ -63,6 +65,7 @@ class Draft:
             value_of_time_usd_per_h=value_of_time_usd_per_h,
             congestion_usd_per_gpu_h=congestion_usd_per_gpu_h or {},
             warnings=warnings or {},
+            weighed=weighed or {},
         )
 
     def _current(self, state: JobState) -> Shape | None:

@@ -19,6 +19,7 @@ from sublet.planning.ranking import arrival
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice
+from sublet.planning.weighing import WeighedOptions
 
 __all__ = ["Knows", "LeastWork", "priced_plan"]
 
@@ -94,6 +95,7 @@ class _Pricing:
         self.limited = bool(np.isfinite(self.most_P).any())
         self.warnings: dict[str, str] = {}
         self.surcharge: dict[str, float] = {}
+        self.scarce: dict[str, Floats] = {}  # what that comes to for each shape of a job
 
     def plan(self) -> Plan:
         asked = [(state, options) for state in self._asked() if (options := self._options(state)).any]
@@ -110,6 +112,14 @@ class _Pricing:
             value_of_time_usd_per_h=self.price.usd_per_h,
             congestion_usd_per_gpu_h=self.surcharge,
             warnings=self.warnings,
+            weighed={state.job.id: self._weighed(state, options) for state, options in asked},
+        )
+
+    def _weighed(self, state: JobState, options: Options) -> WeighedOptions:
+        rent_P, sharers_P = self.rent
+        scarce_C = self.scarce.get(state.job.id)
+        return WeighedOptions(
+            options=options, rent_P=rent_P, sharers_P=sharers_P, most_P=self.most_P, scarce_C=scarce_C
         )
 
     def _next_review_s(self) -> float | None:
@@ -196,6 +206,9 @@ class _Pricing:
             else:
                 self._give(state, options, column)
         self.surcharge = {s.pool: float(nu) for s, nu in zip(self.sites, found.surcharge_P, strict=True) if nu > 0}
+        for row, (state, options) in enumerate(asked if self.surcharge else ()):
+            scarce_C = found.surcharge_P[every.site_JC[row]] * every.use_JC[row]
+            self.scarce[state.job.id] = scarce_C[: len(options.cost_C)]  # the rest is padding
 
     def _split(self, asked: list[tuple[JobState, Options]]) -> None:
         """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""

@@ -1,67 +1,95 @@
-"""What else a job could run on, and what that would cost: the other side of every decision."""
+"""What a policy weighed for a job, for people to read: the numbers that it compared, and no others.
+
+A policy that weighs nothing (it shares out by turn, or by age) has no such table. How long one shape takes and costs is
+asked of the same model that `price` plans with, so that `--dry-run`, `ps` and `explain` say one number.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sublet.domain.plan import JobState
-from sublet.domain.shape import packed
+import numpy as np
+
+from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.shape import Shape, packed
+from sublet.domain.weighed import Weighed, Weighing
+from sublet.planning.menu import menu_of, rents, sharers, sites_of
+from sublet.planning.supply import most_gpus_alone
+from sublet.planning.to_go import options_of
+from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.views import AlternativeView
 
 if TYPE_CHECKING:
     from sublet.runtime.controller import Controller
 
-__all__ = ["alternatives_of"]
+__all__ = ["alternatives_of", "weighed_by_rent"]
 
 SHOWN = 24
+TRIFLE_H = 1 / 3600
 
 
 def alternatives_of(
-    controller: Controller, state: JobState, value_usd_per_h: float, congestion: Mapping[str, float]
+    controller: Controller, snapshot: Snapshot, state: JobState, weighing: Weighing, shape: Shape | None
 ) -> list[AlternativeView]:
-    """Every width of every pool, cheapest first by what the policy compares."""
-    snapshot, job = controller.kernel.snapshot(), state.job
-    left = job.work - state.done_at(snapshot.now_s)
-    rows: list[AlternativeView] = []
-    for pool in snapshot.pools.values():
-        if not job.may_run_in(pool.name):
-            continue
-        offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
-        cheapest = min(offers, key=lambda offer: offer.price)
-        rent = cheapest.price.usd_per_h / pool.gpus_per_node
-        for workers in range(job.min_gpus, job.max_gpus + 1):
-            rate = job.speed.rate(pool.gpu, packed(workers, pool.gpus_per_node), state.done)
-            if rate <= 0:
-                continue
-            hours = left / rate / 3600.0
-            usd_per_h = rent * workers
-            chosen = state.shape is not None and state.shape.pool == pool.name and state.shape.gpus == workers
-            moving_h = 0.0 if chosen else job.restart_s / 3600.0
-            paid = value_usd_per_h * job.weight + usd_per_h + congestion.get(pool.name, 0.0) * workers
-            rows.append(
-                {
-                    "shape": f"{workers} x {pool.name}",
-                    "workers": workers,
-                    "market": cheapest.offer.market.value,
-                    "usd_per_h": usd_per_h,
-                    "samples_per_s": _samples_per_s(controller, state, rate),
-                    "left_s": hours * 3600.0,
-                    "left_usd": hours * usd_per_h,
-                    "price_usd": paid * (hours + moving_h),
-                    "chosen": chosen,
-                    "why": "chosen" if chosen else _why_not(sum(o.most for o in offers) * pool.gpus_per_node, workers),
-                }
-            )
-    rows.sort(key=lambda row: row["price_usd"] or math.inf)
-    return rows[:SHOWN]
+    """What was weighed, the least first; `shape` is the one that was chosen."""
+    rows, in_money = weighing.rows(), weighing.hour_usd is not None
+    chosen = next((row for row in rows if row.shape == shape), None)
+    shown = list(rows[:SHOWN])
+    if chosen is not None and chosen not in shown:
+        shown[-1] = chosen
+    return [_view(controller, snapshot, state, row, chosen, in_money=in_money) for row in shown]
+
+
+def weighed_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
+    """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
+    menu, rent_P, sharers_P = menu_of(state.job, sites_of(snapshot)), rents(snapshot), sharers(snapshot)
+    alone = most_gpus_alone(snapshot)
+    options = options_of(menu, state, snapshot.now_s, 1.0, rent_P, sharers_P)
+    most_P = [alone[pool] for pool in snapshot.pools]
+    weighing = WeighedOptions(options=options, rent_P=rent_P, sharers_P=sharers_P, most_P=np.array(most_P))
+    return {row.shape: row for row in weighing.rows()}
+
+
+def _view(
+    controller: Controller, snapshot: Snapshot, state: JobState, row: Weighed, chosen: Weighed | None, *, in_money: bool
+) -> AlternativeView:
+    pool = snapshot.pools[row.shape.pool]
+    rate = state.job.speed.rate(pool.gpu, packed(row.shape.gpus, pool.gpus_per_node), state.done)
+    return {
+        "shape": str(row.shape),
+        "workers": row.shape.gpus,
+        "market": snapshot.offers[pool.offer_ids[0]].offer.market.value,
+        "usd_per_h": row.usd_per_h,
+        "samples_per_s": _samples_per_s(controller, state, rate),
+        "left_s": row.hours * 3600.0,
+        "left_usd": row.rent_usd,
+        "time_usd": row.time_usd if in_money else None,
+        "scarce_usd": row.scarce_usd if in_money else None,
+        "other_usd": row.other_usd if in_money else None,
+        "price_usd": row.usd if in_money else None,
+        "chosen": row is chosen,
+        "why": _why(row, chosen, in_money=in_money),
+    }
+
+
+def _why(row: Weighed, chosen: Weighed | None, *, in_money: bool) -> str:
+    """How it compares with what was chosen."""
+    if row is chosen:
+        return "chosen"
+    if not row.obtainable:
+        return "cannot be had now"
+    if chosen is None:
+        return ""
+    if in_money:
+        more = row.usd - chosen.usd
+        return f"USD {more:.2f} more in all" if more >= 0 else f"USD {-more:.2f} less, but others need it more"
+    later_h = row.hours - chosen.hours
+    if later_h > TRIFLE_H:
+        return f"{later_h:.2f} h later"
+    return "as soon, and not cheaper" if later_h >= -TRIFLE_H else "sooner, but others need it more"
 
 
 def _samples_per_s(controller: Controller, state: JobState, rate: float) -> float | None:
-    work = controller.records[state.job.id].group.work if state.job.id in controller.records else None
+    record = controller.records.get(state.job.id)
+    work = record.group.work or record.spec.work if record is not None else None
     return None if work is None else rate * work * controller.clock.speedup
-
-
-def _why_not(most_gpus: float, workers: int) -> str:
-    return "cannot be had now" if most_gpus < workers else "costs more in time and rent together"

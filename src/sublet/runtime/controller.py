@@ -29,6 +29,7 @@ from sublet.domain.actions import Action
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import Event
 from sublet.domain.plan import Phase, Plan, Policy
+from sublet.domain.weighed import Weighing
 from sublet.errors import BadInput, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import header_line, line_from
@@ -93,6 +94,7 @@ class Controller:
         self.plan: Plan | None = None  # the last one
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
+        self.weighed: dict[str, tuple[float, Weighing]] = {}  # by job: when its shapes were last weighed, and how
         self.stopping = self.replaying = self.holding = False
         self.life = int(store.get("life") or 0)  # controllers before this one
         self.server_id = store.get("server_id") or secrets.token_hex(8)
@@ -424,6 +426,9 @@ class Controller:
         self.gauges.decision_s.add(made.seconds)
         self.plan, self.plan_s = made.plan, self.now_s()
         self.reasons |= made.plan.reasons
+        known = self.weighed.items()
+        self.weighed = {job_id: each for job_id, each in known if job_id in self.kernel.jobs}
+        self.weighed |= {job_id: (self.plan_s, each) for job_id, each in made.plan.weighed.items()}
         self.tell(news.PlanMade(self.now_s(), made.plan, made.snapshot.seen))
         self.waits.look()
 

@@ -21,11 +21,11 @@ from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import Account
 from sublet.runtime.controller import Controller
 from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
-from sublet.runtime.outlook import Outlook, outlook
+from sublet.runtime.outlook import Outlook, outlook_in
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import BEYOND_USD, Line
+from sublet.runtime.telling import Line
 
 __all__ = ["FrontDesk"]
 
@@ -268,21 +268,24 @@ class FrontDesk:
         """Why it has this width."""
         c, record = self._controller, self._record(job_id)
         state = c.kernel.jobs.get(job_id)
-        plan = c.plan
-        value = None if plan is None else plan.value_of_time_usd_per_h
-        congestion = {} if plan is None else dict(plan.congestion_usd_per_gpu_h)
-        notes = []
-        if not record.rates:
-            notes.append("its speed was not measured yet: what is shown is a guess")
+        at_s, weighing = c.weighed.get(job_id, (c.plan_s, None))
+        shape = None if state is None else state.shape
+        rows, notes = [], []
+        if state is not None and weighing is not None:
+            rows = alternatives_of(c, c.kernel.snapshot(), state, weighing, shape)
+            if not record.rates:
+                notes.append("its speed was not measured yet: what is shown is a guess")
+        elif state is not None:
+            notes.append(f"the policy {self._settings.policy} weighed no shapes against each other for it")
         return {
             "job_id": job_id,
-            "at_s": c.plan_s,
+            "at_s": at_s,
             "policy": self._settings.policy,
-            "shape": "" if state is None or state.shape is None else str(state.shape),
-            "reason": c.reasons.get(job_id, self._reason(record, state)),
-            "value_of_time_usd_per_h": None if value is None or value > BEYOND_USD else value,
-            "congestion_usd_per_gpu_h": congestion,
-            "alternatives": [] if state is None else alternatives_of(c, state, value or 0.0, congestion),
+            "shape": "" if shape is None else str(shape),
+            "reason": self._reason(record, state) if shape is None else c.reasons.get(job_id, "it gave no reason"),
+            "value_of_time_usd_per_h": None if weighing is None else weighing.hour_usd,
+            "congestion_usd_per_gpu_h": {} if c.plan is None else dict(c.plan.congestion_usd_per_gpu_h),
+            "alternatives": rows,
             "notes": notes,
         }
 
@@ -468,14 +471,15 @@ class FrontDesk:
         c = self._controller
         if state is None or not state.gpus:
             return None
-        job = kernel_job(record, c.clock.speedup)
-        offers = [c.kernel.cluster.nodes[n].offer for n, _ in c.kernel.tenancy.placement.get(record.id, ())]
-        return outlook(
-            share_left=max(0.0, 1.0 - c.workforce.share(record)),
-            rate=job.speed.rate(state.gpu, state.spread, state.done),
+        placement = c.kernel.tenancy.placement.get(record.id, ())
+        pool = c.kernel.supply.pools[c.kernel.cluster.nodes[placement[0][0]].offer.pool]
+        return outlook_in(
+            [c.kernel.supply.state(offer_id, c.now_s()) for offer_id in pool.offer_ids],
+            kernel_job(record, c.clock.speedup),
+            state.spread,
+            done=state.done,
+            left=max(0.0, 1.0 - c.workforce.share(record)),
             usd_per_h=c.bill.burn_usd_per_h(record.id),
-            losses_per_h=sum(offer.hazard_per_h for offer in offers),
-            pause_s=job.restart_s,
             seed=record.group.step,
         )
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sublet.domain.plan import JobState
+from sublet.domain.offer import Market
+from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.shape import Shape, packed
 from sublet.kernel.waiting import Waiting
-from sublet.runtime.alternatives import alternatives_of
-from sublet.runtime.outlook import outlook
+from sublet.runtime.alternatives import alternatives_of, weighed_by_rent
+from sublet.runtime.outlook import outlook_in
 from sublet.runtime.record import UNKNOWN_H, kernel_job
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.views import DryRunView
+from sublet.runtime.views import DryRunView, Quantiles
 
 if TYPE_CHECKING:
+    from sublet.domain.weighed import Weighed
     from sublet.runtime.controller import Controller
 
 __all__ = ["rehearse"]
@@ -21,7 +24,7 @@ __all__ = ["rehearse"]
 
 async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
     """The policy's answer, as if the job had just been submitted."""
-    job = replace(kernel_job(controller.workforce.bare_record("dry-run", spec), controller.clock.speedup))
+    job = kernel_job(controller.workforce.bare_record("dry-run", spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot(frozen=True)
     state = JobState(job=job, seq=1 << 30, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     waiting = Waiting()
@@ -29,55 +32,56 @@ async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
         waiting.add(other)
     waiting.add(state)
     plan = await controller.planner.ask(replace(snapshot, waiting=waiting))
-    shape = plan.shapes.get(job.id)
-    rows = alternatives_of(controller, replace(state, shape=shape), plan.value_of_time_usd_per_h or 0.0, {})
+    shape, weighing = plan.shapes.get(job.id), plan.weighed.get(job.id)
+    by_shape = weighed_by_rent(snapshot, state)
+    chosen = None if shape is None else by_shape.get(shape)
     notes = []
     if spec.work is None or spec.samples_per_s is None:
         notes.append(f"how much work it is and how fast it goes is not known: {UNKNOWN_H:g} h on one worker is assumed")
-    chosen = next((row for row in rows if row["chosen"]), None)
-    if shape is None or chosen is None:
-        return {
-            "name": spec.name,
-            "feasible": bool(rows),
-            "shape": "",
-            "workers": 0,
-            "usd_per_h": 0.0,
-            "starts_s": None,
-            "finish_s": None,
-            "cost_usd": None,
-            "usd_on_demand": None,
-            "reason": plan.reasons.get(job.id, "it would wait: nothing is free for it within the budget now"),
-            "alternatives": rows,
-            "notes": notes,
-        }
-    offers = [snapshot.offers[offer_id].offer for offer_id in snapshot.pools[shape.pool].offer_ids]
-    ahead = outlook(
-        share_left=1.0,
-        rate=job.speed.rate(offers[0].gpu, (shape.gpus,), 0.0),
-        usd_per_h=chosen["usd_per_h"],
-        losses_per_h=min(offer.hazard_per_h for offer in offers) * shape.gpus,
-        pause_s=job.restart_s,
-        seed=0,
-    )
-    boot_s = min(offer.boot_s for offer in offers)
-    on_demand = [row["left_usd"] for row in rows if row["market"] == "on-demand" and row["workers"] == shape.gpus]
-    return {
+    reason = "it would wait: nothing is free for it within the budget now" if chosen is None else "as the policy has it"
+    found: DryRunView = {
         "name": spec.name,
-        "feasible": True,
-        "shape": str(shape),
-        "workers": shape.gpus,
-        "usd_per_h": chosen["usd_per_h"],
-        "starts_s": boot_s,
-        "finish_s": None
-        if ahead is None
-        else {
-            "p10": boot_s + ahead.left_s["p10"],
-            "p50": boot_s + ahead.left_s["p50"],
-            "p90": boot_s + ahead.left_s["p90"],
-        },
-        "cost_usd": None if ahead is None else ahead.left_usd,
-        "usd_on_demand": on_demand[0] if on_demand else None,
-        "reason": plan.reasons.get(job.id, ""),
-        "alternatives": rows,
+        "feasible": bool(by_shape),
+        "shape": "",
+        "workers": 0,
+        "usd_per_h": 0.0,
+        "starts_s": None,
+        "finish_s": None,
+        "cost_usd": None,
+        "usd_on_demand": None,
+        "reason": plan.reasons.get(job.id, reason),
+        "alternatives": [] if weighing is None else alternatives_of(controller, snapshot, state, weighing, shape),
         "notes": notes,
     }
+    if chosen is not None:
+        _look_ahead(found, snapshot, state, chosen, by_shape)
+    return found
+
+
+def _look_ahead(
+    found: DryRunView, snapshot: Snapshot, state: JobState, chosen: Weighed, by_shape: dict[Shape, Weighed]
+) -> None:
+    """How it would fare in the shape that it gets. What it costs has its start in it, as what was weighed has."""
+    shape = chosen.shape
+    pool = snapshot.pools[shape.pool]
+    spread = packed(shape.gpus, pool.gpus_per_node)
+    offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
+    boot_s = min(each.offer.boot_s for each in offers)
+    start_s = boot_s + state.job.restart_s
+    ahead = outlook_in(offers, state.job, spread, done=0.0, left=1.0, usd_per_h=chosen.usd_per_h, seed=0)
+    on_demand = [row for each, row in by_shape.items() if each.gpus == shape.gpus and _is_on_demand(snapshot, each)]
+    found["shape"], found["workers"] = str(shape), shape.gpus
+    found["usd_per_h"], found["starts_s"] = chosen.usd_per_h, boot_s
+    if ahead is not None:
+        found["finish_s"] = _later(ahead.left_s, start_s)
+        found["cost_usd"] = _later(ahead.left_usd, start_s * chosen.usd_per_h / 3600.0)
+    found["usd_on_demand"] = min((row.rent_usd for row in on_demand), default=None)
+
+
+def _is_on_demand(snapshot: Snapshot, shape: Shape) -> bool:
+    offers = [snapshot.offers[offer_id].offer for offer_id in snapshot.pools[shape.pool].offer_ids]
+    return any(offer.market is Market.ON_DEMAND for offer in offers)
+
+
+def _later(found: Quantiles, more: float) -> Quantiles:
+    return {"p10": found["p10"] + more, "p50": found["p50"] + more, "p90": found["p90"] + more}

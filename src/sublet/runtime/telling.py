@@ -12,9 +12,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["BEYOND_USD", "Line", "line_from_event", "line_from_order", "lines_from_plan"]
-
-BEYOND_USD = 10_000.0  # per hour: as good as infinite, only limits speak against speed
+__all__ = ["Line", "line_from_event", "line_from_order", "lines_from_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +95,21 @@ def line_from_order(action: Action, kernel: Kernel) -> Line | None:
 
 def lines_from_plan(plan: Plan) -> list[Line]:
     """The reason of every change that a plan makes, with the prices behind it."""
-    value = plan.value_of_time_usd_per_h
-    at_prices = "" if value is None or value > BEYOND_USD else f" (an hour of a job's time is worth USD {value:.2f})"
     return [
         Line(
             kind="Plan",
             job_id=job_id,
-            text=f"{'wait' if shape is None else shape}: {plan.reasons.get(job_id, 'as the policy has it')}{at_prices}",
+            text=f"{'wait' if shape is None else shape}: {plan.reasons.get(job_id, 'as the policy has it')}"
+            + _at_price(plan, job_id),
         )
         for job_id, shape in plan.shapes.items()
     ]
+
+
+def _at_price(plan: Plan, job_id: str) -> str:
+    """What an hour of this job was worth, where that was weighed against rent."""
+    value = plan.weighed[job_id].hour_usd if job_id in plan.weighed else None
+    return "" if value is None else f" (an hour of its time is worth USD {value:.2f})"
 
 
 def _count(placement: Placement) -> int:

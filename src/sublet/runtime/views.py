@@ -156,7 +156,7 @@ class CostView(BillView):
 
 
 class AlternativeView(TypedDict):
-    """A shape that a job could have."""
+    """A shape that a policy weighed. Where time counts for more than any rent, only hours do: dollars are None then."""
 
     shape: str
     workers: int
@@ -165,7 +165,10 @@ class AlternativeView(TypedDict):
     samples_per_s: float | None  # wall
     left_s: float | None  # time to the end in this shape
     left_usd: float | None  # rent to the end
-    price_usd: float | None  # rent + value of time + congestion + cost of changing: what the policy compares
+    time_usd: float | None  # its hours at what an hour of the job is worth
+    scarce_usd: float | None  # the surcharge of a pool that is short
+    other_usd: float | None  # nodes that boot meanwhile, doubt in what is believed of speeds
+    price_usd: float | None  # the sum: what the policy compared
     chosen: bool
     why: str  # why not, or why
 
@@ -174,7 +177,7 @@ class ExplainView(TypedDict):
     """Why a job has what it has."""
 
     job_id: str
-    at_s: float  # of the plan
+    at_s: float  # of the plan in which its shapes were weighed
     policy: str
     shape: str
     reason: str

@@ -120,7 +120,7 @@ def test_a_job_trains_to_its_end_and_everything_is_given_back(tmp_path):
 
 
 def test_a_job_runs_where_its_owner_lets_it(tmp_path):
-    story = Story(tmp_path)
+    story = Story(tmp_path, policy="price")  # which weighs shapes, for `explain`
 
     async def live():
         async with story.controller() as desk:

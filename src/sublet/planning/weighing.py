@@ -1,0 +1,62 @@
+"""The options of a job as rows for people: the very numbers that were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublet.domain.weighed import Weighed
+from sublet.planning.menu import Floats, Rents, Sharers
+from sublet.planning.to_go import Options
+
+__all__ = ["WeighedOptions"]
+
+BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinitely much, and no dollars say how much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeighedOptions:
+    """Keeps arrays that there are anyhow; rows are made when they are asked for."""
+
+    options: Options
+    rent_P: Rents
+    sharers_P: Sharers
+    most_P: Floats  # GPUs that could be held in each pool
+    scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
+
+    @property
+    def hour_usd(self) -> float | None:
+        """What an hour of this job was worth; None if more than any rent, or if nothing costs any."""
+        pay_C = self._pay()
+        finite_C = pay_C[np.isfinite(self.options.cost_C)]
+        dearest = float(finite_C.max(initial=0.0))
+        return self.options.value_of_time if self.options.value_of_time <= BEYOND * dearest else None
+
+    def rows(self) -> Sequence[Weighed]:
+        """Those in which it can run, the least first."""
+        options, pay_C = self.options, self._pay()
+        menu, hours_C = options.menu, options.hours_C
+        time_C = hours_C * options.value_of_time
+        rent_C = pay_C * hours_C if len(menu.rate_EC) == 1 else options.cost_C - time_C  # later phases may be elsewhere
+        scarce_C = np.zeros(len(hours_C)) if self.scarce_C is None else self.scarce_C
+        usd_C = options.cost_C + scarce_C
+        order = [at for at in np.argsort(usd_C, kind="stable").tolist() if np.isfinite(usd_C[at])]
+        return [
+            Weighed(
+                shape=menu.shapes[at],
+                hours=float(hours_C[at]),
+                usd_per_h=float(pay_C[at]),
+                rent_usd=float(rent_C[at]),
+                time_usd=float(time_C[at]),
+                scarce_usd=float(scarce_C[at]),
+                other_usd=float(options.cost_C[at] - rent_C[at] - time_C[at]),
+                usd=float(usd_C[at]),
+                obtainable=bool(menu.gpus_C[at] <= self.most_P[menu.site_C[at]]),
+            )
+            for at in order
+        ]
+
+    def _pay(self) -> Floats:
+        return self.options.menu.pay(0.0, self.rent_P, self.sharers_P)

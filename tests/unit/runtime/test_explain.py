@@ -1,0 +1,152 @@
+"""`explain` and `--dry-run` print what the policy compared, and all that look ahead say one number."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.events import PlanMade
+from sublet.domain.money import Price as Rent
+from sublet.domain.offer import Market, Offer
+from sublet.kernel.journal import event_from_json, line_from
+from sublet.policies.price import Price
+from sublet.runtime.clock import Clock
+from tests.asgi import a_spec, serving
+
+PATIENCE_S = 20.0
+KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
+WIDE = {"gpu": "T4", "gpus_per_node": 4, "notice_s": 0.0, "boot_s": 120.0, "wind_down_s": 120.0}
+NODES_OF_FOUR = (
+    Offer(id="spot", market=Market.SPOT, price=Rent.from_usd_per_h(0.2), hazard_per_h=0.6, **WIDE),
+    Offer(id="on-demand", market=Market.ON_DEMAND, price=Rent.from_usd_per_h(0.8), **WIDE),
+)
+
+
+async def running(desk, job_id="j-1"):
+    end_s = time.monotonic() + PATIENCE_S
+    while (await desk.job(job_id))["phase"] != "running":
+        assert time.monotonic() < end_s
+        await asyncio.sleep(0.02)
+
+
+class Listening:
+    """A policy, and what it answered."""
+
+    def __init__(self, policy):
+        self.policy, self.plans = policy, []
+
+    def decide(self, snapshot):
+        plan = self.policy.decide(snapshot)
+        self.plans.append(plan)
+        return plan
+
+
+@pytest.mark.parametrize("average", [None, 0.6])
+def test_explain_prints_the_very_numbers_that_the_policy_compared(tmp_path, average):
+    policy = Listening(Price())
+    budget = Budget(average=None if average is None else Rent.from_usd_per_h(average))
+
+    async def live():
+        async with serving(tmp_path, policy=policy, budget=budget, speedup=1.0) as server:
+            await server.desk.submit(a_spec(max_workers=4, **KNOWN))
+            await running(server.desk)
+            found = await server.desk.explain("j-1")
+            _, weighed = server.desk._controller.weighed["j-1"]
+            assert any(weighed is plan.weighed.get("j-1") for plan in policy.plans)
+            rows = {str(row.shape): row for row in weighed.rows()}
+            assert len(found["alternatives"]) == len(rows) == 8  # one to four workers on two markets
+            for shown in found["alternatives"]:
+                row = rows[shown["shape"]]
+                assert (shown["left_s"], shown["left_usd"]) == (3600 * row.hours, row.rent_usd)
+                assert row.usd == pytest.approx(row.rent_usd + row.time_usd + row.scarce_usd + row.other_usd)
+                if weighed.hour_usd is not None:
+                    assert (shown["time_usd"], shown["price_usd"]) == (row.time_usd, row.usd)
+                    assert row.time_usd == pytest.approx(row.hours * weighed.hour_usd)
+            assert found["value_of_time_usd_per_h"] == weighed.hour_usd
+            (chosen,) = (shown for shown in found["alternatives"] if shown["chosen"])
+            assert chosen["shape"] == found["shape"]
+
+    asyncio.run(live())
+
+
+def test_no_dollars_are_printed_that_nobody_pays(tmp_path):
+    """An hour of a job that may have all it wants was worth a million rents: USD 192866.77 for an 11-cent job."""
+
+    async def live():
+        async with serving(tmp_path, speedup=1.0) as server:
+            spec = a_spec(max_workers=4, **KNOWN)
+            dry = await server.desk.dry_run(spec)
+            await server.desk.submit(spec)
+            await running(server.desk)
+            for found in (dry, await server.desk.explain("j-1")):
+                dollars = [row[key] for row in found["alternatives"] for key in row if key.endswith("_usd")]
+                assert dollars
+                assert max(usd for usd in dollars if usd is not None) < 10.0
+            texts = [event["text"] for event in await server.desk.events("j-1") if event["kind"] == "Plan"]
+            assert texts
+            assert not any("1000000" in text or "500000" in text for text in texts)
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "max-speedup"])
+def test_a_policy_that_weighs_nothing_has_no_table(tmp_path, policy):
+    async def live():
+        async with serving(tmp_path, policy=policy) as server:
+            await server.desk.submit(a_spec(**KNOWN))
+            await running(server.desk)
+            found = await server.desk.explain("j-1")
+            assert found["alternatives"] == []
+            assert any("weighed no shapes" in note for note in found["notes"])
+            assert "time and rent" not in found["reason"]
+            dry = await server.desk.dry_run(a_spec(name="k", **KNOWN))
+            assert (dry["alternatives"], dry["feasible"]) == ([], True)
+
+    asyncio.run(live())
+
+
+def test_dry_run_explain_and_ps_say_one_number_for_the_same_shape(tmp_path):
+    """Reclaims count per node of four GPUs, not per GPU."""
+    cloud = MemoryCloud(NODES_OF_FOUR, Clock(speedup=1.0))
+    cloud.jobs["j-1"] = Training(steps=36_000, step_s=0.1)
+    limits = {offer.id: Limit(max_nodes=2) for offer in NODES_OF_FOUR}
+    spec = a_spec(min_workers=8, max_workers=8, market="spot", restart_s=60.0, **KNOWN)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud, limits=limits) as server:
+            desk = server.desk
+            dry = await desk.dry_run(spec)
+            (row,) = dry["alternatives"]
+            assert dry["finish_s"]["p50"] == pytest.approx(row["left_s"], rel=0.05)
+            assert dry["cost_usd"]["p50"] == pytest.approx(row["left_usd"], rel=0.05)
+            assert dry["usd_per_h"] == pytest.approx(0.4)
+            await desk.submit(spec)
+            desk.record("j-1").group.work = KNOWN["work"]
+            await running(desk)
+            (after,) = (await desk.explain("j-1"))["alternatives"]
+            start_s = 120.0 + 60.0
+            assert after["left_s"] == pytest.approx(row["left_s"], abs=start_s + 5.0)
+            eta = (await desk.job("j-1"))["eta_s"]
+            assert eta["p50"] == pytest.approx(row["left_s"] - start_s, rel=0.07)
+
+    asyncio.run(live())
+
+
+def test_what_was_weighed_is_not_written_to_the_log(tmp_path):
+    policy = Listening(Price())
+
+    async def live():
+        async with serving(tmp_path, policy=policy) as server:
+            await server.desk.submit(a_spec(**KNOWN))
+            await running(server.desk)
+
+    asyncio.run(live())
+    plan = next(plan for plan in policy.plans if plan.weighed)
+    line = line_from(PlanMade(1.0, plan, 1), [])
+    assert "weighed" not in line
+    assert event_from_json(json.loads(line)["event"]).plan == plan
