@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -114,6 +117,85 @@ def test_the_file_of_the_guide_can_be_read(tmp_path):
     assert isinstance(read_config(path), AwsConfig)
 
 
+# ---------------------------------------------------------------------- rights
+
+
+def allowed(policy, action, arn, **context):
+    """Whether IAM would let it happen, as far as the conditions that we use go."""
+    return any(
+        action in statement["Action"]
+        and any(fnmatch.fnmatchcase(arn, pattern) for pattern in statement["Resource"])
+        and all(
+            _holds(test, key, wanted, context)
+            for test, keys in statement.get("Condition", {}).items()
+            for key, wanted in keys.items()
+        )
+        for statement in policy["Statement"]
+        if statement["Effect"] == "Allow"
+    )
+
+
+def _holds(test, key, wanted, context):
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    if test == "ForAllValues:StringEquals":
+        return all(value in wanted for value in context.get(key, ()))
+    assert test == "StringEquals"
+    return context.get(key) in wanted
+
+
+def test_the_narrow_policy_allows_this_directory_its_own_and_nothing_of_anybody_elses(sublet, state):
+    policy = sublet("check", "--iam").json
+    assert sublet("check", "--iam").json == policy, "a directory has one name for good"
+    store = Store(state / "log.sqlite")
+    server = store.get("server_id")
+    store.close()
+
+    def launch(*, kind="g4dn.xlarge", region=REGION, server=server, resource="instance/*"):
+        context = {"aws:RequestedRegion": region, "ec2:InstanceType": kind, "aws:RequestTag/sublet:server": server}
+        return allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{region}:123456789012:{resource}", **context)
+
+    def end(server, *, region=REGION):
+        arn = f"arn:aws:ec2:{region}:123456789012:instance/i-1"
+        return allowed(policy, "ec2:TerminateInstances", arn, **{"aws:ResourceTag/sublet:server": server})
+
+    def renew(server, *keys):
+        context = {"aws:ResourceTag/sublet:server": server, "aws:TagKeys": keys}
+        return allowed(policy, "ec2:CreateTags", f"arn:aws:ec2:{REGION}:123456789012:instance/i-1", **context)
+
+    for resource in ("instance/*", "volume/*", "subnet/subnet-1", "security-group/sg-1", "network-interface/*"):
+        assert launch(resource=resource)
+    assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/{IMAGE}")
+    assert allowed(policy, "ec2:DescribeInstances", "*", **{"aws:RequestedRegion": REGION})
+    assert end(server)
+    assert renew(server, "sublet:expires-at")
+    assert not launch(kind="p5.48xlarge")
+    assert not launch(region="eu-west-1")
+    assert not launch(server=None)
+    assert not launch(server="another")
+    assert not end("another")
+    assert not end(None)
+    assert not end(server, region="eu-west-1")
+    assert not renew("another", "sublet:expires-at")
+    assert not renew(server, "sublet:server")
+    assert not allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-0123")
+    assert not allowed(policy, "ec2:DescribeInstances", "*", **{"aws:RequestedRegion": "eu-west-1"})
+    assert not any("*" in action for statement in policy["Statement"] for action in statement["Action"])
+
+
+def test_check_asks_for_a_launch_as_the_controller_that_would_make_it(sublet, state, monkeypatch):
+    asked = []
+    from sublet.runtime.providers import aws_check
+
+    request = aws_check.launch_request
+    monkeypatch.setattr(aws_check, "launch_request", lambda *a, **k: asked.append(k["server"]) or request(*a, **k))
+    store = Store(state / "log.sqlite")
+    store.put("server_id", "mine")
+    store.close()
+    assert sublet("check", "-o", "json").code == 0
+    assert set(asked) == {"mine"}
+    assert instances("mine") == []
+
+
 # ---------------------------------------------------------------------- gc
 
 
@@ -149,6 +231,83 @@ def test_gc_leaves_alone_what_a_live_controller_has_and_what_another_one_renews(
     assert rig.left() == ["n1"]
     assert row["what"] in sublet("gc", "-y", "-o", "json").json["ended"]
     assert rig.left() == []
+
+
+def test_gc_in_a_copy_of_the_state_directory_leaves_alone_what_the_original_renews(sublet, rig, state, monkeypatch):
+    copy = state.with_name("copy")
+    shutil.copytree(state, copy)
+    monkeypatch.setenv("SUBLET_STATE", str(copy))
+    with StateDir(state).alone():  # the original's controller runs
+        (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
+    assert not row["orphan"], "nothing was renewed since the copy was made, but it is a copy"
+    assert rig.left() == ["n1"]
+
+
+def test_gc_in_an_old_backup_leaves_alone_what_was_renewed_since(sublet, rig, state):
+    backup = state.with_name("backup")
+    shutil.copytree(state, backup)
+
+    async def renewed():
+        later = rig.provider(unix_s=lambda: time.time() + 2400.0)
+        await later.open(lambda _: None)
+        await later.close()
+
+    asyncio.run(renewed())
+    shutil.rmtree(state)
+    backup.rename(state)  # the same place on the same machine, of an earlier day
+    (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
+    assert not row["orphan"]
+    assert rig.left() == ["n1"]
+
+
+def test_gc_ends_what_its_own_controller_renewed_before_it_died(sublet, rig):
+    async def renewed():
+        provider = rig.provider(unix_s=lambda: time.time() + 2400.0)
+        await provider.open(lambda _: None)
+        await provider.close()
+
+    asyncio.run(renewed())
+    assert sublet("gc", "-y", "-o", "json").json["ended"]
+    assert rig.left() == []
+
+
+def test_gc_ends_nothing_that_is_renewed_while_its_owner_thinks(sublet, rig, monkeypatch):
+    async def renewed():
+        provider = rig.provider(unix_s=lambda: time.time() + 2400.0)
+        await provider.open(lambda _: None)
+        await provider.close()
+
+    def confirmed(question):
+        asyncio.run(renewed())
+        return True
+
+    monkeypatch.setattr("typer.confirm", confirmed)
+    answer = sublet("gc")
+    assert answer.code == 1
+    assert "renewed" in answer.err
+    assert rig.left() == ["n1"]
+
+
+def test_gc_in_a_copy_ends_no_process_of_the_original_on_this_machine(sublet, tmp_path, monkeypatch):
+    local, copy = LocalRig(tmp_path / "state"), tmp_path / "copy"
+    monkeypatch.delenv("SUBLET_AWS", raising=False)
+
+    async def rented():
+        provider = local.provider()
+        await provider.open(lambda _: None)
+        await provider.rent("n1", local.offer_id, "token")
+        await provider.close()
+
+    asyncio.run(rented())
+    shutil.copytree(local.folder, copy, ignore=shutil.ignore_patterns("*.sock"))
+    monkeypatch.setenv("SUBLET_STATE", str(copy))
+    (row,) = sublet("gc", "-y", "-o", "json").json["found"]
+    assert not row["orphan"]
+    assert local.left() == ["n1"]
+    monkeypatch.setenv("SUBLET_STATE", str(local.folder))
+    assert sublet("gc", "-y").code == 0
+    assert local.left() == []
+    local.clean_up()
 
 
 def test_gc_ends_processes_that_a_dead_controller_left_on_this_machine(sublet, tmp_path, monkeypatch):

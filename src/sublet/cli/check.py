@@ -25,10 +25,16 @@ def check(
     provider: Annotated[
         str | None, typer.Option(metavar="NAME", help="Insist on this one, aws for example; else what is set up.")
     ] = None,
+    iam: Annotated[
+        bool, typer.Option("--iam", help="Print the narrowest IAM policy for aws.toml and this state directory.")
+    ] = False,
     output: OutputOption = Output.TABLE,
     json: Json = False,
 ) -> None:
     """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
+    if iam:
+        _print_iam()
+        return
     findings = [*_prices(), *_installed(), *_aws(insist=provider == "aws")]
     ok = all(finding.ok is not False for finding in findings)
     if wants_document(output, json):
@@ -88,7 +94,46 @@ def _aws(*, insist: bool) -> Iterator[Finding]:
         yield Finding(name="aws", ok=False, text=text, hint=hint)
         return
     yield Finding(name="aws", ok=True, text=f"{path}: {len(offers)} offers")
-    yield from aws_findings(client_maker(config.endpoint_url) if config.endpoint_url else make, config, offers, _now())
+    make = client_maker(config.endpoint_url) if config.endpoint_url else make
+    yield from aws_findings(make, config, offers, _now(), server=_server_id() or "check")
+
+
+def _print_iam() -> None:
+    """As JSON, ready for `aws iam put-role-policy`."""
+    import json
+
+    from sublet.api.state import StateDir
+    from sublet.runtime.providers.aws import server_id_from
+    from sublet.runtime.providers.aws_config import config_path, read_config
+    from sublet.runtime.providers.aws_rights import narrow_policy
+    from sublet.runtime.settings import default_state_dir
+    from sublet.runtime.store import Store
+
+    folder = default_state_dir()
+    config = read_config(config_path(folder))
+    server = _server_id()
+    if server is None:  # a directory that no controller has had yet: it gets its name now
+        StateDir(folder).prepare()
+        store = Store(folder / "log.sqlite")
+        try:
+            server = server_id_from(store)
+        finally:
+            store.close()
+    typer.echo(json.dumps(narrow_policy(config, server), indent=2))
+
+
+def _server_id() -> str | None:
+    from sublet.runtime.settings import default_state_dir
+    from sublet.runtime.store import Store
+
+    path = default_state_dir() / "log.sqlite"
+    if not path.exists():
+        return None
+    store = Store(path)
+    try:
+        return store.get("server_id")
+    finally:
+        store.close()
 
 
 def _now() -> datetime:

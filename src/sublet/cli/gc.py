@@ -14,6 +14,7 @@ from sublet.cli.show import command_line, print_document, print_notes, print_tab
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws_calls import Calls
     from sublet.runtime.providers.aws_instances import Instance
+    from sublet.runtime.providers.aws_records import NodeRecord
 
 __all__ = ["gc"]
 
@@ -88,7 +89,11 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
     for written in records.read():
         record = records.found(written)
         if members := records.members(record):
+            # An agent holds a lock in the directory that it was started from; in a copy of that nobody does.
+            elsewhere = members[0].pid == record.pid and not records.is_held(record.node_id)
             why = "its controller runs" if live else "no controller runs"
+            if elsewhere:
+                why = "it was started from another state directory: this one is a copy"
             text = f"{len(members)} processes of {record.pid}"
             found.append(
                 Left(
@@ -97,7 +102,7 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
                     node_id=record.node_id,
                     since="",
                     why=why,
-                    orphan=not live,
+                    orphan=not live and not elsewhere,
                     thing=record,
                 )
             )
@@ -117,10 +122,13 @@ def _aws(folder: Path, *, live: bool) -> list[Left]:
     if not path.exists():
         return []
     config = read_config(path)
-    regions = Records(folder / "aws").regions(config.regions)
-    found = asyncio.run(_instances(config.endpoint_url, regions))
-    server = _server_id(folder)
-    return [_judged(instance, server, live=live) for instance in found]
+    records = Records(folder / "aws")
+    found = asyncio.run(_instances(config.endpoint_url, records.regions(config.regions)))
+    server, held = _server_id(folder), records.read()
+    return [
+        _judged(each, _why_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
+        for each in found
+    ]
 
 
 async def _instances(endpoint_url: str, regions: set[str]) -> list[Instance]:
@@ -137,24 +145,36 @@ def _calls(endpoint_url: str) -> Calls:
     return Calls(client_maker(endpoint_url))
 
 
-def _judged(instance: Instance, server: str | None, *, live: bool) -> Left:
-    """Ours are orphans when our controller does not run; those of others when nobody has renewed them for an hour."""
+def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
+    """Ours are orphans when our controller does not run and nobody else has renewed them since; any when nobody has."""
     import time
 
     from sublet.runtime.providers.aws_instances import stamp_from
 
-    if instance.server == server:
-        orphan, why = not live, "our controller runs, and sweeps by itself" if live else "our controller does not run"
+    expired = instance.expires_unix is not None and instance.expires_unix < time.time()
+    if ours and live:
+        orphan, why = False, "our controller runs, and sweeps by itself"
+    elif ours and not why_not:
+        orphan, why = True, "our controller does not run"
     else:
-        expired = instance.expires_unix is not None and instance.expires_unix < time.time()
-        orphan = expired
-        whose = f"of controller {instance.server}"
-        why = f"{whose}, not renewed in time" if expired else f"{whose}, which renewed it"
+        whose = why_not if ours else f"of controller {instance.server}"
+        orphan, why = expired, f"{whose}, not renewed in time" if expired else f"{whose}, which renewed it"
     since = stamp_from(instance.launched_unix)
     where = f"{instance.region} {instance.kind}"
     return Left(
         what=instance.id, where=where, node_id=instance.node_id, since=since, why=why, orphan=orphan, thing=instance
     )
+
+
+def _why_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
+    """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
+    from sublet.runtime.providers.aws_records import home_of
+
+    if instance.home not in ("", home_of(folder)):
+        return "of the same controller in another directory or on another machine"
+    if record is None or (instance.expires_unix or 0.0) > record.known_unix:
+        return "of a controller of which this directory is an old copy"
+    return ""
 
 
 def _server_id(folder: Path) -> str | None:
@@ -188,13 +208,16 @@ def _end(left: Left, folder: Path) -> None:
 
 
 async def _terminate(endpoint_url: str, instance: Instance) -> None:
-    """Returns when EC2 confirms it."""
+    """Returns when EC2 confirms it; not if somebody has renewed it since it was looked at."""
     import asyncio
 
-    from sublet.errors import NoAnswer
+    from sublet.errors import NoAnswer, Refused
     from sublet.runtime.providers.aws_instances import described
 
     calls = _calls(endpoint_url)
+    now = [each for each in await described(calls, instance.region, server=instance.server) if each.id == instance.id]
+    if any((each.expires_unix, each.home) != (instance.expires_unix, instance.home) for each in now):
+        raise Refused(f"{instance.id} was renewed while you looked: nothing is done to it\n  next: sublet gc")
     await calls.call(instance.region, "terminate_instances", InstanceIds=[instance.id])
     for _ in range(CONFIRMATIONS):
         listed = await described(calls, instance.region, server=instance.server)

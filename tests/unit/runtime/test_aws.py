@@ -22,7 +22,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws_calls import Calls, client_maker, meaning
 from sublet.runtime.providers.aws_market import SpotPrices
 from sublet.runtime.providers.aws_offers import offers_from
-from sublet.runtime.providers.aws_records import client_token
+from sublet.runtime.providers.aws_records import client_token, home_of
 from tests.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
 from tests.rigs import Ears
 
@@ -100,7 +100,9 @@ def test_a_launch_says_all_that_a_sweeper_a_bill_and_a_lease_need(rig):
             assert float(spot["MaxPrice"]) == offer.cap.usd_per_h == 0.526  # its price on demand
             (row,) = rig.rows()
             assert (tag(row, "node"), tag(row, "offer"), tag(row, "server")) == ("n1", rig.offer_id, rig.server_id)
-            assert tag(row, "expires-at").endswith("Z")
+            until, home = tag(row, "expires-at").split()
+            assert until.endswith("Z")
+            assert home == home_of(rig.folder)
             tags = json.dumps(row["Tags"])
             assert "secret-token" not in tags  # whoever may list instances must not be able to speak for them
 

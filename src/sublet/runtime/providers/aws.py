@@ -32,7 +32,7 @@ from sublet.runtime.providers.aws_fleet import ABSENCES, EXPIRES_S, LISTED_WITHI
 from sublet.runtime.providers.aws_instances import Instance, instance_from, launch_request, token_tag
 from sublet.runtime.providers.aws_market import Pools, SpotPrices
 from sublet.runtime.providers.aws_offers import offers_from
-from sublet.runtime.providers.aws_records import NodeRecord, Records
+from sublet.runtime.providers.aws_records import NodeRecord, Records, home_of
 from sublet.runtime.providers.provider import Billed, RentedNode, TellMarket
 from sublet.runtime.store import Store
 
@@ -91,7 +91,10 @@ class AwsProvider:
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s, poll_s, prices_s
         records = Records(state_dir.resolve() / "aws")
-        self._fleet = Fleet(calls, records, clock, server=server_id, regions=config.regions, unix_s=unix_s)
+        self._home = home_of(state_dir)
+        self._fleet = Fleet(
+            calls, records, clock, server=server_id, home=self._home, regions=config.regions, unix_s=unix_s
+        )
         self._pools = Pools(clock)
         self._prices = SpotPrices(calls, clock, tuple(self._offers.values()))
         self._one_by_one: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by node
@@ -171,6 +174,7 @@ class AwsProvider:
             zone=offer.zone,
             began_s=self._clock.now_s(),
             expires_unix=int(self._unix_s() + EXPIRES_S),
+            home=self._home,
         )
         self._fleet.keep(record)
         return record

@@ -38,9 +38,9 @@ class Finding:
 
 
 def aws_findings(
-    make: Callable[[str, str], Any], config: AwsConfig, offers: tuple[Offer, ...], now: datetime
+    make: Callable[[str, str], Any], config: AwsConfig, offers: tuple[Offer, ...], now: datetime, *, server: str
 ) -> Iterator[Finding]:
-    """In the order in which things must be right."""
+    """In the order in which things must be right; `server` is whose nodes they would be, which rights may depend on."""
     first = config.regions[0]
     known = yield from _identity(make, first, now)
     if not known:
@@ -48,7 +48,7 @@ def aws_findings(
     for region in config.regions:
         yield _region(make, region)
     for offer in {(offer.region, offer.market): offer for offer in offers}.values():
-        yield _may_launch(make, config, offer)
+        yield _may_launch(make, config, offer, server)
         yield _quota(make, offer)
 
 
@@ -91,7 +91,7 @@ def _region(make: Callable[[str, str], Any], region: str) -> Finding:
     return Finding(name=f"region {region}", ok=True, text=f"{len(zones)} zones")
 
 
-def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer) -> Finding:
+def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer, server: str) -> Finding:
     """A launch that is meant not to happen."""
     name = f"launch {offer.region} {offer.market}"
     record = NodeRecord(
@@ -103,7 +103,7 @@ def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer
         began_s=0.0,
         expires_unix=0,
     )
-    request = launch_request(record, offer, config, server="check", zone_name="")
+    request = launch_request(record, offer, config, server=server, zone_name="")
     del request["ClientToken"]
     try:
         make("ec2", offer.region).run_instances(**request, DryRun=True)

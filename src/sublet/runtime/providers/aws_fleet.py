@@ -13,7 +13,7 @@ from sublet.domain.events import NodeLost
 from sublet.errors import NoAnswer, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws_calls import Calls, Refusal
-from sublet.runtime.providers.aws_instances import EXPIRES_TAG, Instance, described, stamp_from
+from sublet.runtime.providers.aws_instances import EXPIRES_TAG, Instance, described, expiry_tag
 from sublet.runtime.providers.aws_records import NodeRecord, Records
 from sublet.runtime.providers.provider import Billed, TellMarket
 
@@ -36,6 +36,7 @@ class Fleet:
         clock: Clock,
         *,
         server: str,
+        home: str,
         regions: Iterable[str],
         unix_s: Callable[[], float],
     ) -> None:
@@ -45,7 +46,8 @@ class Fleet:
         self.seen_s: dict[str, float] = {}  # node -> when it was last listed
         self.tell: TellMarket = lambda _: None
         self._absent: Counter[str] = Counter()  # node -> listings in a row without it
-        self._calls, self._records, self._clock, self._server = calls, records, clock, server
+        self._calls, self._records, self._clock, self._server, self._home = calls, records, clock, server, home
+        self._renewed: set[str] = set()  # instances that this controller has renewed
         self._regions, self._unix_s = records.regions(regions), unix_s
 
     async def look(self) -> list[Instance]:
@@ -94,14 +96,24 @@ class Fleet:
                     await self.end([instance])
 
     async def _renew(self, alive: Sequence[Instance]) -> None:
-        """Say in the tags that somebody still wants them."""
-        soon, stamp = self._unix_s() + EXPIRES_S / 2, stamp_from(self._unix_s() + EXPIRES_S)
-        for region in {instance.region for instance in alive}:
-            ids = [i.id for i in alive if i.region == region and (i.expires_unix or 0.0) < soon]
+        """Say in the tags that somebody still wants them, and who: once when we come, then at half time.
+
+        Our own record is written first, so that it is never behind EC2: a directory whose record is behind is an old
+        copy, and 'sublet gc' ends nothing there.
+        """
+        soon, until = self._unix_s() + EXPIRES_S / 2, int(self._unix_s() + EXPIRES_S)
+        due = [i for i in alive if i.id not in self._renewed or (i.expires_unix or 0.0) < soon]
+        for instance in due:
+            record = self.held.get(instance.node_id)
+            if record is not None and record.instance == instance.id:
+                self.keep(replace(record, renewed_unix=until))
+        for region in {instance.region for instance in due}:
+            ids = [instance.id for instance in due if instance.region == region]
             if ids:
-                tags = [{"Key": EXPIRES_TAG, "Value": stamp}]
+                tags = [{"Key": EXPIRES_TAG, "Value": expiry_tag(until, self._home)}]
                 try:
                     await self._calls.call(region, "create_tags", Resources=ids, Tags=tags)
+                    self._renewed |= set(ids)
                 except SubletError as error:
                     _log.warning("the expiry of %s cannot be renewed: %s", ", ".join(ids), error)
 

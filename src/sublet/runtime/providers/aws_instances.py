@@ -15,7 +15,7 @@ from sublet.runtime.providers.aws_config import AwsConfig
 from sublet.runtime.providers.aws_records import NodeRecord, client_token
 from sublet.runtime.providers.aws_userdata import user_data
 
-__all__ = ["ALIVE", "ENDED", "SERVER_TAG", "Instance", "described", "launch_request", "token_tag"]
+__all__ = ["ALIVE", "ENDED", "SERVER_TAG", "Instance", "described", "expiry_tag", "launch_request", "token_tag"]
 
 SERVER_TAG, NODE_TAG, OFFER_TAG = "sublet:server", "sublet:node", "sublet:offer"
 TOKEN_TAG, EXPIRES_TAG = "sublet:token", "sublet:expires-at"
@@ -40,6 +40,7 @@ class Instance:
     launched_unix: float
     ended_unix: float | None = None  # where EC2 says when
     expires_unix: float | None = None
+    home: str = ""  # whence it was renewed last; "" = by a version that did not say
     spot_request: str = ""  # by which EC2 knows when it took the instance
 
     @property
@@ -79,7 +80,8 @@ def instance_from(row: Mapping[str, Any], region: str) -> Instance:
         kind=row.get("InstanceType", ""),
         launched_unix=row["LaunchTime"].timestamp(),
         ended_unix=ended,
-        expires_unix=_unix_from(tags.get(EXPIRES_TAG, "")),
+        expires_unix=_unix_from(tags.get(EXPIRES_TAG, "").partition(" ")[0]),
+        home=tags.get(EXPIRES_TAG, "").partition(" ")[2],
         spot_request=row.get("SpotInstanceRequestId") or "",
     )
 
@@ -96,6 +98,11 @@ def stamp_from(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).strftime(STAMP)
 
 
+def expiry_tag(unix: float, home: str) -> str:
+    """Until when an instance is wanted, and by which directory: in one tag, so that they are written as one."""
+    return f"{stamp_from(unix)} {home}".strip()
+
+
 def launch_request(
     record: NodeRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str
 ) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def launch_request(
         NODE_TAG: record.node_id,
         OFFER_TAG: record.offer_id,
         TOKEN_TAG: token_tag(record.token),
-        EXPIRES_TAG: stamp_from(record.expires_unix),
+        EXPIRES_TAG: expiry_tag(record.expires_unix, record.home),
     }
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     request: dict[str, Any] = {

@@ -14,7 +14,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["NodeRecord", "Records", "client_token", "write_whole"]
+__all__ = ["NodeRecord", "Records", "client_token", "home_of", "write_whole"]
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+def home_of(state_dir: Path) -> str:
+    """This directory on this machine: a copy of it elsewhere is another one."""
+    try:
+        machine = MACHINE_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        machine = ""
+    place = f"{machine} {os.uname().nodename} {state_dir.resolve()}"
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 def client_token(token: str, zone: str) -> str:
@@ -35,6 +47,13 @@ class NodeRecord:
     expires_unix: int  # as the tag says
     asked_s: float = -1.0  # cloud time of the last RunInstances; below 0 = none was sent
     instance: str = ""
+    home: str = ""  # as the tag says: which directory it was asked for from
+    renewed_unix: int = 0  # the latest expiry that we have asked EC2 to write; 0 = that of the launch
+
+    @property
+    def known_unix(self) -> int:
+        """The latest expiry that this directory knows of: a tag beyond it was written from elsewhere."""
+        return max(self.expires_unix, self.renewed_unix)
 
 
 class Records:
