@@ -35,6 +35,7 @@ from sublet.runtime.views import (
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {
     "usd_useful": 0.6,
+    "usd_unknown": 0.0,
     "usd_redone": 0.0,
     "usd_restart": 0.1,
     "usd_idle": 0.2,
@@ -304,6 +305,7 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "failures_user": 0,
         "exit_code": None,
         "error": "",
+        "warnings": [],
         **dict.fromkeys(BILL, 0.0),
     }
 

@@ -40,6 +40,7 @@ def _recent(jobs: Sequence[JobView]) -> list[JobView]:
 def _bill(job: JobView) -> dict[str, float]:
     return {
         "useful": job["usd_useful"],
+        "unknown": job["usd_unknown"],
         "redone": job["usd_redone"],
         "restart": job["usd_restart"],
         "idle": job["usd_idle"],

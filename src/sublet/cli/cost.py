@@ -11,7 +11,7 @@ from sublet.cli.show import command_line, print_document, print_table
 
 __all__ = ["bill_rows", "bill_sentence", "cost", "print_bill"]
 
-PARTS = ("useful", "redone", "restart", "idle", "checkpoint", "total")
+PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total")
 
 
 def cost(
@@ -21,7 +21,7 @@ def cost(
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Dollars of one job, or of all: useful, redone, restart, idle, checkpoint; and what on-demand would have cost."""
+    """Dollars of one job, or of all, by what they bought; and what on-demand would have cost."""
     from sublet.api.client import connect
 
     client = connect()
@@ -77,5 +77,7 @@ def bill_sentence(found: dict[str, Any]) -> str:
     if on_demand:
         saved = 1 - found["usd_total"] / on_demand
         text += f"; on demand it would have been {money(on_demand)}" + (f" ({saved:.0%} saved)" if saved > 0 else "")
+    if found["usd_unknown"] > 0:
+        text += f"; of {money(found['usd_unknown'])} nothing says that the work was kept"
     noticed, unnoticed = found["preemptions_noticed"], found["preemptions_unnoticed"]
     return f"{text}; {found['steps_lost']} steps lost in {noticed} preemptions with notice and {unnoticed} without"

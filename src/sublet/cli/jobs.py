@@ -131,5 +131,8 @@ def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:
         for job in shown
     ]
     print_table(titles, rows, words=(0, 1, 2))
+    for job in shown:
+        for warning in job["warnings"]:
+            typer.echo(f"! {job['id']} {warning}")
     if hidden:
         typer.echo(f"{len(hidden)} more have ended; --all shows them")

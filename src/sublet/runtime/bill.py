@@ -3,23 +3,35 @@
 A node is paid for as a whole; each of its GPUs is a job's or idle. A job's share is rounded down to whole grains, and
 what the ledger has beyond the shares of all jobs is unused, so the parts add up to the ledger to the grain. Dollars of
 redone steps and of checkpoints are first booked as useful, like all training, and moved when the worker says how much
-it was.
+it was. A script without a session says nothing of that kind: its training is booked as unknown, and becomes useful as
+far as it has saved or when it has finished, and redone when it starts over or fails.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sublet.domain.actions import Action
-from sublet.domain.events import Event, JobChanged, JobSubmitted, NodeLost, PriceChanged, ProgressReported
+from sublet.domain.events import (
+    Event,
+    JobChanged,
+    JobFailed,
+    JobFinished,
+    JobSubmitted,
+    NodeLost,
+    PriceChanged,
+    ProgressReported,
+)
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Account", "Bill"]
+__all__ = ["PURPOSES", "Account", "Bill"]
+
+PURPOSES = ("useful", "unknown", "redone", "restart", "idle", "checkpoint")
 
 
 @dataclass(slots=True)
@@ -27,6 +39,7 @@ class Account:
     """One job's grains by purpose, and its GPU time."""
 
     useful: int = 0
+    unknown: int = 0  # training of which nothing says yet whether it was kept
     redone: int = 0
     restart: int = 0
     idle: int = 0
@@ -37,13 +50,46 @@ class Account:
     @property
     def total(self) -> Money:
         """All of it."""
-        return Money(self.useful + self.redone + self.restart + self.idle + self.checkpoint)
+        return Money(sum(getattr(self, purpose) for purpose in PURPOSES))
 
     def move(self, purpose: str, grains: int) -> None:
-        """These of the useful grains were for something else."""
-        grains = max(0, min(grains, self.useful))
-        self.useful -= grains
+        """These grains of the training, the unknown ones first, were for something else.
+
+        What had to be done again, or stood still, would not have been paid for on demand either.
+        """
+        trained = self.unknown + self.useful
+        grains = max(0, min(grains, trained))
+        if purpose != "checkpoint" and trained:
+            self.on_demand -= self.on_demand * grains // trained
+        first = min(grains, self.unknown)
+        self.unknown -= first
+        self.useful -= grains - first
         setattr(self, purpose, getattr(self, purpose) + grains)
+
+    def keep(self, grains: int) -> None:
+        """So much of what was unknown is saved for good."""
+        grains = max(0, min(grains, self.unknown))
+        self.unknown -= grains
+        self.useful += grains
+
+    def told(self) -> dict[str, int]:
+        """The split, for a later controller: the log has the whole alone."""
+        return {purpose: getattr(self, purpose) for purpose in (*PURPOSES, "on_demand")}
+
+    def split_as(self, told: Mapping[str, int], training: str) -> None:
+        """As an earlier controller had it; what the log has beyond that was training, what it lacks comes again."""
+        if "useful" not in told:  # of a version that noted only what it had moved
+            for purpose, grains in told.items():
+                self.move(purpose, grains)
+            return
+        more = self.total.grains - sum(told.get(purpose, 0) for purpose in PURPOSES)
+        for purpose, grains in told.items():
+            setattr(self, purpose, grains)
+        setattr(self, training, getattr(self, training) + max(more, 0))
+        for purpose in (training, *PURPOSES):
+            less = min(getattr(self, purpose), max(-more, 0))
+            setattr(self, purpose, getattr(self, purpose) - less)
+            more += less
 
 
 @dataclass(slots=True)
@@ -66,6 +112,7 @@ class Bill:
 
     kernel: Kernel
     trains: Callable[[str], bool]  # is this job making steps?
+    tells: Callable[[str], bool] = lambda _: True  # does it say itself what it lost? Else its training is unknown
     replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     _at_us: int = 0
@@ -84,6 +131,10 @@ class Bill:
             jobs.update(job_id for order in self.kernel.orders if (job_id := getattr(order, "job_id", "")))
             for job_id in jobs:
                 self.settle_job(job_id, event.at_s)
+            if isinstance(event, JobFinished):
+                self.kept(event.job_id)
+            elif isinstance(event, JobFailed):
+                self.lost(event.job_id)
 
     def settle(self, now_s: float) -> None:
         """Book everything up to now. The cost is in the jobs that hold something, not in the nodes."""
@@ -119,7 +170,10 @@ class Bill:
             offer = kernel.supply.offers[offer_id]
             share = kernel.ledger.price(offer_id).micro_usd_per_h * passed_us * gpus // offer.gpus_per_node
             if trains:
-                account.useful += share
+                if self.tells(job_id):
+                    account.useful += share
+                else:
+                    account.unknown += share
                 account.training_gpu_us += gpus * passed_us
                 account.on_demand += self._on_demand(offer.gpu) * gpus * passed_us
             else:
@@ -169,8 +223,33 @@ class Bill:
 
     def stood_still(self, job_id: str, cloud_s: float) -> None:
         """Training waited so long for a checkpoint."""
-        micro_usd_per_h = self.burn_usd_per_h(job_id) * 1e6
-        self.jobs[job_id].move("checkpoint", round(micro_usd_per_h * cloud_s * 1e6))
+        self.jobs[job_id].move("checkpoint", self._rent(job_id, cloud_s))
+
+    def hung(self, job_id: str, cloud_s: float) -> None:
+        """It did nothing for so long, and was taken to train."""
+        self.jobs[job_id].move("restart", self._rent(job_id, cloud_s))
+
+    def kept(self, job_id: str, ago_s: float = 0.0) -> None:
+        """What it had done by then, in cloud seconds ago, is saved."""
+        account = self.jobs[job_id]
+        account.keep(account.unknown - self._rent(job_id, ago_s))
+
+    def lost(self, job_id: str) -> None:
+        """A script without a session ended and saved no more than what we know of."""
+        account = self.jobs[job_id]
+        account.move("redone", account.unknown)
+
+    def take_over(self, job_id: str, told: Mapping[str, int], outcome: str) -> None:
+        """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
+        self.jobs[job_id].split_as(told, "useful" if self.tells(job_id) else "unknown")
+        if outcome == "finished":
+            self.kept(job_id)
+        elif outcome == "failed":
+            self.lost(job_id)
+
+    def _rent(self, job_id: str, cloud_s: float) -> int:
+        """Grains for what it holds now, over this time."""
+        return round(self.burn_usd_per_h(job_id) * 1e6 * cloud_s * 1e6)
 
     def done_again(self, job_id: str, steps: int, of_steps: int) -> None:
         """So many of the steps made so far are lost."""

@@ -55,6 +55,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {  # what a job could have; b
     "samples_per_s": (1e-9, 1e12),
     "restart_s": (0.0, 1e6),
     "grace_s": (0.0, 1e6),
+    "hang_s": (1.0, 1e9),
     "checkpoint_every_s": (1e-3, 1e9),
     "purse_usd": (1e-6, MOST_USD),
     "deadline_s": (1e-3, 1e9),

@@ -82,7 +82,7 @@ class Controller:
         self.clock = clock
         self.limits, self.budget = limits or {}, budget
         self.kernel = Kernel(provider.offers, limits=self.limits)  # the budget is its first event
-        self.bill = Bill(self.kernel, self._trains)
+        self.bill = Bill(self.kernel, self._trains, self._tells)
         self.records: dict[str, JobRecord] = {}  # every job ever, by id
         self.live: dict[str, JobRecord] = {}  # those that have not ended, or whose workers have not
         self.submitted: set[str] = set()  # jobs that the kernel has heard of
@@ -268,7 +268,8 @@ class Controller:
             self.soon()
 
     def _job(self, record: JobRecord) -> Any:
-        return kernel_job(record, self.clock.speedup)
+        job = kernel_job(record, self.clock.speedup)
+        return replace(job, paused=True) if self.stopping else job  # whatever is learned now: nobody is let go on
 
     # ------------------------------------------------------------------ the pump
 
@@ -473,6 +474,10 @@ class Controller:
         record = self.records.get(job_id)
         return record is not None and record.group.training
 
+    def _tells(self, job_id: str) -> bool:
+        record = self.records.get(job_id)
+        return record is None or record.spec.sdk
+
     # ------------------------------------------------------------------ time
 
     async def _ticking(self) -> None:
@@ -504,6 +509,7 @@ class Controller:
             if record.group.training != trained:
                 self.bill.settle_job(record.id, self.now_s(), trained=trained)
             self.workforce.watch_purse(record)
+            self.workforce.attempts.tick(record, wall_s)
             if record.paused == "cancel":
                 self.cancel(record)  # if it has left by now
             elif record.preempted_too_often:
@@ -536,6 +542,7 @@ class Controller:
 
     def save_facts(self, record: JobRecord) -> None:
         """What the log does not tell of a job, if it has changed."""
+        record.grains = self.bill.jobs[record.id].told()
         facts = json.dumps(record.facts())
         if facts != record.saved:
             self.store.change_job(record.id, facts=facts)

@@ -18,7 +18,7 @@ from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudg
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime import views
 from sublet.runtime.alternatives import alternatives_of
-from sublet.runtime.bill import Account
+from sublet.runtime.bill import PURPOSES, Account
 from sublet.runtime.controller import Controller
 from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook_in
@@ -249,7 +249,7 @@ class FrontDesk:
         jobs = [self._cost(record) for record in c.records.values()]
         whole = Account(idle=c.bill.unused)
         for account in c.bill.jobs.values():
-            for purpose in ("useful", "redone", "restart", "idle", "checkpoint", "on_demand"):
+            for purpose in (*PURPOSES, "on_demand"):
                 setattr(whole, purpose, getattr(whole, purpose) + getattr(account, purpose))
         return {
             **_bill_view(whole),
@@ -469,7 +469,7 @@ class FrontDesk:
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:
         c = self._controller
-        if state is None or not state.gpus:
+        if state is None or not state.gpus or not record.spec.sdk:  # a script without it does not tell how far it is
             return None
         placement = c.kernel.tenancy.placement.get(record.id, ())
         pool = c.kernel.supply.pools[c.kernel.cluster.nodes[placement[0][0]].offer.pool]
@@ -511,7 +511,9 @@ class FrontDesk:
             "epoch": 0 if report is None else report.epoch,
             "done": group.done,
             "work": work,
-            "progress": (1.0 if ended else min(1.0, group.done / work)) if work else None,
+            "progress": (1.0 if ended else min(1.0, group.done / work))
+            if work and (record.spec.sdk or ended)
+            else None,
             "loss": None if report is None else report.loss,
             "global_batch": None if report is None else report.global_batch,
             "step_s": None if report is None else report.step_s,
@@ -537,6 +539,7 @@ class FrontDesk:
             "failures_user": group.failures["user"],
             "exit_code": record.exit_code,
             "error": record.error,
+            "warnings": [] if state is None else list(record.warnings.values()),
         }
 
     def _cost(self, record: JobRecord) -> views.CostView:
@@ -558,6 +561,7 @@ class FrontDesk:
 def _bill_view(account: Account) -> views.BillView:
     return {
         "usd_useful": Money(account.useful).usd,
+        "usd_unknown": Money(account.unknown).usd,
         "usd_redone": Money(account.redone).usd,
         "usd_restart": Money(account.restart).usd,
         "usd_idle": Money(account.idle).usd,

@@ -28,6 +28,7 @@ from sublet.runtime.members import (
     fault_of,
     how_it_stopped_short,
     regroups,
+    silence,
     split,
 )
 from sublet.runtime.spec import JobSpec
@@ -77,6 +78,7 @@ class GroupNews:
     why: str = ""
     exit_code: int | None = None
     width: int = 0  # that it cannot train at
+    silent_s: float = 0.0  # wall: it hung for so long before this was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +295,7 @@ class Group:
         for worker in [w for w in self.workers.values() if w.node_id == node_id]:
             self._gone(worker, wall_s, code=LEFT_ON_ORDER if worker.phase is WorkerPhase.LEAVING else -9, error="")
 
-    def hear(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
+    def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         """A worker said something, or its process came up or ended."""
         if self._adopting and isinstance(message, wire.WorkerDown):
             self._ends.append(message)
@@ -310,6 +312,8 @@ class Group:
             case wire.WorkerUp():
                 if not self.spec.sdk:
                     self._heard_up(worker, message, wall_s)
+            case wire.WorkerSeen():
+                worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
             case wire.Leading():
                 if message.generation == self.round and self._state is _State.FORMING:
                     for other in self._in(WorkerPhase.MEMBER):
@@ -363,10 +367,8 @@ class Group:
             case _State.TRAINING if self._adopted and self.spec.sdk and wall_s - self._stepped_s > ADOPTED_S:
                 self._adopted = False  # perhaps they were about to form a group when the last controller died
                 self._once_more(wall_s)
-            case _State.TRAINING if self.spec.sdk and not self.broken:
+            case _State.TRAINING if not self.broken:
                 self._tick_training(wall_s)
-            case _State.TRAINING if not self.spec.sdk and not self.broken and waited_s > WORKS_S:
-                self._widths.stepped(self._wanted)
             case _State.ENDING if waited_s > TAIL_S:
                 self._over(Outcome.FINISHED, wall_s, exit_code=0)
             case _State.IDLE if self.spec.sdk and waited_s > PARK_S and self._in(WorkerPhase.MEMBER):
@@ -617,11 +619,19 @@ class Group:
         self._form_if_ready(wall_s)
 
     def _fail(
-        self, fault: Fault, why: str, code: int | None, wall_s: float, *, keep: bool = False, unfit: bool = False
+        self,
+        fault: Fault,
+        why: str,
+        code: int | None,
+        wall_s: float,
+        *,
+        keep: bool = False,
+        unfit: bool = False,
+        silent_s: float = 0.0,
     ) -> None:
         """Count it; start again what is missing (`keep`: with the survivors and their state), or give up.
 
-        `unfit`: nobody is to blame for it but, perhaps, the width.
+        `unfit`: nobody is to blame for it but, perhaps, the width. `silent_s`: it hung for so long.
         """
         self._suspect = self._quit = None
         crashed = fault is Fault.USER and code != 0 and self._state is not _State.ENDING
@@ -632,7 +642,7 @@ class Group:
                 return
         self.failures[fault] += 1
         if fault is Fault.INFRA:
-            trained_s = wall_s - self._failed_s
+            trained_s = wall_s - self._failed_s - silent_s
             self._in_a_row = 1 if trained_s > FORGIVEN_S else self._in_a_row + 1
             self._failed_s = wall_s
         limit, count = self.spec.retries.infra, self._in_a_row
@@ -640,9 +650,9 @@ class Group:
             limit, count = self.spec.retries.user, self.failures[fault]
         hopeless = fault is Fault.USER and self.spec.sdk and self.step == 0  # it would fail again before its first step
         if hopeless or (limit is not None and count > limit):
-            self._over(Outcome.FAILED, wall_s, why=why, exit_code=code)
+            self._over(Outcome.FAILED, wall_s, why=why, exit_code=code, silent_s=silent_s)
             return
-        self._tell_restart(why, code)
+        self._tell_restart(why, code, silent_s)
         self.round += 1
         keep = keep and self.spec.sdk
         if not keep:  # what hangs or is wrong in one is wrong in all: start all anew
@@ -676,14 +686,20 @@ class Group:
         self.broken = True
         self._fail(Fault.INFRA, why, None, wall_s, keep=self._unformed <= 1, unfit=True)
 
-    def _tell_restart(self, why: str, code: int | None) -> None:
-        self.news.append(GroupNews(outcome=Outcome.RESTARTED, generation=self.generation, why=why, exit_code=code))
+    def _tell_restart(self, why: str, code: int | None, silent_s: float = 0.0) -> None:
+        told = GroupNews(
+            outcome=Outcome.RESTARTED, generation=self.generation, why=why, exit_code=code, silent_s=silent_s
+        )
+        self.news.append(told)
 
-    def _over(self, outcome: Outcome, wall_s: float, *, why: str = "", exit_code: int | None = None) -> None:
+    def _over(
+        self, outcome: Outcome, wall_s: float, *, why: str = "", exit_code: int | None = None, silent_s: float = 0.0
+    ) -> None:
         self._enter(_State.OVER, wall_s)
         self._suspect = self._quit = None
         self._end_all(5.0 if outcome is Outcome.FINISHED else 0.0, wall_s)
-        self.news.append(GroupNews(outcome=outcome, generation=self.generation, why=why, exit_code=exit_code))
+        told = GroupNews(outcome=outcome, generation=self.generation, why=why, exit_code=exit_code, silent_s=silent_s)
+        self.news.append(told)
 
     # ------------------------------------------------------------------ time
 
@@ -708,10 +724,20 @@ class Group:
             self._fail(fault, why, None, wall_s)
 
     def _tick_training(self, wall_s: float) -> None:
+        if not self.spec.sdk:
+            silent_s = silence(self._in(WorkerPhase.MEMBER), wall_s)
+            if silent_s > self.spec.hang_s:
+                why = f"no output and no use of a processor for {silent_s:.0f} s: it hangs"
+                self._fail(Fault.INFRA, why, None, wall_s, silent_s=silent_s)
+            elif wall_s - self._since_s > WORKS_S:
+                self._widths.stepped(self._wanted)
+            return
         stepped = self.stepped if self.joined and self.stepped and self.stepped.step > self.joined.step else None
         limit_s = FIRST_STEP_S if stepped is None else max(SILENT_S, STEPS * stepped.step_s)
-        if wall_s - self._stepped_s > limit_s:
-            self._fail(Fault.INFRA, f"no step for {limit_s:.0f} s: it hangs", None, wall_s, unfit=stepped is None)
+        silent_s = wall_s - self._stepped_s
+        if silent_s > limit_s:
+            why = f"no step for {limit_s:.0f} s: it hangs"
+            self._fail(Fault.INFRA, why, None, wall_s, unfit=stepped is None, silent_s=silent_s)
 
     def _rest_s(self) -> float:
         return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(self.failures.total() - 1, 30)))

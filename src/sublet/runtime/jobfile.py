@@ -188,7 +188,11 @@ def _spec_from(
             purse_usd=file.budget.total if file.budget else None,
             deadline_s=deadline_s,
             weight=file.weight,
-            **_if_given(restart_s=file.elastic.restart if file.elastic else None, grace_s=file.stop_duration),
+            **_if_given(
+                restart_s=file.elastic.restart if file.elastic else None,
+                grace_s=file.stop_duration,
+                hang_s=file.training.hang,
+            ),
         )
     )
     return None if wrong.found else spec

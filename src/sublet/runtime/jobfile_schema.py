@@ -140,6 +140,11 @@ class Training(_Group):
         default="auto", description="Whether the script uses sublet.train; auto = look."
     )
 
+    hang: Duration | None = Field(
+        default=None,
+        description="A script without the SDK that prints and computes nothing for so long is started again.",
+    )
+
     @model_validator(mode="after")
     def _countable(self) -> Training:
         if self.target.samples is not None and self.target.steps is not None:

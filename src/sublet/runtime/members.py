@@ -20,6 +20,7 @@ __all__ = [
     "fault_of",
     "how_it_stopped_short",
     "regroups",
+    "silence",
     "split",
 ]
 
@@ -58,6 +59,8 @@ class Worker:
     left: bool = False  # it said Left
     missing_s: float | None = None  # wall, since when its agent knows nothing of it
     start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
+    quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
+    seen_s: float | None = None  # wall, when that was
 
 
 def fault_of(code: int) -> Fault:
@@ -90,6 +93,11 @@ def how_it_stopped_short(phase: WorkerPhase) -> str:
         "the script ended with exit code 0 before its session was over\n"
         "  next: let the `with train.session(...)` block come to its end; to stop early, break out of its loops"
     )
+
+
+def silence(workers: Iterable[Worker], wall_s: float) -> float:
+    """Wall seconds for which none of them did anything that their agents can see; 0 while one was not looked at."""
+    return min((0.0 if w.seen_s is None else w.quiet_s + wall_s - w.seen_s for w in workers), default=0.0)
 
 
 def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:

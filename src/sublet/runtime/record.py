@@ -49,8 +49,10 @@ class JobRecord:
     checkpoint_step: int | None = None
     write_s: float = 0.0  # wall, of the last checkpoint
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
-    grains_redone: int = 0  # as the bill has them; the log does not tell
-    grains_checkpoint: int = 0
+    starts_over: int = 0  # of a script without a session, in a row, without having saved
+    pinned: tuple[str, int] | None = None  # (pool, workers) that no plan changes by choice: it would start over
+    warnings: dict[str, str] = field(default_factory=dict)  # by kind: what its owner should do something about
+    grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
     too_wide: int | None = None  # workers with which it could not train, lately
@@ -96,13 +98,13 @@ class JobRecord:
             "resizes": self.resizes,
             "steps_lost": self.steps_lost,
             "steps_made": self.steps_made,
+            "starts_over": self.starts_over,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],
             "failures": dict(self.group.failures),
             "round": self.group.round,
-            "grains_redone": self.grains_redone,
-            "grains_checkpoint": self.grains_checkpoint,
+            "grains": self.grains,
             "work": self.group.work,
             "step": self.group.step,
             "done": self.group.done,
@@ -116,6 +118,8 @@ class JobRecord:
         self.group.done = plain.pop("done", 0.0)
         self.group.round = plain.pop("round", 0)
         self.group.failures = Counter(plain.pop("failures", {}))
+        before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1
+        self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
         for name, value in plain.items():
             setattr(self, name, value)
@@ -150,20 +154,23 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         if work
     )
     pause_s = max(record.pauses_s[-3:], default=spec.restart_s)
-    most = narrower_than(spec, record.too_wide)
+    low, high, pools = spec.min_workers, narrower_than(spec, record.too_wide), record.pools
+    if record.pinned is not None and low <= record.pinned[1] <= high:
+        pools, low = record.pinned[:1], record.pinned[1]
+        high = low
     return Job(
         id=record.id,
         submit_s=record.submitted_s,
         work=1.0,
         speed=Learned(measured=measured, guess=guess, sizes=spec.sizes),
-        gpus=most,
-        min_gpus=spec.min_workers,
-        max_gpus=most,
+        gpus=high,
+        min_gpus=low,
+        max_gpus=high,
         restart_s=pause_s * speedup,
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         model=spec.name,
-        pools=record.pools,
+        pools=pools,
         paused=bool(record.paused),
     )

@@ -102,9 +102,8 @@ def _live_again(controller: Controller) -> dict[str, order.SetTimer]:
     controller.bill.settle(controller.kernel.now_s)
     controller.replaying = controller.bill.replaying = False
     for record in controller.records.values():
-        account = controller.bill.jobs[record.id]
-        account.move("redone", record.grains_redone)
-        account.move("checkpoint", record.grains_checkpoint)
+        controller.bill.take_over(record.id, record.grains, record.outcome)
+        controller.workforce.attempts.remember(record)
     return timers
 
 

@@ -60,7 +60,8 @@ class BillView(TypedDict):
     """Dollars by what they bought; the parts add up to `usd_total`."""
 
     usd_useful: float  # work that counts
-    usd_redone: float  # work that was lost and done again
+    usd_unknown: float  # training of a script without the SDK that nothing says was kept, so far
+    usd_redone: float  # work that was lost: done again, or thrown away with the job
     usd_restart: float  # starts, resizes and recoveries
     usd_idle: float  # paid for and not used
     usd_checkpoint: float  # training that stood still for a checkpoint
@@ -108,6 +109,7 @@ class JobView(BillView):
     failures_user: int
     exit_code: int | None  # of the first worker that failed, or 0
     error: str  # last lines of a failure, secrets hidden
+    warnings: list[str]  # what its owner should do something about
 
 
 class NodeView(TypedDict):

@@ -15,6 +15,7 @@ from sublet.domain.plan import Phase
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.attempts import Attempts
 from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
@@ -43,6 +44,7 @@ class Workforce:
 
     def __init__(self, hub: Controller) -> None:
         self._hub = hub
+        self.attempts = Attempts(hub)
         self.agents: set[str] = set()  # nodes whose agent has come
         self.noticed_wall: dict[str, float] = {}  # node -> when its notice came
         self.lost_wall: dict[str, float] = {}  # job -> when it lost a node
@@ -59,6 +61,7 @@ class Workforce:
         node = self._hub.kernel.cluster.nodes.get(node_id)
         for job_id in node.jobs if node is not None else ():
             self._hub.records[job_id].noticed += 1
+            self.attempts.let_go(self._hub.records[job_id])
 
     def needs_s(self, node_id: str) -> float:
         """Wall seconds that those on a node need to get away from it, saving included."""
@@ -84,6 +87,7 @@ class Workforce:
         for job_id in self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ()):
             record = self._hub.records[job_id]
             self.touch(record)
+            self.attempts.let_go(record)
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._hub.bill.settle_job(record.id, self._hub.now_s())
                 record.unnoticed += not noticed
@@ -110,7 +114,9 @@ class Workforce:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._noticed(node_id, message)
-            case wire.WorkerUp() | wire.WorkerDown() if self._vouching.heard(node_id, message.worker_id):
+            case wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.heard(
+                node_id, message.worker_id
+            ):
                 self._worker_said(message, wall_s)
             case wire.FromWorker(message=said) if self._vouching.heard(node_id, said.worker_id):
                 self._worker_said(said, wall_s)
@@ -145,13 +151,14 @@ class Workforce:
             self._hub.renting.rented_wall.pop(node_id, None)
             self._hub.queue(news.NodeReady(self._hub.now_s(), node_id))
 
-    def _worker_said(self, message: wire.FromWorkerMessage | wire.WorkerUp | wire.WorkerDown, wall_s: float) -> None:
+    def _worker_said(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         record = self._hub.records[job_of(message.worker_id)]
         step = record.group.step
         if isinstance(message, wire.WorkerDown):
             self._write_down_end(record, message)
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._hub.bill.settle_job(record.id, self._hub.now_s())  # before it begins or ceases to train
+        self.attempts.heard(record, message)
         record.group.hear(message, wall_s)
         self.touch(record)
         match message:
@@ -165,7 +172,6 @@ class Workforce:
             case wire.Saved():
                 record.checkpoint_step, record.write_s = message.step, message.seconds
                 self._hub.bill.stood_still(record.id, message.blocked_s * self._hub.clock.speedup)
-                record.grains_checkpoint = self._hub.bill.jobs[record.id].checkpoint
                 for node_id, at in self.noticed_wall.items():
                     if any(worker.node_id == node_id for worker in record.group.workers.values()):
                         self._hub.gauges.notice_to_commit_s.add(wall_s - at)
@@ -177,7 +183,6 @@ class Workforce:
         if lost:
             record.steps_lost += lost
             self._hub.bill.done_again(record.id, lost, record.steps_made)
-            record.grains_redone = self._hub.bill.jobs[record.id].redone
         if (at := self.lost_wall.pop(record.id, None)) is not None:
             self._hub.gauges.recovery_s.add(wall_s - at)
             record.pauses_s.append(wall_s - at)
@@ -214,11 +219,15 @@ class Workforce:
                 for node_id, message in outbox:
                     if isinstance(message, wire.StartWorker):
                         self._jobs_on[node_id].add(record.id)
+                        if not record.spec.sdk:
+                            message = self.attempts.dressed(record, message, time.monotonic())  # noqa: PLW2901
                     self._write_down_rank(record, node_id, message)
                     self._hub.engine.send(node_id, message)
                 said, group.news = group.news, []
                 for item in said:
                     self._group_said(record, item)
+            if not group.workers:
+                self.attempts.over(record)
 
     def _write_down_rank(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
         """Whose output is that of a rank from now on."""
@@ -250,6 +259,7 @@ class Workforce:
                 first = state is not None and state.phase is Phase.STARTING
                 answer = news.JobStarted if first else news.JobResized
                 self._hub.queue(answer(now_s, record.id, item.generation, self.share(record), now_s))
+                self.attempts.moved(record)
             case Outcome.STOPPED:
                 self._hub.queue(news.JobStopped(now_s, record.id, item.generation, self.share(record)))
                 self._hub.save_facts(record)
@@ -257,10 +267,12 @@ class Workforce:
                 self._end(record, "finished", now_s, exit_code=0)
                 self._hub.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:
+                self._hub.bill.hung(record.id, item.silent_s * self._hub.clock.speedup)
                 record.error = self.hide(record, item.why)
                 self._end(record, "failed", now_s, exit_code=item.exit_code)
                 self._hub.queue(news.JobFailed(now_s, record.id, _told_end(record.error, item.exit_code)))
             case Outcome.RESTARTED:
+                self._hub.bill.hung(record.id, item.silent_s * self._hub.clock.speedup)
                 why = _told_end(self.hide(record, item.why), item.exit_code)
                 self._hub.note(Line(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 self.lost_wall.setdefault(record.id, time.monotonic())

@@ -6,7 +6,7 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Finished
-    agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerDown, and what workers say, in FromWorker
+    agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
 lost, whatever the network says, and the agent dials again.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 __all__ = [
     "WIRE_VERSION",
+    "AboutWorker",
     "Broke",
     "Dismiss",
     "EndWorker",
@@ -47,6 +48,7 @@ __all__ = [
     "Warn",
     "Welcome",
     "WorkerDown",
+    "WorkerSeen",
     "WorkerUp",
 ]
 
@@ -134,6 +136,8 @@ class StartWorker:
     gpus: int = 1  # that it may see
     together: str = ""  # workers of one name see the same GPUs; "" = this one has its own
     offers: bool = False  # find a free port where others meet it, set MASTER_ADDR and MASTER_PORT, tell them
+    watch: bool = False  # it has no session: say WorkerSeen now and then
+    note: str = ""  # a line for its log, before it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +319,16 @@ class WorkerUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """A look at a process that has no session to speak for itself, with all that it started."""
+
+    worker_id: str
+    quiet_s: float = 0.0  # wall, since anybody of it printed something or used a processor
+    saved_ago_s: float | None = None  # wall, since it wrote below SUBLET_CHECKPOINT_DIR; None = it never did
+    met: bool = False  # somebody on its node was seen at MASTER_PORT: its workers speak with one another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDown:
     """The process has ended: by itself with `code`, or by a signal (`code` is minus its number)."""
 
@@ -330,4 +344,5 @@ class FromWorker:
     message: FromWorkerMessage
 
 
-ToController = Hello | Ping | Noticed | WorkerUp | WorkerDown | FromWorker
+AboutWorker = WorkerUp | WorkerSeen | WorkerDown
+ToController = Hello | Ping | Noticed | WorkerUp | WorkerSeen | WorkerDown | FromWorker

@@ -28,6 +28,7 @@ from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.lines import Message, to_line
 from sublet.wire.messages import (
+    AboutWorker,
     Dismiss,
     EndWorker,
     FromWorker,
@@ -43,8 +44,7 @@ from sublet.wire.messages import (
     Stepped,
     Warn,
     Welcome,
-    WorkerDown,
-    WorkerUp,
+    WorkerSeen,
 )
 
 __all__ = ["AgentFacts", "run"]
@@ -212,8 +212,9 @@ class _Agent:
             self._notice = message
         self._tell(message)
 
-    def _tell(self, message: Noticed | WorkerUp | WorkerDown | FromWorker) -> None:
-        may_be_lost = isinstance(message, FromWorker) and isinstance(message.message, Stepped)
+    def _tell(self, message: Noticed | AboutWorker | FromWorker) -> None:
+        stepped = isinstance(message, FromWorker) and isinstance(message.message, Stepped)
+        may_be_lost = stepped or isinstance(message, WorkerSeen)
         self._link.send(to_line(message), may_be_lost=may_be_lost)
 
     def _obey(self, message: Message | BadInput) -> None:

@@ -15,10 +15,13 @@ from dataclasses import replace
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.host import free_port, network_env
+from sublet.runtime.agent.processes import ticks_by_parent
+from sublet.runtime.agent.watching import LOOK_S
 from sublet.runtime.agent.worker import CANNOT_START, Worker, start
 from sublet.runtime.logfile import keep_small
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
+    AboutWorker,
     FromWorker,
     FromWorkerMessage,
     Leave,
@@ -27,6 +30,7 @@ from sublet.wire.messages import (
     SaveNow,
     StartWorker,
     WorkerDown,
+    WorkerSeen,
     WorkerUp,
 )
 from sublet.wire.text import plain_text
@@ -40,7 +44,7 @@ LAST_READS = 64  # of a line that somebody else may still hold and write to
 MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one before it
 CHUNK = 1 << 16
 
-Tell = Callable[[WorkerUp | WorkerDown | FromWorker], None]
+Tell = Callable[[AboutWorker | FromWorker], None]
 
 
 class Crew:
@@ -50,6 +54,7 @@ class Crew:
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, WorkerDown] = {}
         self._selector, self._tell, self._devices = selector, tell, devices
+        self._look_s = math.inf  # when to look at those without a session
 
     def start(self, order: StartWorker, node_env: Mapping[str, str], host: str) -> None:
         """A new one, unless it was started before: then the order was said twice."""
@@ -73,6 +78,8 @@ class Crew:
         self.workers[worker.worker_id] = worker
         if worker.line is not None:
             self._selector.register(worker.line, selectors.EVENT_READ, worker)
+        if worker.watch is not None:
+            self._look_s = min(self._look_s, time.monotonic() + LOOK_S)
         worker.up = WorkerUp(worker_id=worker.worker_id, pid=worker.pid, host=host if port else "", port=port)
         self._tell(worker.up)
 
@@ -160,15 +167,25 @@ class Crew:
             os.kill(worker.pid, signal.SIGTERM)
 
     def due_s(self) -> float:
-        """When the next grace is over."""
-        return min((w.kill_at_s for w in self.workers.values() if w.kill_at_s is not None), default=math.inf)
+        """When the next grace is over, or a look is due."""
+        graces = (w.kill_at_s for w in self.workers.values() if w.kill_at_s is not None)
+        return min([self._look_s, *graces])
 
     def keep_time(self, now_s: float) -> None:
-        """Kill those whose grace is over."""
+        """Kill those whose grace is over; look at those that have no session."""
+        if now_s >= self._look_s:
+            self._look(now_s)
         for worker in self.workers.values():
             if worker.kill_at_s is not None and now_s >= worker.kill_at_s:
                 worker.kill_at_s = None
                 _kill_group(worker.pid)
+
+    def _look(self, now_s: float) -> None:
+        watched = [worker.watch for worker in self.workers.values() if worker.watch is not None]
+        self._look_s = now_s + LOOK_S if watched else math.inf
+        everybody = ticks_by_parent() if watched else {}
+        for watch in watched:
+            self._tell(watch.look(now_s, everybody))
 
     def reap(self) -> None:
         """See off all children that have ended: workers, and orphans that came to us."""
@@ -194,6 +211,8 @@ class Crew:
         self._hang_up(worker)
         del self.workers[worker.worker_id]
         self._devices.give_back(worker.worker_id)
+        if worker.watch is not None and (saved_ago_s := worker.watch.saved_ago_s()) is not None:  # on SIGTERM, say
+            self._tell(WorkerSeen(worker_id=worker.worker_id, saved_ago_s=saved_ago_s))
         self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
 
     def _tell_end(self, down: WorkerDown) -> None:

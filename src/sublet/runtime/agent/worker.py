@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.runtime.agent.processes import die_with_parent, rename
 from sublet.runtime.agent.script import run_script, warm_command
+from sublet.runtime.agent.watching import Watch
 from sublet.wire.messages import StartWorker, WorkerUp
 
 __all__ = ["Worker", "start"]
@@ -35,6 +37,7 @@ class Worker:
         self.complaints = 0
         self.kill_at_s: float | None = None  # when its grace is over
         self.up: WorkerUp | None = None  # what was told of its start
+        self.watch: Watch | None = None  # for one without a session
         self._log, self._log_from = order.log, log_from
 
     def close(self) -> None:
@@ -60,6 +63,8 @@ class Worker:
 def start(order: StartWorker, own_env: Mapping[str, str]) -> Worker:
     """Fork it, in a process group of its own within the session of the agent; OSError where that cannot be."""
     log, log_from = _open_log(order.log)
+    if order.note:
+        os.write(log, f"{order.note}\n".encode())
     ours, theirs = socket.socketpair()
     try:
         sys.stdout.flush()
@@ -77,7 +82,10 @@ def start(order: StartWorker, own_env: Mapping[str, str]) -> Worker:
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)  # the child does it too: whoever comes first
     ours.settimeout(0.0)
-    return Worker(order, pid, ours, log_from)
+    worker = Worker(order, pid, ours, log_from)
+    if order.watch:
+        worker.watch = Watch(worker.worker_id, pid, order.log, {**order.env, **own_env}, time.monotonic())
+    return worker
 
 
 def _open_log(name: str) -> tuple[int, int]:

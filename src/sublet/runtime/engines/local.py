@@ -28,6 +28,7 @@ from sublet.wire.messages import (
     ToController,
     Welcome,
     WorkerDown,
+    WorkerSeen,
     WorkerUp,
 )
 from sublet.wire.text import plain_text
@@ -125,7 +126,7 @@ class LocalEngine:
         """A line of an agent, or of somebody who says so."""
         if not line.node_id:
             self._admit(line, message)
-        elif isinstance(message, Noticed | WorkerUp | WorkerDown | FromWorker):
+        elif isinstance(message, Noticed | WorkerUp | WorkerSeen | WorkerDown | FromWorker):
             self._pass_up(line.node_id, message)
         elif not isinstance(message, Ping):
             what = message if isinstance(message, BadInput) else type(message).__name__

@@ -1,0 +1,102 @@
+"""Signs of life of a worker that has no session: what it prints, computes, saves, and whether it meets the others.
+
+All from outside, for any program in any language: the length of its log, the processor time of the process and of all
+that descend from it, the files below SUBLET_CHECKPOINT_DIR, and the sockets of the machine at MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from sublet.wire.messages import WorkerSeen
+
+__all__ = ["LOOK_S", "Watch", "met_at", "newest_below"]
+
+LOOK_S = 5.0  # wall, between two looks
+BUSY = 0.01  # of one core: below that are timers of a runtime that waits
+MOST_FILES = 5_000  # looked at below a checkpoint directory
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """One worker, from its start on."""
+
+    def __init__(self, worker_id: str, pid: int, log: str, env: Mapping[str, str], now_s: float) -> None:
+        self._worker_id, self._pid, self._log = worker_id, pid, log
+        self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
+        self._began_unix_s = time.time()
+        self._active_s = self._looked_s = now_s
+        self._ticks, self._printed = 0, _length(log)
+        self._met = False
+
+    def look(self, now_s: float, everybody: Mapping[int, list[tuple[int, int]]]) -> WorkerSeen:
+        """What there is to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
+        ticks, printed = _ticks(self._pid, everybody), _length(self._log)
+        allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
+        if abs(ticks - self._ticks) > allowed or printed != self._printed:  # less: a child took its time with it
+            self._active_s = now_s
+        self._ticks, self._printed, self._looked_s = ticks, printed, now_s
+        self._met = self._met or (self._port.isdigit() and met_at(int(self._port)))
+        return WorkerSeen(
+            worker_id=self._worker_id, quiet_s=now_s - self._active_s, saved_ago_s=self.saved_ago_s(), met=self._met
+        )
+
+    def saved_ago_s(self) -> float | None:
+        """Since the last write below its checkpoint directory; None if there was none in its life."""
+        newest = newest_below(self._folder) if self._folder else None
+        if newest is None or newest < self._began_unix_s:
+            return None
+        return max(0.0, time.time() - newest)
+
+
+def newest_below(folder: str) -> float | None:
+    """When a file below this directory was last written, in seconds since 1970; None without any."""
+    newest, seen = None, 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                written = os.stat(os.path.join(place, name)).st_mtime  # noqa: PTH116, PTH118 - by the thousand
+            except OSError:
+                continue  # it was replaced while we looked
+            newest = written if newest is None else max(newest, written)
+            seen += 1
+            if seen >= MOST_FILES:
+                return newest
+    return newest
+
+
+def met_at(port: int) -> bool:
+    """Whether a socket of this machine listens on this TCP port, or is connected to it or from it."""
+    return any(port in ports for ports in _ports())
+
+
+def _ports() -> Iterator[tuple[int, int]]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, remote, *_ = line.split()
+            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+
+
+def _ticks(pid: int, everybody: Mapping[int, Iterable[tuple[int, int]]]) -> int:
+    """Of the process and its descendants; those of children that have ended are in their parents'."""
+    total, below = 0, [pid]
+    known = {child: ticks for children in everybody.values() for child, ticks in children}
+    while below:
+        one = below.pop()
+        total += known.get(one, 0)
+        below += [child for child, _ in everybody.get(one, ())]
+    return total
+
+
+def _length(log: str) -> int:
+    try:
+        return os.stat(log).st_size if log else 0  # noqa: PTH116 - as above
+    except OSError:
+        return 0

@@ -1,0 +1,377 @@
+"""Scripts without the SDK under the real controller: what is useful, who may move them, what is said.
+
+They are processes that are none: a test says when one saves, ends or hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud
+from benchmarks.controller_world import Worker as Process
+from sublet.domain.events import TimerFired
+from sublet.planning.draft import Draft
+from sublet.planning.ranking import arrival
+from sublet.runtime.clock import Clock
+from sublet.runtime.spec import Retries
+from sublet.wire import messages as wire
+from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, until
+
+
+class Scripts(MemoryCloud):
+    """Workers that do nothing by themselves; `obeys` is the code that they end with when told to."""
+
+    def __init__(self, offers, clock, *, obeys=-15):
+        super().__init__(offers, clock)
+        self.obeys, self.orders, self.saves = obeys, [], True
+
+    def _start(self, node, message):
+        self.orders.append(message)
+        node.workers[message.worker_id] = Process(message.worker_id, message.job_id, node.id)
+        where = {"host": "127.0.0.1", "port": 4000} if message.offers else {}
+        self._say(node.id, wire.WorkerUp(worker_id=message.worker_id, pid=1, **where))
+
+    def _end(self, node, worker, code, error=""):
+        super()._end(node, worker, self.obeys if code == -9 else code, error)
+
+    def running(self):
+        return [(node, worker) for node in self.nodes.values() for worker in node.workers.values()]
+
+    def see(self, **facts):
+        """All agents look at all workers."""
+        for node, worker in self.running():
+            self._say(node.id, wire.WorkerSeen(worker_id=worker.id, **facts))
+
+    def end_all(self, code, error=""):
+        for node, worker in self.running():
+            self._end(node, worker, code, error)
+
+
+class Scene(Story):
+    def __init__(self, folder, *, obeys=-15, **facts):
+        super().__init__(folder, speedup=3600.0, **facts)
+        self.cloud = Scripts(OFFERS, Clock(speedup=3600.0), obeys=obeys)
+
+
+class Widths:
+    """Gives every job so many workers, in the first of these markets where it may be."""
+
+    def __init__(self, wide=1):
+        self.wide, self.markets = wide, ["spot", "on-demand"]
+
+    def decide(self, snapshot):
+        draft = Draft(snapshot)
+        for state in [*snapshot.active.values(), *snapshot.waiting.by(arrival)]:
+            pool = next(pool for market in self.markets if state.job.may_run_in(pool := f"T4x1:{market}"))
+            draft.give(state, pool, max(state.job.min_gpus, min(self.wide, state.job.max_gpus)))
+        return draft.plan()
+
+
+def a_script(**facts):
+    return a_spec(**{"sdk": False, "max_workers": 1, "market": "spot", "grace_s": 0.1, **facts})
+
+
+async def earning(desk, usd=0.02, job_id="j-1"):
+    """It has trained for some dollars since now."""
+    before = (await desk.cost(job_id))["usd_total"]
+
+    async def spent():
+        return (await desk.cost(job_id))["usd_total"] >= before + usd
+
+    await phase(desk, job_id, "running")
+    await until(spent, "it costs nothing")
+
+
+async def texts(desk, kind):
+    return [event["text"] for event in await desk.events() if event["kind"] == kind]
+
+
+def living(story, scene):
+    async def live():
+        async with story.controller() as desk:
+            await scene(desk)
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- the bill
+
+
+def test_a_script_is_unknown_until_it_has_finished_and_useful_then(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await earning(desk)
+        bill = await desk.cost("j-1")
+        assert bill["usd_useful"] == 0
+        assert bill["usd_unknown"] > 0
+        story.cloud.end_all(0)
+        await phase(desk, "j-1", "finished")
+        bill = await desk.cost("j-1")
+        assert bill["usd_unknown"] == 0
+        assert bill["usd_useful"] >= 0.02
+
+    living(story, scene)
+
+
+def test_a_script_that_crashes_is_not_useful(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script(retries=Retries(user=0)))
+        await earning(desk)
+        story.cloud.end_all(1, "ModuleNotFoundError: no module named torhc")
+        await phase(desk, "j-1", "failed")
+        bill = await desk.cost("j-1")
+        assert bill["usd_useful"] == 0
+        assert bill["usd_redone"] >= 0.02
+
+    living(story, scene)
+
+
+def test_what_was_saved_is_useful_and_the_rest_of_a_start_over_is_redone(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await earning(desk)
+        story.cloud.see(saved_ago_s=0.0)
+        saved = (await desk.cost("j-1"))["usd_useful"]
+        assert saved >= 0.02
+        await earning(desk)
+        story.cloud.take(next(iter(story.cloud.nodes)))
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
+        bill = await desk.cost("j-1")
+        assert bill["usd_useful"] == pytest.approx(saved, rel=0.2)
+        assert bill["usd_redone"] > 0.01
+        story.cloud.end_all(0)
+        view = await phase(desk, "j-1", "finished")
+        assert view["usd_redone"] == pytest.approx(bill["usd_redone"])
+
+    living(story, scene)
+
+
+def test_a_script_that_saves_when_it_is_told_to_go_loses_nothing(tmp_path):
+    story = Scene(tmp_path, obeys=83)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await earning(desk)
+        await desk.pause("j-1")
+        await phase(desk, "j-1", "paused")
+        bill = await desk.cost("j-1")
+        assert bill["usd_useful"] >= 0.02
+        assert (bill["usd_redone"], bill["usd_unknown"]) == (0, 0)
+
+    living(story, scene)
+
+
+def test_the_split_of_the_bill_survives_a_restart(tmp_path):
+    story = Scene(tmp_path)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            await desk.submit(a_script())
+            await earning(desk)
+            story.cloud.take(next(iter(story.cloud.nodes)))
+            await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
+            await earning(desk)
+            story.cloud.see(saved_ago_s=0.0)
+            desk._controller.tell(TimerFired(desk._controller.now_s(), "purse"))  # something happens, and is logged
+            before = await desk.cost("j-1")
+            desk._controller._save_all_facts()
+        async with story.controller() as desk:
+            after = await desk.cost("j-1")
+            assert after["usd_redone"] == pytest.approx(before["usd_redone"], rel=1e-3)
+            assert after["usd_useful"] == pytest.approx(before["usd_useful"], rel=0.1)
+            assert before["usd_redone"] >= 0.02
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+def test_what_was_thrown_away_is_not_counted_as_saved_against_on_demand(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        for start in range(1, 4):
+            await until(lambda start=start: asyncio.sleep(0, len(story.cloud.orders) == start), "it does not start")
+            await earning(desk)
+            story.cloud.take(next(iter(story.cloud.nodes)))
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 4), "it does not start")
+        bill = await desk.cost("j-1")
+        assert (bill["usd_on_demand"] or 0.0) < bill["usd_total"]
+
+    living(story, scene)
+
+
+# ---------------------------------------------------------------------- a hang
+
+
+def test_a_script_that_prints_and_computes_nothing_for_long_is_started_again_and_that_time_is_not_useful(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script(hang_s=100.0))
+        await earning(desk)
+        story.cloud.see(quiet_s=99.0)
+        await asyncio.sleep(0.3)
+        assert len(story.cloud.orders) == 1 or (await desk.job("j-1"))["failures_infra"] == 1  # a slow machine
+        story.cloud.see(quiet_s=101.0)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it hangs for ever")
+        view = await desk.job("j-1")
+        assert view["failures_infra"] == 1
+        assert view["usd_useful"] == 0
+        assert view["usd_restart"] > 0.02  # all of it: it hung for longer than it had run
+        assert any("hangs" in text for text in await texts(desk, "Restarted"))
+
+    living(story, scene)
+
+
+def test_a_session_that_hangs_is_billed_as_useful_up_to_its_last_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.runtime.group.SILENT_S", 1.0)
+    monkeypatch.setattr("sublet.runtime.group.FIRST_STEP_S", 1.0)
+    story = Story(tmp_path, speedup=3600.0)
+
+    async def scene(desk):
+        await desk.submit(a_spec(max_workers=1))
+        await until(lambda: asyncio.sleep(0, story.cloud.groups), "it never trains")
+        story.cloud.groups.clear()  # nobody makes a step, nobody says why
+        before = (await desk.cost("j-1"))["usd_useful"]
+        await until(lambda: texts(desk, "Restarted"), "it hangs for ever")
+        bill = await desk.cost("j-1")
+        assert bill["usd_restart"] > 0.3  # an hour of the cloud, at 0.5/h
+        assert bill["usd_useful"] <= before + 0.2
+
+    living(story, scene)
+
+
+# ---------------------------------------------------------------------- who may move it
+
+
+def test_no_plan_resizes_a_script_before_it_has_saved(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(1)
+
+    async def scene(desk):
+        await desk.submit(a_script(max_workers=2))
+        await earning(desk)
+        story.policy.wide = 2
+        desk._controller.relearn(desk.record("j-1"))
+        await earning(desk)
+        assert len(story.cloud.orders) == 1
+        story.cloud.see(saved_ago_s=0.0)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it never grows")
+        assert (await phase(desk, "j-1", "running"))["workers"] == 2
+
+    living(story, scene)
+
+
+def test_a_script_that_has_not_saved_leaves_a_node_that_will_be_taken_and_no_other(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(1)
+
+    async def scene(desk):
+        await desk.submit(a_script(market="auto"))
+        await earning(desk)
+        ((node, _),) = story.cloud.running()
+        story.policy.markets.reverse()
+        desk._controller.relearn(desk.record("j-1"))
+        await earning(desk)
+        assert len(story.cloud.orders) == 1
+        story.cloud.warn(node.id, 3600.0)
+        await until(
+            lambda: asyncio.sleep(0, [each.offer_id for each, _ in story.cloud.running()] == ["on-demand"]),
+            "it does not go where the plan wants it",
+        )
+
+    living(story, scene)
+
+
+def test_its_owner_may_still_scale_it(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(4)
+
+    async def scene(desk):
+        await desk.submit(a_script(max_workers=1))
+        await earning(desk)
+        await desk.scale("j-1", low=2, high=2)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.running()) == 2), "it is nailed down")
+
+    living(story, scene)
+
+
+# ---------------------------------------------------------------------- what is said
+
+
+def test_after_the_third_start_over_its_owner_is_told_what_to_do(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        for start in range(1, 5):
+            await until(lambda start=start: asyncio.sleep(0, len(story.cloud.orders) == start), "it does not start")
+            assert bool((await desk.job("j-1"))["warnings"]) is (start == 4)
+            assert ("SUBLET_CHECKPOINT_DIR" in story.cloud.orders[-1].note) is (start == 4)
+            await phase(desk, "j-1", "running")
+            if start < 4:
+                story.cloud.take(next(iter(story.cloud.nodes)))
+        (warning,) = (await desk.job("j-1"))["warnings"]
+        assert "started over 3 times" in warning
+        assert [text for text in await texts(desk, "Alarm") if "SUBLET_CHECKPOINT_DIR" in text] == [warning]
+        story.cloud.see(saved_ago_s=0.0)
+        assert (await desk.job("j-1"))["warnings"] == []
+
+    living(story, scene)
+
+
+def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+    began_s = time.monotonic()
+
+    async def scene(desk):
+        await desk.submit(a_script(min_workers=2, max_workers=2))
+        await phase(desk, "j-1", "running")
+        record, tick = desk.record("j-1"), desk._controller.workforce.attempts.tick
+        story.cloud.see(met=False)
+        tick(record, began_s + 60.0)
+        assert (await desk.job("j-1"))["warnings"] == []
+        tick(record, time.monotonic() + 61.0)
+        (warning,) = (await desk.job("j-1"))["warnings"]
+        assert "2 models" in warning
+        await until(lambda: texts(desk, "Alarm"), "no event says so")
+        assert await texts(desk, "Alarm") == [warning]
+
+    living(story, scene)
+
+
+def test_workers_that_meet_are_not_told_of(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+
+    async def scene(desk):
+        await desk.submit(a_script(min_workers=2, max_workers=2))
+        await phase(desk, "j-1", "running")
+        story.cloud.see(met=True)
+        desk._controller.workforce.attempts.tick(desk.record("j-1"), time.monotonic() + 600.0)
+        assert (await desk.job("j-1"))["warnings"] == []
+
+    living(story, scene)
+
+
+def test_how_long_a_script_will_take_is_not_made_up(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script(work=100.0, samples_per_s=1.0))
+        view = await phase(desk, "j-1", "running")
+        assert (view["eta_s"], view["forecast_usd"], view["progress"]) == (None, None, None)
+
+    living(story, scene)

@@ -1,0 +1,114 @@
+"""What an agent sees of a worker that tells it nothing: real processes, files and sockets, and time as a number."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from sublet.runtime.agent.processes import ticks_by_parent
+from sublet.runtime.agent.watching import Watch, met_at, newest_below
+from sublet.wire.messages import WorkerDown, WorkerSeen
+from tests.rigs import LocalRig
+from tests.unit.runtime.test_agent import agent
+
+WAIT = "import sys; print('up', flush=True); sys.stdin.read()"
+BURN = "import time\nwhile time.process_time() < 0.5: pass\n"
+PARENT = f"""
+import subprocess, sys
+print('up', flush=True)
+sys.stdin.readline()
+subprocess.run([sys.executable, '-c', {BURN!r}])
+print('done', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def process():
+    """One that says that it is up, and then does what a line on its input says, for as long as the test likes."""
+    started = []
+
+    def begin(code):
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(child)
+        assert child.stdout.readline() == "up\n"
+        return child
+
+    yield begin
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def test_a_process_that_waits_is_quiet_from_its_last_sign_on(process, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("begins\n")
+    watch = Watch("w", process(WAIT).pid, str(log), {}, 0.0)
+    watch.look(0.0, ticks_by_parent())  # the processor time of its start
+    assert watch.look(1000.0, ticks_by_parent()).quiet_s == 1000.0
+    log.write_text("begins\nand goes on\n")
+    assert watch.look(2000.0, ticks_by_parent()).quiet_s == 0.0
+    assert watch.look(2500.0, ticks_by_parent()).quiet_s == 500.0
+
+
+def test_a_process_whose_child_computes_is_not_quiet(process):
+    child = process(PARENT)
+    watch = Watch("w", child.pid, "", {}, 0.0)
+    watch.look(0.0, ticks_by_parent())
+    assert watch.look(10.0, ticks_by_parent()).quiet_s == 10.0
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "done\n"
+    assert watch.look(20.0, ticks_by_parent()).quiet_s == 0.0
+
+
+def test_what_was_written_below_its_directory_during_its_life_is_saved(tmp_path):
+    (tmp_path / "old.pt").write_text("of an earlier start")
+    os.utime(tmp_path / "old.pt", (1.0, 1.0))
+    watch = Watch("w", os.getpid(), "", {"SUBLET_CHECKPOINT_DIR": str(tmp_path)}, 0.0)
+    assert watch.saved_ago_s() is None
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "new.pt").write_text("x")
+    os.utime(tmp_path / "deep" / "new.pt", (watch._began_unix_s + 1.0, watch._began_unix_s + 1.0))
+    ago_s = watch.saved_ago_s()
+    assert ago_s is not None
+    assert 0.0 <= ago_s < 60.0
+    assert newest_below(str(tmp_path / "nowhere")) is None
+
+
+def test_a_port_that_somebody_listens_on_is_met(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not met_at(port)
+        listener.listen()
+        assert met_at(port)
+        watch = Watch("w", os.getpid(), "", {"MASTER_PORT": str(port)}, 0.0)
+        assert watch.look(1.0, {}).met
+    assert watch.look(2.0, {}).met  # they have met: it does not matter what became of the store
+    assert not Watch("w", os.getpid(), "", {}, 0.0).look(1.0, {}).met
+
+
+def test_an_agent_tells_what_a_watched_worker_saved_before_it_tells_of_its_end():
+    rig = LocalRig()
+    text = "import os\nopen(os.environ['SUBLET_CHECKPOINT_DIR'] + '/x.pt', 'w').write('x')\nprint('through')\n"
+
+    async def scene():
+        async with agent(rig) as (send, ears):
+            place = rig.folder / "saved"
+            place.mkdir()
+            env = {"SUBLET_CHECKPOINT_DIR": str(place)}
+            send(rig.start("w", rig.script("save.py", text), env=env, watch=True, note="sublet: a word before"))
+            await ears.next(WorkerDown, code=0)
+            told = [type(message) for _, message in ears.heard]
+            assert told.index(WorkerSeen) < told.index(WorkerDown)
+            assert ears.all(WorkerSeen)[0].saved_ago_s is not None
+            assert rig.printed("w") == "sublet: a word before\nthrough\n"
+
+    asyncio.run(scene())
+    assert rig.clean_up() == []
