@@ -328,10 +328,9 @@ class Kernel:
             if state is None or state.shape == shape or state.job.paused:
                 continue  # it ended or was paused meanwhile, or has it already
             state = tenancy.promise(state, shape)
-            if shape is None or shape.gpus < state.gpus:
-                tenancy.settle(state)  # those that give come before those that get
-            else:
-                gaining.append(state)
+            if (shape is None or shape.gpus < state.gpus) and tenancy.settle(state):
+                continue  # those that give come before those that get
+            gaining.append(state)
         for state in gaining:
             tenancy.stand_in_line(state)
 

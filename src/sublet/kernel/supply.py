@@ -77,6 +77,11 @@ class Supply:
         most = sum(self.state(offer_id).most for offer_id in pool.offer_ids) * pool.gpus_per_node
         return most if pool.max_gpus is None else min(most, pool.max_gpus)
 
+    def coming(self, pool: Pool) -> bool:
+        """Whether nodes of a pool are on their way, or will be asked for."""
+        held = self.cluster.held
+        return any(self.cluster.requested[o] or held[o] < self._wished(o) for o in pool.offer_ids)
+
     def wish(self, hold: Mapping[str, int]) -> None:
         """What a plan wants held; owned nodes are held whatever it says."""
         for offer_id, nodes in hold.items():

@@ -224,6 +224,8 @@ class Tenancy:
         job_id, shape = state.job.id, state.shape
         held = self.placement.get(job_id, ())
         if shape is None or (held and self._cluster.nodes[held[0][0]].offer.pool != shape.pool):
+            if self._may_train_on(state):
+                return False
             if state.phase is not Phase.WAITING:
                 self._order_stop(state)
             return True
@@ -234,6 +236,14 @@ class Tenancy:
         if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
             self._order_move(state, shape, placement)
         return True
+
+    def _may_train_on(self, state: JobState) -> bool:
+        """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are."""
+        held, shape = self.placement.get(state.job.id, ()), state.shape
+        if shape is None or state.phase is not Phase.RUNNING or self._cluster.healthy(held) != held:
+            return False
+        pool = self._supply.pools[shape.pool]
+        return self._cluster.free_gpus[pool.name] < shape.gpus and self._supply.coming(pool)
 
     def _order_stop(self, state: JobState) -> None:
         state = self._with_gpus(state, self.placement[state.job.id], Phase.STOPPING, state.generation + 1)
@@ -256,7 +266,7 @@ class Tenancy:
         self._ordered[job_id] = shape
         first = state.phase is Phase.WAITING
         state = self._with_gpus(
-            state, placement, Phase.STARTING if first else Phase.RESIZING, state.generation + 1, shape.pool
+            state, placement, Phase.STARTING if first else Phase.RESIZING, state.generation + 1, shape
         )
         self._store(state)
         move = StartJob if first else ResizeJob
@@ -267,7 +277,12 @@ class Tenancy:
         self.orders.append(action)
 
     def _with_gpus(
-        self, state: JobState, placement: Placement, phase: Phase, generation: int | None = None, pool: str = ""
+        self,
+        state: JobState,
+        placement: Placement,
+        phase: Phase,
+        generation: int | None = None,
+        runs_in: Shape | None = None,
     ) -> JobState:
         """The state with its work and service brought up to now, and other GPUs under it."""
         now_s = self.now_s
@@ -280,7 +295,8 @@ class Tenancy:
             seq=state.seq,
             phase=phase,
             shape=state.shape,
-            gpu=self._supply.pools[pool].gpu if pool else state.gpu,
+            runs_in=(runs_in or state.runs_in) if placement else None,
+            gpu=self._supply.pools[runs_in.pool].gpu if runs_in else state.gpu,
             gpus=sum(spread),
             spread=spread,
             done=state.done_at(now_s),
