@@ -14,6 +14,7 @@ from statistics import median
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.errors import MissingData
+from sublet.planning.worth import HURRY
 from sublet.policies.pollux import Pollux
 from sublet.policies.price import Price
 from sublet.policies.sia import Sia
@@ -55,7 +56,7 @@ def main() -> None:
             crowded = _crowded(setting, times, jobs)
             took = {
                 name: _ms(crowded, policy)
-                for name, policy in (("pollux", Pollux()), ("sia", Sia()), ("price", Price()))
+                for name, policy in (("pollux", Pollux()), ("sia", Sia()), ("price", Price(hour_usd=HURRY)))
             }
             name = f"{64 * times} GPUs, {len(setting.cloud.offers)} kind{'s' if len(setting.cloud.offers) > 1 else ''}"
             figures = "".join(f"{took[policy]:9.2f}" for policy in took)

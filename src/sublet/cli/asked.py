@@ -62,15 +62,17 @@ class Asked:
     quiet: bool
 
 
-def policies_from_names(names: Sequence[str]) -> dict[str, Policy]:
+def policies_from_names(names: Sequence[str], *, hurry: bool = False) -> dict[str, Policy]:
     """Each by its name, with its default knobs."""
     from sublet import plugins
+    from sublet.policies.price import in_a_hurry
 
     policies: dict[str, Policy] = {}
     for name in names:
         if name in policies:
             raise InvalidValue("--policies", ",".join(names), f"different names; {name} is there twice")
-        policies[name] = cast("type[Policy]", plugins.load("sublet.policies", name))()
+        policy = cast("type[Policy]", plugins.load("sublet.policies", name))()
+        policies[name] = in_a_hurry(policy) if hurry else policy
     if not policies:
         known = ", ".join(plugins.names("sublet.policies"))
         raise InvalidValue("--policies", "", f"at least one of {known}")

@@ -30,6 +30,7 @@ def compare(  # noqa: PLR0913 - one argument per option
     budget: opt.Budget = None,
     average: opt.Average = None,
     purse: opt.Purse = None,
+    hurry: opt.Hurry = False,
     offer: opt.Offers = None,
     market: opt.MarketTrace = None,
     polarity: opt.Means = None,
@@ -80,7 +81,7 @@ def compare(  # noqa: PLR0913 - one argument per option
         quiet=quiet,
     )
     names = [name.strip() for name in policies.split(",")] if policies else plugins.names("sublet.policies")
-    comparison = compared(asked, policies_from_names(names), command=command_line(context))
+    comparison = compared(asked, policies_from_names(names, hurry=hurry), command=command_line(context))
     from sublet.sim.report.comparison import json_from_comparison
 
     tell(comparison, report, json_from_comparison(comparison) if opt.wants_document(output, json) else None)

@@ -172,6 +172,9 @@ Purse = Annotated[
     str | None,
     typer.Option(metavar="USD", help="Spend this much in all and not a cent more; jobs that are left can be resumed."),
 ]
+Hurry = Annotated[
+    bool, typer.Option("--hurry", help="The quickest within the limits; without it money is saved where it can be.")
+]
 Offers = Annotated[
     list[str] | None,
     typer.Option(

@@ -26,6 +26,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
     budget: opt.Budget = None,
     average: opt.Average = None,
     purse: opt.Purse = None,
+    hurry: opt.Hurry = False,
     offer: opt.Offers = None,
     market: opt.MarketTrace = None,
     polarity: opt.Means = None,
@@ -74,7 +75,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
         report=report,
         quiet=quiet,
     )
-    policies = policies_from_names([policy])
+    policies = policies_from_names([policy], hurry=hurry)
     comparison = compared(asked, policies, command=command_line(context), log=log)
     from sublet.sim.report.comparison import json_from_only_run
 

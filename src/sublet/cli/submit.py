@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show plan, price, expec
 def submit(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file; - reads standard input.")] = None,
     file_option: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The same.")] = None,
+    hurry: opt.Hurry = False,
     dry_run: DryRun = False,
     follow: Annotated[bool, typer.Option("--follow", help="Then show its output until it ends.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
@@ -40,6 +42,7 @@ def submit(
         spec = job_from_text(sys.stdin.read(), source="standard input", base=Path.cwd())
     else:
         spec = job_from_file(path)
+    spec = replace(spec, hurry=spec.hurry or hurry)
     _hand_in(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_document(output, json))
 
 
@@ -50,6 +53,7 @@ def run_job(  # noqa: PLR0913 - one argument per option
     spot: Annotated[str, typer.Option(metavar="MARKET", help="auto, spot or on-demand.")] = "auto",
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; may be repeated.")] = None,
     purse: opt.Purse = None,
+    hurry: opt.Hurry = False,
     sdk: Annotated[
         bool | None, typer.Option("--sdk/--no-sdk", help="Whether the script uses sublet.train; without it: look.")
     ] = None,
@@ -72,6 +76,7 @@ def run_job(  # noqa: PLR0913 - one argument per option
         sdk=sdk,
         purse_usd=None if purse is None else money_from_text("--purse", purse).usd,
     )
+    spec = replace(spec, hurry=hurry)
     as_json = opt.wants_document(output, json)
     _hand_in(spec, dry_run=dry_run, follow=not detach and not as_json, as_json=as_json)
 

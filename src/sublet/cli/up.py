@@ -47,6 +47,7 @@ def up(  # noqa: PLR0913 - one argument per option
     policy: Annotated[
         str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
     ] = "price",
+    hurry: opt.Hurry = False,
     market: Annotated[
         list[str] | None,
         typer.Option("--market", metavar="TRACE", help="Spot nodes come and go as in this trace; may be repeated."),
@@ -86,6 +87,7 @@ def up(  # noqa: PLR0913 - one argument per option
         provider=provider,
         engine=engine or ("ray" if provider == "ray" else "local"),
         policy=_known_policy(policy),
+        hurry=hurry,
         burn_usd_per_h=None if budget is None else price_from_text("--budget", budget).usd_per_h,
         average_usd_per_h=None if average is None else price_from_text("--average", average).usd_per_h,
         purse_usd=None if purse is None else money_from_text("--purse", purse).usd,

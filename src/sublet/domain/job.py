@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Job", "Speed"]
+__all__ = ["Doubted", "Job", "Speed"]
 
 
 class Speed(Protocol):
@@ -38,6 +38,15 @@ class Speed(Protocol):
         ...
 
 
+@runtime_checkable
+class Doubted(Protocol):
+    """A speed that was measured or guessed, and says how far off it may be. One that does not say is known."""
+
+    def doubt(self, gpu: str, spread: Spread) -> float:
+        """The standard error of the rate, as a part of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What the user submitted, and what is known of it; JobChanged brings another one of the same id."""
@@ -54,6 +63,7 @@ class Job:
     checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
     weight: float = 1.0
     deadline_s: float | None = None
+    hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
     model: str = ""
     group: str = ""
     pools: tuple[str, ...] = ()  # where it may run; () = anywhere

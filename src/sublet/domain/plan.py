@@ -159,7 +159,6 @@ class Plan:
     hold: Mapping[str, int] = field(default_factory=dict)  # offer id -> nodes to hold
     reasons: Mapping[str, str] = field(default_factory=dict)  # job id -> why
     value_of_time_usd_per_h: float | None = None  # v: the price of an hour of a job's time
-    hours_usd: Mapping[str, float] = field(default_factory=dict)  # job id -> v of this job, its weight in it
     congestion_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)  # nu: per pool
     ask_again_s: float | None = None  # plan again at this time even if nothing happens
     packing: Packing = Packing.TIGHT  # until the next plan

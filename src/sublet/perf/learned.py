@@ -17,6 +17,8 @@ from sublet.perf.speedup import ConstantRate
 
 __all__ = ["Learned", "Measured"]
 
+MEASURED_DOUBT = 0.1  # of a rate that was measured: it is smoothed over steps, and told when it has moved by a quarter
+GUESSED_DOUBT = 0.2  # of one read off the curve: a serial part of 0 to 20 % instead of 5 % moves two to four workers so
 GUESSED_SERIAL = 0.05  # of the time on one worker; what this project assumes of traces without profiles, too
 
 
@@ -58,6 +60,12 @@ class Learned(ConstantRate):
             return own[workers]
         serial, parallel = _parts(own) if own else (GUESSED_SERIAL / self.guess, (1 - GUESSED_SERIAL) / self.guess)
         return 1.0 / (serial + parallel / workers)
+
+    def doubt(self, gpu: str, spread: Spread) -> float:
+        """Little where it was measured, more where it was not."""
+        workers = sum(spread)
+        known = any(m.gpu == gpu and m.workers == workers for m in self.measured)
+        return MEASURED_DOUBT if known else GUESSED_DOUBT
 
 
 def _mean_by_width(measured: tuple[Measured, ...]) -> dict[int, float]:

@@ -118,6 +118,9 @@ def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints
         value_C[~(options.cost_C < np.inf) | np.isnan(value_C) | (menu.gpus_C > most_P[menu.site_C])] = -np.inf
         if claim.held != WAIT:
             value_C[claim.held] *= STICKY
+            if menu.doubt_C is not None:  # what is held is known better than what is not
+                other_C = menu.belief_C != menu.belief_C[claim.held]
+                value_C[other_C] /= 1.0 + np.hypot(menu.doubt_C, menu.doubt_C[claim.held])[other_C]
         count = len(value_C)
         value_JC[row, :count], gpus_JC[row, :count], site_JC[row, :count] = value_C, menu.gpus_C, menu.site_C
     return value_JC, gpus_JC, site_JC

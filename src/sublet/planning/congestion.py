@@ -17,7 +17,7 @@ from sublet.planning.menu import Floats, Ints
 from sublet.planning.to_go import Options
 from sublet.solve.mip import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Wishes", "fit", "wishes"]
+__all__ = ["WAIT", "Fit", "Wishes", "cheapest", "filled", "fit", "trimmed", "wishes"]
 
 Bools = npt.NDArray[np.bool_]
 WAIT = -1
@@ -105,8 +105,18 @@ def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
         short_P |= over_P
     if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
         column_J = _assigned(all_wishes, surcharge_P, rank_J, most_P)
-    column_J = _trimmed(all_wishes, column_J, rank_J, most_P)
-    return Fit(column_J=_filled(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+    column_J = trimmed(all_wishes, column_J, rank_J, most_P)
+    return Fit(column_J=filled(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+
+
+def cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+    """The least cost of all jobs together that fits; as few as possible wait. Cost: an integer program."""
+    pools = len(most_P)
+    column_J = all_wishes.columns(np.zeros(pools))
+    if (all_wishes.gpus(column_J, pools) > most_P).any():
+        column_J = _assigned(all_wishes, np.zeros(pools), rank_J, most_P)
+        column_J = filled(all_wishes, trimmed(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
+    return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
 
 
 def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
@@ -155,7 +165,7 @@ def _assigned(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: F
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
 
-def _trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """In order of rank, as long as there is room; a job whose pool is full takes the best that fits, or waits."""
     if (all_wishes.gpus(column_J, len(most_P)) <= most_P).all():
         return column_J
@@ -163,7 +173,7 @@ def _trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats)
     column_J = column_J.copy()
     for job in np.argsort(rank_J, kind="stable").tolist():
         wanted = column_J[job]
-        if all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
+        if wanted == WAIT or all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
             wanted = _best_within(all_wishes, job, room_P)
             column_J[job] = wanted
         if wanted != WAIT:
@@ -171,7 +181,7 @@ def _trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats)
     return column_J
 
 
-def _filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """What is left over goes, in order of rank, to whom it helps."""
     room_P = most_P - all_wishes.gpus(column_J, len(most_P))
     if not (room_P > 0).any() or not len(column_J):

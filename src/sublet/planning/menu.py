@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from sublet.domain.job import Job
+from sublet.domain.job import Doubted, Job
 from sublet.domain.plan import OfferState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.planning.spot_time import NO_RECLAIMS, Reclaims, believed, spot_speed
@@ -60,6 +60,9 @@ class Menu:
     ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
     start_C: Floats  # the first start, boot included
     restart_C: Floats
+    boot_C: Floats  # of a node, in hours
+    belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
+    doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
     def pay(self, value_of_time: float, rent_P: Rents, sharers_P: Sharers) -> Floats:
         """What an hour on each shape costs: the job's time, rent, and its part of what is left over on its last node.
@@ -157,7 +160,9 @@ class _Facts:
 def _menu(facts: _Facts, sites: Sites) -> Menu:
     job = facts.job
     starts = [0.0, *job.speed.ends[:-1]]
-    shapes, site_of, gpus_of, spare_of, rates, start = [], [], [], [], [], []
+    shapes, site_of, gpus_of, spare_of, rates, boots = [], [], [], [], [], []
+    beliefs: dict[tuple[str, int], int] = {}
+    belief_of, doubts = [], []
     for index, site in enumerate(sites):
         widths = useful_widths(job, site.gpus_per_node, site.most_gpus) if job.may_run_in(site.pool) else []
         spreads = [packed(gpus, site.gpus_per_node) for gpus in widths]
@@ -173,7 +178,9 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
             gpus_of.append(float(gpus))
             spare_of.append(float(-gpus % site.gpus_per_node))
             rates.append(rate_E)
-            start.append((job.restart_s + site.boot_s) / SECONDS_PER_H)
+            boots.append(site.boot_s / SECONDS_PER_H)
+            belief_of.append(beliefs.setdefault((site.gpu, gpus), len(beliefs)))
+            doubts.append(job.speed.doubt(site.gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
     gpus_C = np.array(gpus_of)
     rate_EC = np.array(rates).reshape(len(shapes), len(starts)).T.copy()
     return Menu(
@@ -185,6 +192,9 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
         rate_EC=rate_EC,
         gpu_rate_E=tuple((rate_EC / gpus_C).max(axis=1, initial=0.0).tolist()),
         ends=job.speed.ends,
-        start_C=np.array(start),
+        start_C=np.array([(job.restart_s + sites[at].boot_s) / SECONDS_PER_H for at in site_of]),
         restart_C=np.full(len(shapes), job.restart_s / SECONDS_PER_H),
+        boot_C=np.array(boots),
+        belief_C=np.array(belief_of, dtype=np.intp),
+        doubt_C=np.array(doubts) if any(doubts) else None,
     )

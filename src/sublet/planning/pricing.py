@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.planning.cluster_split import Claim, split
-from sublet.planning.congestion import WAIT, fit, wishes
+from sublet.planning.congestion import WAIT, Fit, Wishes, cheapest, fit, wishes
 from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
-from sublet.planning.menu import Floats, Sites, menu_of, rents, sharers, sites_of
+from sublet.planning.exchange import pays, steady
+from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents, sharers, sites_of
 from sublet.planning.ranking import arrival
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice
 from sublet.planning.weighing import WeighedOptions
+from sublet.planning.worth import HURRY, hour_worth
 
 __all__ = ["Knows", "LeastWork", "priced_plan"]
 
@@ -63,13 +65,16 @@ def priced_plan(
     review_s: float,
     patience_s: float = math.inf,
     knows: Knows = Knows.WORK,
+    hour_usd: float | None = HURRY,
 ) -> Plan:
     """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
+
+    Where no budget rules, an hour is worth no more than `hour_usd`; None = as `planning.worth` has it.
 
     Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
     `patience_s` ago come first then, in order of arrival.
     """
-    return _Pricing(snapshot, price_at, review_s, patience_s, knows).plan()
+    return _Pricing(snapshot, price_at, review_s, patience_s, knows, hour_usd).plan()
 
 
 class _Pricing:
@@ -82,12 +87,14 @@ class _Pricing:
         review_s: float,
         patience_s: float,
         knows: Knows,
+        hour_usd: float | None,
     ) -> None:
         self.snapshot, self.now_s, self.review_s, self.patience_s = snapshot, snapshot.now_s, review_s, patience_s
         self.knows = knows
         self.draft = Draft(snapshot)
         self.sites = sites_of(snapshot)
         self.price = price_at(self.sites)
+        self.worth = hour_worth(snapshot, hour_usd)
         self.rent = (rents(snapshot), sharers(snapshot))
         self.rank = LeastWork(self.sites)
         alone = most_gpus_alone(snapshot)
@@ -100,7 +107,7 @@ class _Pricing:
     def plan(self) -> Plan:
         asked = [(state, options) for state in self._asked() if (options := self._options(state)).any]
         if asked and self.limited:
-            if not any(self.rent[0]) or (self.price.priceless and len(self.sites) == 1):
+            if not any(self.rent[0]) or (self._priceless and len(self.sites) == 1):
                 self._split(asked)
             else:
                 self._share(asked)
@@ -109,7 +116,7 @@ class _Pricing:
                 self._give(state, options, options.best)
         return self.draft.plan(
             ask_again_s=self._next_review_s(),
-            value_of_time_usd_per_h=self.price.usd_per_h,
+            value_of_time_usd_per_h=self.price.usd_per_h if self.worth is None else None,  # else each job has its own
             congestion_usd_per_gpu_h=self.surcharge,
             warnings=self.warnings,
             weighed={state.job.id: self._weighed(state, options) for state, options in asked},
@@ -121,6 +128,11 @@ class _Pricing:
         return WeighedOptions(
             options=options, rent_P=rent_P, sharers_P=sharers_P, most_P=self.most_P, scarce_C=scarce_C
         )
+
+    @property
+    def _priceless(self) -> bool:
+        """No money is to be saved by taking longer."""
+        return self.price.priceless and self.worth is None
 
     def _next_review_s(self) -> float | None:
         """Jobs with phases may want another shape soon; the others only as the price of time creeps."""
@@ -173,10 +185,11 @@ class _Pricing:
         return float(cost_C.min(initial=math.inf))
 
     def _options(self, state: JobState) -> Options:
-        menu, value = menu_of(state.job, self.sites), self.price.of(state)
+        menu = menu_of(state.job, self.sites)
+        value = self._value(state, menu)
 
         def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, self.now_s, value_of_time, *self.rent)
+            return options_of(menu, state, self.now_s, value_of_time, *self.rent, boots=self.worth is not None)
 
         if state.job.deadline_s is None or not len(menu.shapes):
             return options_at(value)
@@ -184,6 +197,13 @@ class _Pricing:
         if warning:
             self.warnings[state.job.id] = warning
         return options
+
+    def _value(self, state: JobState, menu: Menu) -> float:
+        """What an hour of this job is worth, its weight included: as the budget has it, or as its owner would."""
+        value = self.price.of(state)
+        if self.worth is not None and not state.job.hurry:
+            value = min(value, state.job.weight * self.worth(menu))
+        return value
 
     # ------------------------------------------------------------------ who gets what
 
@@ -199,7 +219,11 @@ class _Pricing:
         if not asked:
             return
         wanted_P = every.gpus(every.columns(np.zeros(len(self.sites))), len(self.sites))
-        found = fit(every, self._ranks(asked, work_J[every.row_J]), self._obtainable(wanted_P))
+        ranks_J = self._ranks(asked, work_J[every.row_J])
+        split_by = fit if self.worth is None or len(self.sites) == 1 else cheapest
+        found = split_by(every, ranks_J, self._obtainable(wanted_P))
+        if self.worth is not None or any(options.menu.doubt_C is not None for _, options in asked):
+            found = self._unless_steady(asked, every, ranks_J, found)
         for (state, options), column in zip(asked, found.column_J.tolist(), strict=True):
             if column == WAIT:
                 self.draft.take(state, "there are not enough GPUs for all, and it has the most work left")
@@ -209,6 +233,23 @@ class _Pricing:
         for row, (state, options) in enumerate(asked if self.surcharge else ()):
             scarce_C = found.surcharge_P[every.site_JC[row]] * every.use_JC[row]
             self.scarce[state.job.id] = scarce_C[: len(options.cost_C)]  # the rest is padding
+
+    def _unless_steady(self, asked: list[tuple[JobState, Options]], every: Wishes, ranks_J: Floats, found: Fit) -> Fit:
+        """The same, or else all that run where they are, if it is not worth to them all what it costs to move some."""
+        held_J = np.array([self._held(state, options) for state, options in asked])
+        pools = len(self.sites)
+        free_J = every.columns(np.zeros(pools))
+        wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
+        old_J = steady(every, held_J, ranks_J, self._obtainable(wanted_P))
+        if pays([options for _, options in asked], held_J, found.column_J, old_J):
+            return found
+        return replace(found, column_J=old_J)
+
+    def _held(self, state: JobState, options: Options) -> int:
+        if state.shape is None or state.phase is Phase.BROKEN:
+            return WAIT
+        here = state.runs_in if state.phase is Phase.RUNNING else None  # not what it was promised and may never get
+        return options.menu.column.get(here or state.shape, WAIT)
 
     def _split(self, asked: list[tuple[JobState, Options]]) -> None:
         """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
@@ -274,9 +315,11 @@ class _Pricing:
             return
         hours = float(options.hours_C[column])
         money = float(options.cost_C[column]) - hours * options.value_of_time
-        usd_per_h = self.price.usd_per_h
+        usd_per_h = options.value_of_time
         best = (
-            "the quickest within the limits" if usd_per_h > BEYOND_USD else f"the least at USD {usd_per_h:.2f} per hour"
+            "the quickest within the limits"
+            if usd_per_h > BEYOND_USD
+            else f"the least at USD {usd_per_h:.2f} per hour of its time"
         )
         self.draft.give(state, shape.pool, shape.gpus, f"{hours:.2f} h for about USD {max(0.0, money):.2f}: {best}")
 

@@ -3,7 +3,7 @@
     cost(c) = (v + rent of c) x (pause to get to c + rest of this phase on c)  +  the best that can follow from c
 
 A job on a shape pays no pause to stay there, so that the cheapest shape is another one only if that gains more than a
-restart costs. This is all the hysteresis there is.
+restart costs. Where speeds are believed, not known, it must also gain more than what is believed may be wrong by.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from sublet.domain.plan import JobState, Phase
-from sublet.planning.menu import Floats, Menu, Rents, Sharers
+from sublet.planning.menu import Floats, Ints, Menu, Rents, Sharers
 
 __all__ = ["Options", "options_of"]
 
@@ -43,27 +43,66 @@ class Options:
 
 
 def options_of(
-    menu: Menu, state: JobState, now_s: float, value_of_time: float, rent_P: Rents, sharers_P: Sharers
+    menu: Menu,
+    state: JobState,
+    now_s: float,
+    value_of_time: float,
+    rent_P: Rents,
+    sharers_P: Sharers,
+    *,
+    boots: bool = False,
 ) -> Options:
-    """For a job as it stands now. `value_of_time` is that of this job: its weight is in it. Cost: O(C) and `_after`."""
+    """For a job as it stands now. `value_of_time` is that of this job: its weight is in it. Cost: O(C) and `_after`.
+
+    With `boots`, to go to another pool costs the rent of a node there while it boots, too.
+    """
     done, work = state.done_at(now_s), state.job.work
     phase = menu.phase(done)
+    held = None if state.shape is None else menu.column.get(state.shape)
     if state.shape is None or state.phase is Phase.WAITING:
-        pause_C = menu.start_C
+        pause_C, held = menu.start_C, None
     else:
         pause_C = menu.restart_C
-        held = menu.column.get(state.shape)
         if held is not None and state.phase in SETTLED:
             pause_C = pause_C.copy()
             pause_C[held] = 0.0
+        else:
+            held = None
+    left, rate_C, pay_C = (
+        menu.work_left(phase, done, work),
+        menu.rate_EC[phase],
+        menu.pay(value_of_time, rent_P, sharers_P),
+    )
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
-        now_C = pause_C + menu.work_left(phase, done, work) / menu.rate_EC[phase]
+        now_C = pause_C + left / rate_C
     now_C[np.isnan(now_C)] = np.inf
-    hours_C, cost_C = now_C, menu.pay(value_of_time, rent_P, sharers_P) * now_C
+    hours_C, cost_C = now_C, pay_C * now_C
+    if boots and held is not None and rate_C[held] > 0:
+        meanwhile_C = np.minimum(np.where(menu.site_C == menu.site_C[held], 0.0, menu.boot_C), left / rate_C[held])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            then_C = pause_C + (left - rate_C[held] * meanwhile_C) / rate_C
+        then_C[np.isnan(then_C)] = np.inf
+        hours_C = now_C = meanwhile_C + then_C
+        cost_C = (pay_C[held] + pay_C - value_of_time) * meanwhile_C + pay_C * then_C
     if phase < len(menu.rate_EC) - 1:
         after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P, sharers_P)  # near enough, and seldom new
         cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
+    if held is not None and menu.doubt_C is not None and state.job.deadline_s is None:
+        cost_C = cost_C + _doubt(menu.doubt_C, menu.belief_C, cost_C, held)
     return Options(menu=menu, value_of_time=value_of_time, cost_C=cost_C, now_C=now_C, hours_C=hours_C)
+
+
+def _doubt(doubt_C: Floats, belief_C: Ints, cost_C: Floats, held: int) -> Floats:
+    """The standard error of what each shape costs more or less than the one that is held, as the speeds are believed.
+
+    If two shapes share a speed, an error is in both: it scales what lies between them. Otherwise errors are their own.
+    """
+    error_C = doubt_C * cost_C
+    with np.errstate(invalid="ignore"):
+        shared_C = doubt_C * np.abs(cost_C - cost_C[held])
+    found_C = np.where(belief_C == belief_C[held], shared_C, np.hypot(error_C, error_C[held]))
+    found_C[held] = 0.0
+    return np.where(np.isfinite(cost_C), found_C, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.planning.pricing import Knows, priced_plan
 from sublet.planning.value_of_time import TRUSTED_H, price_of_time
+from sublet.planning.worth import HURRY
 
-__all__ = ["Price"]
+__all__ = ["Price", "in_a_hurry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Price:
     patience_s: float = 86_400.0  # when not all can run, who came longer ago than this comes first
 
     trusted_h: float = TRUSTED_H  # a forecast weighs as much as having counted for so long
+    hour_usd: float | None = None  # what an hour of a job is worth where no budget says so; None = as on demand
     knows: Knows = Knows.WORK  # of the work that jobs have left, on a cluster that is shared out by it
 
     def decide(self, snapshot: Snapshot) -> Plan:
@@ -29,4 +31,10 @@ class Price:
             review_s=self.review_s,
             patience_s=self.patience_s,
             knows=self.knows,
+            hour_usd=self.hour_usd,
         )
+
+
+def in_a_hurry(policy: Policy) -> Policy:
+    """The same policy where time counts for more than any rent; the others know no value of time to begin with."""
+    return replace(policy, hour_usd=HURRY) if isinstance(policy, Price) else policy

@@ -19,6 +19,7 @@ from sublet.market.catalogue import load_catalogue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
+from sublet.policies.price import in_a_hurry
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import Controller
 from sublet.runtime.engines.local import LocalEngine
@@ -29,7 +30,7 @@ from sublet.runtime.providers.local_market import Strike
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "strike_from"]
+__all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "policy_from", "strike_from"]
 
 PRICED_LIKE = "aws:g4dn.xlarge"  # a node of the box costs what this one costs: one T4, 4 vCPU
 NODES_IN_THE_BOX = 4  # at once, unless the user says otherwise
@@ -62,14 +63,14 @@ def controller_from(settings: Settings) -> FrontDesk:
         seed=settings.seed,
         lease_s=settings.lease_s,
     )
-    policy = cast(type, plugins.load("sublet.policies", settings.policy))()
+    policy = policy_from(settings)
     most = settings.most_nodes or NODES_IN_THE_BOX
     controller = Controller(
         state_dir=state_dir,
         store=store,
         provider=provider,
         engine=LocalEngine(f"unix:{state_dir / 'agents.sock'}", lease_s=settings.lease_s),
-        policy=cast(Policy, policy),
+        policy=policy,
         clock=clock,
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,
@@ -90,13 +91,13 @@ def _on_ray(settings: Settings) -> FrontDesk:
     clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
     wind_down_s = (WIND_DOWN_WALL_S + settings.lease_s / 3) * settings.speedup
     world = ray_world(state_dir, clock, lease_s=settings.lease_s, wind_down_s=wind_down_s)
-    policy = cast(type, plugins.load("sublet.policies", settings.policy))()
+    policy = policy_from(settings)
     controller = Controller(
         state_dir=state_dir,
         store=store,
         provider=world.provider,
         engine=world.engine,
-        policy=cast(Policy, policy),
+        policy=policy,
         clock=clock,
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,
@@ -120,7 +121,7 @@ def _on_aws(settings: Settings) -> FrontDesk:
         store=store,
         provider=provider,
         engine=LocalEngine(f"tcp:127.0.0.1:{config.agents_port}", lease_s=config.lease_s),
-        policy=cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))()),
+        policy=policy_from(settings),
         clock=clock,
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,
@@ -204,6 +205,12 @@ def market_in_the_box(
             if t_s > start_s and nodes != told:
                 told = nodes
                 yield AvailabilityChanged(t_s - start_s, spot.id, nodes)
+
+
+def policy_from(settings: Settings) -> Policy:
+    """Who decides, by name; in a hurry or not."""
+    policy = cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))())
+    return in_a_hurry(policy) if settings.hurry else policy
 
 
 def budget_from(settings: Settings) -> Budget:

@@ -188,6 +188,7 @@ def _spec_from(
             purse_usd=file.budget.total if file.budget else None,
             deadline_s=deadline_s,
             weight=file.weight,
+            hurry=file.hurry,
             **_if_given(
                 restart_s=file.elastic.restart if file.elastic else None,
                 grace_s=file.stop_duration,

@@ -215,6 +215,7 @@ class JobFile(_Group):
         default=None, description="Real time, not sped up, from SIGTERM to SIGKILL of a script without the SDK."
     )
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False)] = Field(default=1.0, description="Worth of its time.")
+    hurry: bool = Field(default=False, description="The quickest within the limits, whatever it costs.")
 
     @model_validator(mode="before")
     @classmethod

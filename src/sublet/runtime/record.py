@@ -21,6 +21,7 @@ __all__ = ["JobRecord", "kernel_job", "pools_for"]
 
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
+WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
 WORTH_TELLING = 0.25  # relative change of a rate that is worth a new plan
 
 
@@ -56,6 +57,7 @@ class JobRecord:
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
     too_wide: int | None = None  # workers with which it could not train, lately
+    reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
@@ -69,8 +71,11 @@ class JobRecord:
         if report.step_s <= 0 or report.global_batch <= 0 or workers < 1:
             return False
         key, rate = (gpu, workers), report.global_batch / report.step_s
-        old = self.rates.get(key)
-        self.rates[key] = rate if old is None else old + FORGETS * (rate - old)
+        self.reports[key] += 1
+        old = self.rates.get(key, rate)
+        self.rates[key] = old + max(FORGETS, 1.0 / self.reports[key]) * (rate - old)
+        if self.reports[key] < WARM_REPORTS:
+            return False
         told = self.told.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
 
@@ -121,6 +126,7 @@ class JobRecord:
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
+        self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
         for name, value in plain.items():
             setattr(self, name, value)
 
@@ -151,7 +157,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     measured = tuple(
         Measured(gpu=gpu, workers=workers, rate=rate / work / speedup)
         for (gpu, workers), rate in sorted(record.rates.items())
-        if work
+        if work and record.reports[gpu, workers] >= WARM_REPORTS
     )
     pause_s = max(record.pauses_s[-3:], default=spec.restart_s)
     low, high, pools = spec.min_workers, narrower_than(spec, record.too_wide), record.pools
@@ -169,6 +175,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         restart_s=pause_s * speedup,
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,
+        hurry=spec.hurry,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         model=spec.name,
         pools=pools,

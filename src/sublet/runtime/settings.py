@@ -27,6 +27,7 @@ class Settings:
     provider: str = "local"
     engine: str = "local"
     policy: str = "price"
+    hurry: bool = False  # the quickest within the limits, whatever it costs; else money is saved where it can be
     burn_usd_per_h: float | None = None  # a cap on the rent of every moment
     average_usd_per_h: float | None = None  # an aim in the long run
     purse_usd: float | None = None  # in all; None = no limit

@@ -49,6 +49,7 @@ class JobSpec:
     purse_usd: float | None = None  # what this job may spend in all
     deadline_s: float | None = None  # cloud time from submission
     weight: float = 1.0
+    hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
 
     def __post_init__(self) -> None:
         bounds.job_name(self.name)

@@ -14,6 +14,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.perf.speedup import Amdahl, PowerLaw
+from sublet.planning.worth import HURRY
 from sublet.policies.price import Price as PricePolicy
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange, Physics
@@ -73,7 +74,9 @@ def purse(quick: bool, tell: Tell) -> Findings:
         if seed % 100 == 0:
             tell(f"purse, seed {seed} of {seeds}")
         game = gamble(seed)
-        run = simulate(game.jobs, PricePolicy(), game.cloud, seed=seed, expected=game.forecast, keep_segments=False)
+        run = simulate(
+            game.jobs, PricePolicy(hour_usd=HURRY), game.cloud, seed=seed, expected=game.forecast, keep_segments=False
+        )
         spent = run.record.spend[-1][1]
         over += spent > game.purse
         if run.unfinished:

@@ -15,6 +15,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
 from sublet.planning.pricing import Knows
+from sublet.planning.worth import HURRY
 from sublet.policies.elastic_batch import ElasticBatch
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
@@ -103,7 +104,7 @@ def _flapping(tell: Tell) -> Findings:
         name="flapping load", jobs=long_jobs + short_jobs, cloud=replace(pollux_oracle.CLOUD, physics=physics), batch={}
     )
     tell("flapping load, price")
-    ours = measured(setting, PRICE, Price())
+    ours = measured(setting, PRICE, Price(hour_usd=HURRY))
     check = at_most("flapping load: GPU time that price loses to pauses", 100 * ours.paused, 5.0, unit="%")
     return Findings(checks=[check])
 

@@ -17,6 +17,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.perf.speedup import Linear
 from sublet.perf.speedup import Table as SpeedTable
 from sublet.planning.spot_time import Reclaims, spot_speed
+from sublet.planning.worth import HURRY
 from sublet.policies.fifo import Fifo
 from sublet.policies.price import Price
 from sublet.sim.metrics import Metrics
@@ -165,8 +166,8 @@ def lent(tell: Tell) -> Findings:
         offer = Offer(id="o", gpu="V100", gpus_per_node=size, market=Market.ON_DEMAND, price=price)
         limits = {} if owned is None else {"o": Limit(min_nodes=owned, max_nodes=owned)}
         cloud = Cloud(offers=(offer,), limits=limits)
-        together = simulate(jobs, Price(), cloud).metrics
-        alone = [simulate([job], Price(), cloud).metrics for job in jobs]
+        together = simulate(jobs, Price(hour_usd=HURRY), cloud).metrics
+        alone = [simulate([job], Price(hour_usd=HURRY), cloud).metrics for job in jobs]
         idle_usd, usd = sum(map(_idle_usd, alone)), sum(run.usd for run in alone)
         cells = (idle_usd, _idle_usd(together), usd, together.usd)
         rows.append([name, *(f"{cell:.2f}" for cell in cells)])

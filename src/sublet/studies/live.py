@@ -15,16 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import cast
 
-from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
-from sublet.domain.plan import Policy
 from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
-from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box
+from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box, policy_from
 from sublet.runtime.front import FrontDesk
 from sublet.runtime.record import kernel_job
 from sublet.runtime.settings import Settings
@@ -120,8 +117,7 @@ def rehearsed(settings: Settings, live: LiveRun) -> tuple[float, float]:
         physics=Physics(provision_s=live.boot_s, notice_s=settings.notice_s),
         market=market,
     )
-    policy = cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))())
-    run = simulate(live.jobs, policy, cloud, seed=settings.seed)
+    run = simulate(live.jobs, policy_from(settings), cloud, seed=settings.seed)
     return run.metrics.makespan_s, run.metrics.usd
 
 

@@ -26,6 +26,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
 from sublet.perf.speedup import PowerLaw
+from sublet.planning.worth import HURRY
 from sublet.policies.fifo import Fifo
 from sublet.policies.greedy_keep import GreedyKeep
 from sublet.policies.greedy_speed import GreedySpeed
@@ -67,7 +68,7 @@ POLICIES: Mapping[str, Policy] = {  # add a policy here, and it has its row in e
     "mip remaining": Mip(objective="remaining"),
     "mip total": Mip(objective="total"),
     "mip time-left": Mip(objective="time-left"),
-    "price": PriceOfTime(),
+    "price": PriceOfTime(hour_usd=HURRY),
 }
 OURS = "mip remaining"
 SLOW = frozenset({"mip total", "mip time-left"})  # left out of a quick run

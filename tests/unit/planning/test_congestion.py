@@ -298,7 +298,10 @@ PERFECT = [a_job(f"j{n}", work=36_000.0, gpus=1, max_gpus=4, speed=Linear()) for
 def test_a_surcharge_that_is_told_is_one_that_somebody_could_mean():
     """Jobs that scale perfectly want all GPUs at any surcharge; it cannot be far above what their time is worth."""
     _, plan = plan_for(PERFECT, [an_offer("o", gpus=4, usd_per_h="4")], limits={"o": Limit(max_nodes=1)})
-    assert all(nu <= 1e6 * plan.value_of_time_usd_per_h for nu in plan.congestion_usd_per_gpu_h.values())
+    assert all(
+        nu <= 1e6 * max(each.hour_usd for each in plan.weighed.values())
+        for nu in plan.congestion_usd_per_gpu_h.values()
+    )
 
 
 def test_jobs_that_scale_perfectly_are_served_one_after_the_other():
