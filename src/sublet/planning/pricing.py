@@ -314,13 +314,12 @@ class _Pricing:
         if shape == state.shape:
             return
         hours = float(options.hours_C[column])
-        money = float(options.cost_C[column]) - hours * options.value_of_time
+        if len(options.menu.rate_EC) == 1:
+            money = float(options.menu.pay(0.0, *self.rent)[column]) * hours
+        else:  # later phases may be elsewhere
+            money = float(options.cost_C[column]) - hours * options.value_of_time
         usd_per_h = options.value_of_time
-        best = (
-            "the quickest within the limits"
-            if usd_per_h > BEYOND_USD
-            else f"the least at USD {usd_per_h:.2f} per hour of its time"
-        )
+        best = "the quickest within the limits" if usd_per_h > BEYOND_USD else "time and rent together are least"
         self.draft.give(state, shape.pool, shape.gpus, f"{hours:.2f} h for about USD {max(0.0, money):.2f}: {best}")
 
 
