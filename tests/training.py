@@ -303,6 +303,8 @@ def by_epoch(directory: Path) -> None:
         elif not known:
             for x, y in s.batches(epochs=epochs):
                 step(x, y)
+                if s.steps == 25 and (loop == "all stop" or (loop == "one stops" and s.rank == 0)):
+                    break
         else:
             for epoch in s.epochs():
                 for x, y in s:

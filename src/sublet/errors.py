@@ -263,8 +263,11 @@ class RanksDiffer(SubletError):
 
     def __init__(self, what: str, *, ranks: Sequence[int], step: int, hint: str) -> None:
         self.what, self.ranks, self.step, self.hint = what, list(ranks), step, hint
-        who = f"rank {ranks[0]} differs" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} differ"
-        super().__init__(f"at step {step} {who} from rank 0 in {what}: this is no result\n  next: {hint}")
+        who = "ranks differ"  # which is not known
+        if ranks:
+            names = ", ".join(map(str, ranks))
+            who = f"ranks {names} differ from rank 0" if len(ranks) > 1 else f"rank {names} differs from rank 0"
+        super().__init__(f"at step {step} {who} in {what}: this is no result\n  next: {hint}")
 
 
 class PlanRefused(SubletError):

@@ -42,6 +42,18 @@ def test_ranks_that_differ_after_the_last_step_are_not_finished(tmp_path):
     assert all("differs from rank 0 in weights: this is no result" in said for said in run["errors"].values())
 
 
+def test_one_rank_that_stops_before_the_others_is_an_error_and_all_together_are_not(tmp_path):
+    one = world("together", tmp_path / "one", env=SMALL | {"LOOP": "one stops"})
+    assert not one["finished"]
+    assert set(one["codes"].values()) == {1}
+    for said in one["errors"].values():
+        assert "1 of 2 have left their loop, before the end of the training" in said
+        assert "next: leave the loop of the session at the same step in every rank" in said
+    every = world("together", tmp_path / "all", env=SMALL | {"LOOP": "all stop"})
+    assert every["finished"]
+    assert {end["steps"] for end in every["ends"]} == {25}
+
+
 def test_the_loop_of_old_is_refused_before_a_newcomer_can_go_through_it_again(tmp_path):
     run = world("late", tmp_path, env=SMALL | {"LOOP": "old"})
     assert not run["finished"]

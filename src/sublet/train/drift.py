@@ -87,6 +87,12 @@ class Drift:
         names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
         raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
 
+    def require_all_left(self, left: int, group: Group, progress: Progress) -> None:
+        """Raises RanksDiffer if only some have left their loop before the end of the training."""
+        if 0 < left < group.world:
+            what = f"position ({left} of {group.world} have left their loop, before the end of the training)"
+            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=NEXT[POSITION])
+
     def _rates(self) -> list[Any]:
         """Numbers of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""
         return [

@@ -17,13 +17,14 @@ import torch.distributed as dist
 
 from sublet.train.group import BROKEN, Group
 
-__all__ = ["CHECK", "CONTROLS", "DOUBT", "INVERSE", "LOSS", "ORDERS", "SMALL", "Gradients"]
+__all__ = ["CHECK", "CONTROLS", "DOUBT", "INVERSE", "LEFT", "LOSS", "ORDERS", "SMALL", "Gradients"]
 
 BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
 # Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples;
-# digests of what all ranks must have alike, and how many found a difference at the last check (see drift.py).
-ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT = range(6)
-CONTROLS = 6
+# digests of what all ranks must have alike, and how many found a difference at the last check (see drift.py); how many
+# have left their loop before the end of the training.
+ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT = range(7)
+CONTROLS = 7
 
 
 class Bucket:

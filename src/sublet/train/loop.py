@@ -26,26 +26,18 @@ import torch
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
-from sublet.train.control import Readings
-from sublet.train.drift import Drift
-from sublet.train.fitness import check_loss, check_optimizer, check_shape
-from sublet.train.gradients import CONTROLS, DOUBT, INVERSE, LOSS, ORDERS, SMALL, Gradients
-from sublet.train.group import BROKEN, gist_of
+from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
 from sublet.train.report import Report
-from sublet.train.samples import Piece, Samples
 from sublet.train.saving import Saver
-from sublet.train.schedules import Schedules
-from sublet.train.state import Progress, State
+from sublet.train.state import State
+from sublet.train.steps import Steps
 from sublet.wire.lines import Message
 from sublet.wire.messages import Finished, Joined, Ready
 
 __all__ = ["Options", "Session"]
-
-NOISE_EVERY = 20  # steps between measurements of the gradient noise: two passes over the gradients each
-NOISE_EVERY_ADAPTIVE = 5  # where the batch follows from it
 
 
 class Session:
@@ -54,40 +46,25 @@ class Session:
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
     ) -> None:
-        check_optimizer(optimizer)
-        self.options, self._model, self._optimizer = options, model, optimizer
-        self._gradients = Gradients(model.parameters())
-        if not self._gradients.parameters:
-            raise InvalidValue("model", type(model).__name__, "a module with parameters that require gradients")
-        device = self._gradients.parameters[0].device
-        batch_device = None if options.device is None else torch.device(options.device)
-        self._samples = Samples(dataset, options.seed, options.collate, batch_device)
-        self._schedules = Schedules(options.schedulers, optimizer)
-        self._drift = Drift(model.parameters(), optimizer)
+        self.options = options
+        self._steps = Steps(model, optimizer, dataset, options)
+        self._progress, self._readings, self._schedules = (
+            self._steps.progress,
+            self._steps.readings,
+            self._steps.schedules,
+        )
         self._state = State(model, optimizer, self._schedules.all, options.extra_state, options.seed)
-        self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
-        self._adaptive = options.adaptive
-        self._readings = Readings(CONTROLS, device)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._line: Line | None = None
         self._report = Report(self._worker_id, self._say)
         where = options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
         self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._say)
-        self._gpu = device.type == "cuda"
-        self._members = Membership(None, self._state, self._progress, self._saver, gpu=self._gpu)
+        gpu = self._steps.device.type == "cuda"
+        self._members = Membership(None, self._state, self._progress, self._saver, gpu=gpu)
         self._open = self._entered = self._over = False
         self._epochs = 0  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
         self._late: Any = None  # see _end_epoch
-        self._judged = False  # the loss was looked at
-        self._size = 0  # samples of the step under way
-        self._piece: Piece | None = None  # the micro-batch that the user has
-        self._measured = False  # this step measures noise
-        self._small_weight = 0.0
-        self._broken: str | None = None  # why the step under way is dropped
-        self._weights: dict[float, torch.Tensor] = {}
-        self._updating = False
-        self._handles: list[Any] = []
 
     # ------------------------------------------------------------------------------------------- what one may ask
 
@@ -145,10 +122,7 @@ class Session:
             self._line = Line(socket.socket(fileno=os.dup(int(descriptor))), self._worker_id)
             self._members.line = self._line
             self._line.say(Ready(worker_id=self._worker_id))
-        self._handles.append(self._optimizer.register_step_pre_hook(self._refuse_other_updates))
-        vars(self._optimizer)["zero_grad"] = (
-            _nothing  # gradients are ours; a line left over must not clear half a batch
-        )
+        self._steps.guard()
         self._open = True
         return self
 
@@ -159,10 +133,7 @@ class Session:
             self._catch_up()
             self._finish()
         self._open = False
-        for handle in self._handles:
-            handle.remove()
-        vars(self._optimizer).pop("zero_grad", None)
-        self._gradients.detach()
+        self._steps.release()
         self._saver.close()
         if kind is None:
             self._members.group.close()
@@ -239,11 +210,11 @@ class Session:
             self._boundary()
             if progress.epoch >= epochs:  # the others were past its end
                 return
-            yield from self._one_step(progress)
-            if self._broken is not None:
-                self._gradients.give_up(self._members.group)
-                why, self._broken = self._broken, None
-                self._settle_in(self._members.recover(why))
+            yield from self._steps.batches(self._members.group, self._ordered)
+            if self._steps.broken is None:
+                self._report.count(self._steps.gradients.wait_s)
+            else:
+                self._settle_in(self._members.recover(self._steps.give_up(self._members.group)))
 
     def _end_epoch(self, epoch: int) -> None:
         """The script is through with what it does after the batches of an epoch.
@@ -271,124 +242,17 @@ class Session:
 
     def step(self, loss: torch.Tensor) -> None:
         """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
-        piece, self._piece = self._piece, None
-        if piece is None:
-            raise InvalidValue("step", "a second call", "called once for every batch of batches()")
-        check_shape(loss)
-        if not self._judged:
-            check_loss(loss, piece.count)
-            self._judged = piece.count > 1
-        gradients, share = self._gradients, piece.count / self._size
-        if piece.last and gradients.shared:
-            gradients.arm(self._measure_small if self._measured and piece.first else None)
-        if share == 1.0:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]
-        gradients.slots[LOSS].add_(loss.detach(), alpha=share)
-        if piece.last:
-            self._update()
-        elif piece.first and self._measured:
-            for gradient in gradients.tensors:
-                self._measure_small(gradient)
-
-    def _one_step(self, progress: Progress) -> Iterator[Any]:
-        group, micro_batch = self._members.group, self.options.micro_batch
-        self._size = size = progress.size
-        every = NOISE_EVERY if self._adaptive is None else NOISE_EVERY_ADAPTIVE
-        # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
-        cut = group.world > 1 or (micro_batch or size) < size
-        self._measured = progress.steps % every == 0 and size > 1 and cut
-        steps, piece = progress.steps, None
-        for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
-            if piece.first and self._measured:
-                self._begin_measuring(piece)
-            self._piece = piece
-            yield self._samples.load(progress.epoch, piece)
-            if self._piece is not None:
-                raise InvalidValue("step", "no call", "called once for every batch of batches()")
-        if piece is None:  # more workers than samples: nothing to do but to take part in the sum
-            self._gradients.arm()
-            self._update()
-        assert self._broken is not None or progress.steps == steps + 1  # noqa: S101
-
-    def _begin_measuring(self, piece: Piece) -> None:
-        workers = min(self.world, self._size)  # that have samples
-        self._small_weight = (self._size / piece.count) ** 2 / workers
-        self._gradients.slots[INVERSE].fill_(1.0 / (piece.count * workers))
-
-    def _measure_small(self, gradient: torch.Tensor) -> None:
-        norm = torch.linalg.vector_norm(gradient)
-        self._gradients.slots[SMALL].add_(norm * norm, alpha=self._small_weight)
-
-    def _weight(self, share: float, loss: torch.Tensor) -> torch.Tensor:
-        weight = self._weights.get(share)
-        if weight is None or weight.dtype != loss.dtype or weight.device != loss.device:
-            weight = self._weights[share] = torch.tensor(share, dtype=loss.dtype, device=loss.device)
-        return weight
-
-    def _update(self) -> None:
-        """Sum over the group and apply; if the group breaks, nothing has changed."""
-        gradients, progress = self._gradients, self._progress
-        if gradients.shared:
-            if self._line is not None and self._line.pending and not self._line.gone:
-                gradients.slots[ORDERS].fill_(1.0)
-            self._drift.put(gradients.slots, progress, self.world)
-            try:
-                gradients.sum(self._members.group)
-            except BROKEN as error:
-                self._broken = gist_of(error)
-                return
-            self._drift.compare(gradients.control, self.world)
-        self._readings.take(gradients.control)
-        if self._measured:
-            self._conclude()
-        if self.options.clip_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(
-                gradients.parameters, self.options.clip_norm, torch.nn.utils.get_total_norm(gradients.tensors)
-            )
-        self._updating = True
-        if self._adaptive is None:
-            self._optimizer.step()
-        else:
-            self._scaled_update(self._adaptive.gain(progress.batch, progress.noise.scale))
-        self._updating = False
-        gradients.clear()
-        progress.advance()
-        self._schedule()
-        self._report.count(gradients.wait_s)
-
-    def _conclude(self) -> None:
-        control = self._gradients.control.tolist()
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in self._gradients.tensors]))
-        self._progress.noise.add(control[SMALL], control[INVERSE], float(norm) ** 2, self._size)
-
-    def _scaled_update(self, gain: float) -> None:
-        groups = self._optimizer.param_groups
-        before = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = group["lr"] * (gain**0.5 if "betas" in group else gain)
-        self._optimizer.step()
-        for group, rate in zip(groups, before, strict=True):
-            group["lr"] = rate
-
-    def _schedule(self) -> None:
-        progress = self._progress
-        due = progress.steps if self._adaptive is None else progress.done // self._adaptive.initial
-        while progress.scheduled < due:
-            self._schedules.step()
-            progress.scheduled += 1
-        if self._adaptive is not None:
-            progress.batch = self._adaptive.grown(progress.batch, progress.noise.scale)
+        self._steps.step(loss)
 
     # ------------------------------------------------------------------------------------------- between steps
 
     def _boundary(self) -> None:
         line, members = self._line, self._members
         self._schedules.check()
+        self._steps.drift.require_all_left(int(self._readings.numbers[LEFT]), members.group, self._progress)
         if self._readings.numbers[DOUBT] > 0.0:
             try:
-                self._drift.require_equal(members.group, self._progress)
+                self._steps.drift.require_equal(members.group, self._progress)
             except Broken as error:
                 self._settle_in(members.recover(str(error)))
         now_s = time.monotonic()
@@ -403,25 +267,19 @@ class Session:
             return
         if line.gone:
             members.lost("the agent has closed the line")
-        if self._readings.numbers[ORDERS] > 0.0 or (line.pending and not self._gradients.shared):
+        if self._readings.numbers[ORDERS] > 0.0 or (line.pending and not self._steps.gradients.shared):
             self._settle_in(members.change())
 
     def _settle_in(self, entry: Entry) -> None:
         """In a new group: make gradients fit it, and say that we are there."""
         progress, members = self._progress, self._members
         group = members.group
-        if group.world > 1:
-            self._gradients.attach()
-        else:
-            self._gradients.detach()
-        self._readings.forget()
-        self._drift.forget()
-        self._schedules.note()
+        self._steps.settle_in(group)
         handed, members.handed = members.handed, None
         if self._until is not None and progress.epoch >= self._until and handed is not None:
             self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
-        if self._adaptive is not None and entry.batch:
-            progress.batch = self._adaptive.clamped(entry.batch)
+        if (adaptive := self.options.adaptive) is not None and entry.batch:
+            progress.batch = adaptive.clamped(entry.batch)
         self._report.restart()
         self._say(
             Joined(
@@ -442,8 +300,12 @@ class Session:
         while True:
             progress, group = self._progress, self._members.group
             try:
+                if group.world > 1 and progress.epoch < self._epochs:
+                    with talking():
+                        left = self._steps.stop_early(group)
+                    self._steps.drift.require_all_left(left, group, progress)
                 if group.world > 1:
-                    self._drift.require_equal(group, progress)
+                    self._steps.drift.require_equal(group, progress)
             except Broken as error:
                 self._settle_in(self._members.recover(str(error)))
                 continue
@@ -469,9 +331,8 @@ class Session:
         if self._line is not None:
             self._line.say(message)
 
-    def _refuse_other_updates(self, *_: Any) -> None:
-        if not self._updating:
-            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
+    def _ordered(self) -> bool:
+        return self._line is not None and self._line.pending and not self._line.gone
 
 
 _claimed = 0  # the process in which a session was opened under a controller; a fork is another
@@ -485,7 +346,3 @@ def _claim_process() -> None:
             "session", "a second one in this process", "one for each job; submit the next training as another job"
         )
     _claimed = os.getpid()
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """In place of zero_grad."""

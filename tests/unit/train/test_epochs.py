@@ -113,13 +113,13 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
             return Entry(source="peer")
 
         s._members.recover = recover
-        update = s._update
+        update = s._steps._update
         for epoch in s.epochs():
             for batch in s:
                 if s.steps == STEPS - 1:
-                    s._update = lambda: setattr(s, "_broken", "somebody is gone")
+                    s._steps._update = lambda: setattr(s._steps, "broken", "somebody is gone")
                 s.step(loss_of(model, batch))
-                s._update = update
+                s._steps._update = update
             scheduler.step()
             if epoch == 0:
                 torch.set_rng_state(handed["random"]["torch"])
