@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from sublet.cli import options as opt
+from sublet.cli.desk_words import fine, labels, money
 from sublet.cli.show import command_line, print_document, print_table
 
 __all__ = ["bill_rows", "bill_sentence", "cost", "print_bill"]
@@ -50,9 +51,10 @@ def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     titles = ["USD", *PARTS, "on-demand", "lost steps", "preempted"]
     if not found["jobs"]:
         return titles, [_row(found["name"] or "all", found)]
-    rows = [_row(job["name"] or job["job_id"], job) for job in found["jobs"]]
+    called = labels(found["jobs"], "job_id")
+    rows = [_row(called[job["job_id"]], job) for job in found["jobs"]]
     unused = {part: found[f"usd_{part}"] - sum(job[f"usd_{part}"] for job in found["jobs"]) for part in PARTS}
-    rows.append(["no job", *(f"{unused[part]:.4f}" for part in PARTS), "", "", ""])
+    rows.append(["no job", *(fine(unused[part]) for part in PARTS), "", "", ""])
     rows.append(_row("all", found))
     return titles, rows
 
@@ -61,8 +63,8 @@ def _row(name: str, bill: dict[str, Any]) -> list[str]:
     on_demand = bill["usd_on_demand"]
     return [
         name,
-        *(f"{bill[f'usd_{part}']:.4f}" for part in PARTS),
-        "-" if on_demand is None else f"{on_demand:.4f}",
+        *(fine(bill[f"usd_{part}"]) for part in PARTS),
+        "-" if on_demand is None else fine(on_demand),
         f"{bill['steps_lost']}",
         f"{bill['preemptions_noticed'] + bill['preemptions_unnoticed']}",
     ]
@@ -70,7 +72,7 @@ def _row(name: str, bill: dict[str, Any]) -> list[str]:
 
 def bill_sentence(found: dict[str, Any]) -> str:
     """`USD 1.92; on demand it would have been USD 4.10 (53% saved); 0 steps lost in 3 preemptions`."""
-    from sublet.cli.desk_words import money
+    from sublet.domain.quantity import counted
 
     text = money(found["usd_total"])
     on_demand = found["usd_on_demand"]
@@ -80,4 +82,5 @@ def bill_sentence(found: dict[str, Any]) -> str:
     if found["usd_unknown"] > 0:
         text += f"; of {money(found['usd_unknown'])} nothing says that the work was kept"
     noticed, unnoticed = found["preemptions_noticed"], found["preemptions_unnoticed"]
-    return f"{text}; {found['steps_lost']} steps lost in {noticed} preemptions with notice and {unnoticed} without"
+    lost = counted(found["steps_lost"], "step")
+    return f"{text}; {lost} lost in {counted(noticed, 'preemption')} with notice and {unnoticed} without"

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["NOTHING", "exit_code_of", "loss", "money", "percent", "phase_of", "quantiles", "rate", "span", "verdict"]
+__all__ = [
+    "NOTHING",
+    "exit_code_of",
+    "fine",
+    "labels",
+    "loss",
+    "money",
+    "percent",
+    "phase_of",
+    "quantiles",
+    "rate",
+    "span",
+    "verdict",
+]
 
 NOTHING = "-"
 FINE_USD = 0.01  # below a cent, cents say nothing
@@ -37,7 +51,22 @@ def money(usd: float | None) -> str:
     """`USD 1.23`; more digits below a cent."""
     if usd is None:
         return NOTHING
-    return f"USD {usd:.2f}" if usd == 0 or abs(usd) >= FINE_USD else f"USD {usd:.4f}"
+    if float(fine(usd)) == 0:
+        return "USD 0.00"
+    return f"USD {usd:.2f}" if abs(usd) >= FINE_USD else f"USD {fine(usd)}"
+
+
+def fine(usd: float) -> str:
+    """Dollars to the hundredth of a cent; what rounds to nothing has no sign."""
+    text = f"{usd:.4f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def labels(jobs: Iterable[Mapping[str, Any]], key: str = "id") -> dict[str, str]:
+    """What to call each job where there is room for one word: its name, or its id where others have the name too."""
+    rows = list(jobs)
+    times = Counter(job["name"] for job in rows)
+    return {job[key]: job["name"] if job["name"] and times[job["name"]] == 1 else job[key] for job in rows}
 
 
 def span(seconds: float | None) -> str:

@@ -76,6 +76,7 @@ def _tell_jobs(tell_progress: Tell, policy: str, done: int, at_s: float) -> None
 def tell(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:
     """Write the report if one is wanted; then print `answer` as JSON, or the table."""
     from sublet.cli.show import print_document
+    from sublet.domain.quantity import counted
     from sublet.sim.report.figures import duration, table_from_comparison
     from sublet.sim.report.folder import write_report
 
@@ -84,7 +85,7 @@ def tell(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] 
         print_document(answer)
     else:
         workload = comparison.workload
-        typer.echo(f"{workload.name}: {len(workload):,} jobs arriving over {duration(workload.span_s)}\n")
+        typer.echo(f"{workload.name}: {counted(len(workload), 'job')} arriving over {duration(workload.span_s)}\n")
         titles, rows = table_from_comparison(comparison)
         width = screen_width()
         if width is not None and table_width(titles, rows) > width:

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from sublet import __version__
 from sublet.cli.cost import bill_rows, bill_sentence
-from sublet.cli.desk_words import loss, percent, span
+from sublet.cli.desk_words import labels, loss, percent, span
 from sublet.cli.live_view import Look
+from sublet.domain.quantity import counted
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, table
-from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, canvas, set_style
+from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, OTHER_COLOUR, canvas, set_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from sublet.api.client import Client
 
-__all__ = ["live_page", "timeline", "write_live_report"]
+__all__ = ["job_colours", "live_page", "timeline", "write_live_report"]
 
 PAGE, PICTURE, FACTS = "report.html", "timeline.png", "history.json"
 MOST_EVENTS = 500  # in the page; all of them are in history.json
@@ -36,7 +37,7 @@ def write_live_report(client: Client, look: Look, *, folder: Path, command: str)
     from sublet.cli.events import all_events
 
     cost, events = client.get("/v1/cost"), all_events(client)
-    png = timeline(events, {job["id"]: job["name"] for job in look.jobs})
+    png = timeline(events, labels(look.jobs))
     facts = {
         "schema_version": 1,
         "command": command,
@@ -111,7 +112,7 @@ def timeline(events: Sequence[Event], names: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     end_s = max((event["at_s"] for event in events), default=0.0) or 1.0
     unit_s, unit = (3600.0, "hours") if end_s >= 7200.0 else (60.0, "minutes")  # noqa: PLR2004 - two hours
-    colours = {job_id: GROUP_COLOURS[place % len(GROUP_COLOURS)] for place, job_id in enumerate(names)}
+    colours = job_colours(events, names)
     with rc_context():
         rcdefaults()
         set_style()
@@ -125,12 +126,30 @@ def timeline(events: Sequence[Event], names: Mapping[str, str]) -> bytes:
         axes[1].set_ylim(bottom=0)
         axes[1].set_xlim(0, end_s / unit_s)
         axes[1].set_xlabel(f"{unit} since the controller started, on the cloud's clock")
-        patches = [Patch(color=colours[job_id], label=name) for job_id, name in names.items()]
+        named = [job_id for job_id in names if colours[job_id] != OTHER_COLOUR]
+        patches = [Patch(color=colours[job_id], label=names[job_id]) for job_id in named]
+        if len(named) < len(names):
+            patches.append(Patch(color=OTHER_COLOUR, label=counted(len(names) - len(named), "smaller job")))
         patches.append(Patch(color=IDLE, label="ready, unused"))
         marks = [Line2D([], [], color=colour, linewidth=1.4, label=text) for _, colour, text in MARKS]
         picture.legend(handles=[*patches, *marks], loc="outside upper center", ncols=6)
         picture.savefig(buffer, format="png", metadata={"Software": None})  # equal histories, equal files
     return buffer.getvalue()
+
+
+def job_colours(events: Sequence[Event], names: Mapping[str, str]) -> dict[str, str]:
+    """A colour of its own for each of the jobs that used most, and grey for the rest: more cannot be told apart."""
+    used_s, width, last_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), 0.0
+    for event in events:
+        for job_id, wide in width.items():
+            used_s[job_id] += wide * (event["at_s"] - last_s)
+        last_s = event["at_s"]
+        if event["job_id"] in width and event["workers"] is not None:
+            width[event["job_id"]] = event["workers"]
+    most = len(GROUP_COLOURS) if len(names) <= len(GROUP_COLOURS) else len(GROUP_COLOURS) - 1
+    largest = set(sorted(names, key=lambda job_id: -used_s[job_id])[:most])
+    own = iter(GROUP_COLOURS)
+    return {job_id: next(own) if job_id in largest else OTHER_COLOUR for job_id in names}
 
 
 def _draw_workers(ax: Axes, events: Sequence[Event], colours: Mapping[str, str], *, unit_s: float) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sublet.cli.desk_words import loss, money, percent, span
+from sublet.cli.desk_words import labels, loss, money, percent, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,18 +141,42 @@ def _watch_lines(look: Callable[[], Look], until: Callable[[Look], bool], *, err
 
 def plain_lines(look: Look) -> list[str]:
     """One line about the money, one per job."""
-    lines = [f"{span(look.health['now_s'])}: {_money(look)}, {len(_held(look))} nodes"]
-    for job in look.jobs[-MOST_JOBS:]:
+    from sublet.domain.quantity import counted
+
+    lines = [f"{span(look.health['now_s'])}: {_money(look)}, {counted(len(_held(look)), 'node')}"]
+    called, jobs = labels(look.jobs), _shown(look.jobs)
+    for job in jobs:
         facts = [
             job["phase"],
-            f"{job['workers']} workers",
+            counted(job["workers"], "worker"),
             percent(job["progress"]),
             f"loss {loss(job['loss'])}",
             money(job["usd_total"]),
             f"{_left(job)} left",
         ]
-        lines.append(f"  {job['name']}: {', '.join(facts)}")
+        lines.append(f"  {called[job['id']]}: {', '.join(facts)}")
+    if len(jobs) < len(look.jobs):
+        lines.append(f"  {_rest(look.jobs, jobs)}")
     return lines
+
+
+def _shown(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many as there is room for, in the order of submission: those that go on, then the last that have ended."""
+    from sublet.runtime.views import ENDED
+
+    going = [job for job in jobs if job["phase"] not in ENDED][:MOST_JOBS]
+    over = [job for job in jobs if job["phase"] in ENDED]
+    chosen = {job["id"] for job in (*going, *over[len(over) - max(0, MOST_JOBS - len(going)) :])}
+    return [job for job in jobs if job["id"] in chosen]
+
+
+def _rest(jobs: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]) -> str:
+    """`and 14 more, 12 of them over`."""
+    from sublet.runtime.views import ENDED
+
+    hidden = len(jobs) - len(shown)
+    over = sum(job["phase"] in ENDED for job in jobs) - sum(job["phase"] in ENDED for job in shown)
+    return f"and {hidden} more" + (", all of them over" if over == hidden else f", {over} of them over" if over else "")
 
 
 def _event_line(event: Mapping[str, Any]) -> str:
@@ -200,11 +224,11 @@ def _jobs(look: Look) -> Table:
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for title in ("batch", "loss", "USD", "left"):
         table.add_column(title, justify="right", no_wrap=True)
-    hidden = max(0, len(look.jobs) - MOST_JOBS)
-    for job in look.jobs[hidden:]:
+    called, jobs = labels(look.jobs), _shown(look.jobs)
+    for job in jobs:
         wanted = f"{job['workers']}" + (f"→{job['workers_wanted']}" if job["workers_wanted"] != job["workers"] else "")
         table.add_row(
-            _cut(job["name"], NAME_WIDTH),
+            _cut_middle(called[job["id"]], NAME_WIDTH),
             Text(_cut(job["phase"], 10), style=COLOURS.get(job["phase"], "")),
             _bar(job["progress"]),
             percent(job["progress"]),
@@ -214,8 +238,8 @@ def _jobs(look: Look) -> Table:
             f"{job['usd_total']:.2f}",
             _left(job),
         )
-    if hidden:
-        table.add_row(f"and {hidden} more")
+    if len(jobs) < len(look.jobs):
+        table.add_row(_rest(look.jobs, jobs))
     return table
 
 
@@ -232,7 +256,7 @@ def _nodes(look: Look) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    names = {job["id"]: job["name"] for job in look.jobs}
+    names = labels(look.jobs)
     shown = _held(look)
     if not shown:
         return Text("no nodes", style="dim")
@@ -256,6 +280,12 @@ def _node(node: Mapping[str, Any], names: Mapping[str, str], now_s: float) -> Re
     market = "od" if node["market"] == "on-demand" else node["market"]
     text = f"● {node['id']} {market} {node['usd_per_h']:.2f} {detail}"
     return Text(_cut(text, NODE_WIDTH), style=COLOURS.get(node["phase"], "dim"), no_wrap=True)
+
+
+def _cut_middle(text: str, width: int) -> str:
+    """The end of an id is what tells it from others."""
+    end = width // 3
+    return text if len(text) <= width else f"{text[: width - end - 1]}…{text[-end:]}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -8,9 +8,10 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from sublet import __version__
@@ -46,24 +47,62 @@ __all__ = ["app", "main", "run"]
 INTERRUPTED = 130
 PROGRAM = "sublet"
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 a file is missing or Sublet is at fault, 2 wrong command line or input, 75 no controller, "
+    "100 to 103 the job failed, goes on, does not exist, was cancelled, 110 to 112 money, time or size do not suffice. "
+    "More in docs/reference/command-line.md."
+)
+
+
+class Verbs(TyperGroup):
+    """The verbs under headings: thirty in one list are none that anybody reads."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """What `--help` shows of them."""
+        by_heading: dict[str, list[tuple[str, Any]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                heading = getattr(command, "rich_help_panel", None)
+                by_heading.setdefault(heading if isinstance(heading, str) else "More", []).append((name, command))
+        limit = formatter.width - 6 - max(len(name) for verbs in by_heading.values() for name, _ in verbs)
+        for heading, verbs in by_heading.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in verbs])
+
+
 app = typer.Typer(
     name=PROGRAM,
+    cls=Verbs,
     help="Rent GPUs from a cloud and sublet them to training jobs, within a budget.",
+    epilog=EXIT_CODES,
     rich_markup_mode=None,  # rich would double the time that --help takes
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-LIVE: tuple[Callable[..., None], ...] = (
-    *(demo, up, down, submit, ps, logs, cancel, pause, resume, scale, events, cost, explain, replay, schema),
-    *(check, gc),
-)
-ON_PAPER: tuple[Callable[..., None], ...] = (
-    *(simulate, compare, plan, advise, forecast, spot, study, workloads, profiles, offers, traces, policies),
-)
-for verb in LIVE + ON_PAPER:
-    app.command()(verb)
-app.command("run")(run_job)
-app.add_typer(budget_app, name="budget")
+SEEING = "See what they do, and what they cost"
+VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
+    "Run jobs": (
+        *(("demo", demo), ("up", up), ("down", down), ("submit", submit), ("run", run_job)),
+        *(("cancel", cancel), ("pause", pause), ("resume", resume), ("scale", scale), ("schema", schema)),
+    ),
+    SEEING: (
+        *(("ps", ps), ("logs", logs), ("events", events), ("explain", explain), ("cost", cost), ("replay", replay)),
+    ),
+    "Ask before you spend": (
+        *(("simulate", simulate), ("compare", compare), ("plan", plan), ("advise", advise)),
+        *(("spot", spot), ("forecast", forecast), ("study", study)),
+    ),
+    "What is there": (
+        *(("workloads", workloads), ("profiles", profiles), ("offers", offers), ("traces", traces)),
+        ("policies", policies),
+    ),
+    "Keep things in order": (("check", check), ("gc", gc)),
+}
+for heading, verbs in VERBS.items():
+    for name, verb in verbs:
+        app.command(name, rich_help_panel=heading)(verb)
+app.add_typer(budget_app, name="budget", rich_help_panel=SEEING)
 for alias in ("status", "queue"):  # what others call it
     app.command(alias, hidden=True)(ps)
 

@@ -147,11 +147,14 @@ def plan(  # noqa: PLR0913 - one argument per option
 
 
 def _print(told: PlanReport) -> None:
+    from sublet.domain.quantity import counted
     from sublet.sim.report.figures import duration
     from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
 
     workload, made = told.workload, told.plan
-    arriving = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}, {made.jobs_per_h:,.1f} per hour"
+    arriving = (
+        f"{counted(len(workload), 'job')} arriving over {duration(workload.span_s)}, {made.jobs_per_h:,.1f} per hour"
+    )
     typer.echo(f"{workload.name}: {arriving}\n")
     figures, titles, rows = tables_from_plan(made)
     print_table([f"USD {made.budget_usd_per_h:,.2f} per hour", ""], figures, words=(0, 1))

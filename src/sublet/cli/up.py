@@ -76,7 +76,7 @@ def up(  # noqa: PLR0913 - one argument per option
     from sublet.cli.asked import money_from_text, price_from_text
     from sublet.errors import InvalidValue
     from sublet.market.traces import load_trace
-    from sublet.runtime.settings import Settings, default_state_dir
+    from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
 
     if no_budget and (budget or purse or average):
         raise InvalidValue("--no-budget", True, "left out beside --budget, --average or --purse")
@@ -102,10 +102,15 @@ def up(  # noqa: PLR0913 - one argument per option
         seed=seed,
         port=port,
     )
-    for name in settings.market:
-        load_trace(name, polarity=settings.polarity)  # refuses here what the controller could only write to its log
+    # A file that is refused is refused here; the controller could only write it to its log.
+    traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
     address = start(settings, foreground=foreground)
     typer.echo(f"controller at {address}, {_limits(settings)}, policy {policy}")
+    for trace in traces:
+        typer.echo(
+            f"market {trace.name}: its nodes come and go"
+            + (f", as {trace.gpu}s did; here each costs what a {PRICED_GPU} costs ({PRICED_LIKE})" if trace.gpu else "")
+        )
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
 
 

@@ -27,12 +27,11 @@ from sublet.runtime.front import FrontDesk
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.local import LocalProvider
 from sublet.runtime.providers.local_market import Strike
-from sublet.runtime.settings import Settings
+from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
 
 __all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "policy_from", "strike_from"]
 
-PRICED_LIKE = "aws:g4dn.xlarge"  # a node of the box costs what this one costs: one T4, 4 vCPU
 NODES_IN_THE_BOX = 4  # at once, unless the user says otherwise
 WIND_DOWN_WALL_S = 10.0  # to save, leave and end a node of the box
 STRIKE_PARTS = 3

@@ -47,7 +47,7 @@ from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
-from sublet.runtime.telling import Line, line_from_event, line_from_order, lines_from_plan
+from sublet.runtime.telling import Line, SupplyNews, line_from_event, line_from_order, lines_from_plan
 from sublet.runtime.waits import Waits
 from sublet.runtime.workforce import Workforce
 from sublet.wire import messages as wire
@@ -95,6 +95,7 @@ class Controller:
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
         self.weighed: dict[str, tuple[float, Weighing]] = {}  # by job: when its shapes were last weighed, and how
+        self._supply_news = SupplyNews()
         self.stopping = self.replaying = self.holding = False
         self.life = int(store.get("life") or 0)  # controllers before this one
         self.server_id = store.get("server_id") or secrets.token_hex(8)
@@ -335,8 +336,9 @@ class Controller:
         self.store.append(event.at_s, line_from(event, actions))
         if isinstance(event, news.PlanMade):
             self._lines += lines_from_plan(event.plan)
+        told = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, self.kernel)
         for line in (line_from_event(event, self.kernel), *(line_from_order(a, self.kernel) for a in actions)):
-            if line is not None:
+            if line is not None and (told or line.kind != "AvailabilityChanged"):
                 self._lines.append(line)
         return actions
 

@@ -25,7 +25,7 @@ from sublet.runtime.outlook import Outlook, outlook_in
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line
+from sublet.runtime.telling import Line, width
 
 __all__ = ["FrontDesk"]
 
@@ -188,7 +188,7 @@ class FrontDesk:
             raise InvalidValue("workers", f"{low}..{high}", allowed)
         spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
         refuse_beyond_limits(self._controller, spec)
-        self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{low} to {high} workers from now on"))
+        self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{width(low, high)} from now on"))
         self._controller.change(record, spec=spec)
         return self._view(record)
 

@@ -9,10 +9,11 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
+from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Line", "line_from_event", "line_from_order", "lines_from_plan"]
+__all__ = ["Line", "SupplyNews", "line_from_event", "line_from_order", "lines_from_plan", "width"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,34 @@ class Line:
     workers: int | None = None
 
 
+class SupplyNews:
+    """Which changes of a supply are worth a line: a market moves all day, and mostly far above what we hold.
+
+    Told is when it becomes what holds us back (no more is to be had than we hold), and when it ceases to.
+    """
+
+    def __init__(self) -> None:
+        self._short: dict[str, bool] = {}  # by offer, as it was told last
+
+    def matter(self, event: news.AvailabilityChanged, kernel: Kernel) -> bool:
+        """Whether to tell this one."""
+        held = sum(node.offer.id == event.offer_id for node in kernel.cluster.nodes.values())
+        short = event.nodes is not None and event.nodes <= held
+        before, self._short[event.offer_id] = self._short.get(event.offer_id), short
+        return short != before
+
+
+def width(low: int, high: int) -> str:
+    """`1 worker`, `2 to 8 workers`."""
+    return counted(high, "worker") if low == high else f"{low} to {counted(high, 'worker')}"
+
+
 def line_from_event(event: Event, kernel: Kernel) -> Line | None:
     """What happened; None for what would only be noise."""
     kind = type(event).__name__
     match event:
         case news.JobSubmitted(job=job):
-            return Line(kind=kind, job_id=job.id, text=f"submitted: {job.min_gpus} to {job.max_gpus} workers")
+            return Line(kind=kind, job_id=job.id, text=f"submitted: {width(job.min_gpus, job.max_gpus)}")
         case news.JobCancelled(job_id=job_id):
             return Line(kind=kind, job_id=job_id, text="cancelled", workers=0)
         case news.JobStarted(job_id=job_id, done=done):
@@ -61,7 +84,7 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
         case news.PriceChanged(offer_id=offer_id, price=price):
             return Line(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
         case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):
-            supply = "as many nodes as we ask for" if nodes is None else f"at most {nodes} nodes"
+            supply = "as many nodes as we ask for" if nodes is None else f"at most {counted(nodes, 'node')}"
             return Line(kind=kind, text=f"{offer_id} has {supply} now")
         case news.BudgetChanged(budget=budget):
             purse = "no purse" if budget.purse is None else f"a purse of {budget.purse}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet import __version__
+from sublet.domain.quantity import counted
 from sublet.market.catalogue import Quote
 from sublet.planning.held import Held
 from sublet.planning.rental import ClassPlan, RentalPlan
@@ -250,7 +251,9 @@ def _page(report: PlanReport, picture: bytes) -> str:
     plan, workload = report.plan, report.workload
     figures, titles, rows = tables_from_plan(plan)
     title = f"{workload.name} for USD {plan.budget_usd_per_h:,.2f} per hour"
-    lead = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}, {plan.jobs_per_h:,.1f} per hour."
+    lead = (
+        f"{counted(len(workload), 'job')} arriving over {duration(workload.span_s)}, {plan.jobs_per_h:,.1f} per hour."
+    )
     body = f"""<p class="lead">{escape(lead)}</p>
 {table(["", ""], figures, texts=2)}
 {figure("What other budgets would buy", picture)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from sublet.domain.quantity import counted
 from sublet.sim.record import JobRow
 from sublet.sim.report.comparison import Comparison
 from sublet.sim.report.figures import NOTHING, duration, table_from_comparison
@@ -36,7 +37,7 @@ Jobs: {escape(workload.source or "given")}{escape(f", {workload.licence}" if wor
 
 def _lead(comparison: Comparison) -> str:
     workload = comparison.workload
-    jobs = f"{len(workload):,} jobs arriving over {duration(workload.span_s)}"
+    jobs = f"{counted(len(workload), 'job')} arriving over {duration(workload.span_s)}"
     burn = comparison.cloud.budget.burn
     money = f", at most USD {burn.usd_per_h:,.2f} per hour" if burn is not None else ""
     return escape(f"{jobs}{money}. Completion time is from submission to end.")

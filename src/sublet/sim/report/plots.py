@@ -6,9 +6,9 @@ import functools
 import io
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ WIDTH_IN = 10.0
 PANEL_IN = (3.6, 2.3)  # height of an only panel, and of one of several
 INK, GRID, IDLE, HELD = "#30343b", "#e3e6ea", "#e4e7eb", "#8b929c"
 POLICY_COLOURS = ("#d1495b", "#2e6fbb", "#3a9d6e", "#8457a8", "#c98a1b", "#30343b", "#3fa7a3", "#a05a2c")
+LINE_STYLES = ("-", "--", ":", "-.")
 GROUP_COLOURS = (
     *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1"),
     *("#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#5c4b8a"),
@@ -64,7 +65,7 @@ def completion_times(comparison: Comparison) -> Figure:
     """The share of all jobs that were done within a given time, one curve per policy."""
     figure, axes = canvas(rows=1, height_in=4.2)
     ax = axes[0]
-    for (policy, run), colour in zip(comparison.runs.items(), cycle(POLICY_COLOURS), strict=False):
+    for (policy, run), (colour, dashes) in zip(comparison.runs.items(), _line_looks(), strict=False):
         rows = run.record.jobs.values()
         times_s = np.sort([row.completion_s for row in rows if row.finish_s is not None])
         if not len(times_s):
@@ -72,7 +73,8 @@ def completion_times(comparison: Comparison) -> Figure:
         share = np.arange(1, len(times_s) + 1) / len(rows)
         kept = _thinned(len(times_s))
         label = f"{policy}   (mean {duration(float(times_s.mean()))})"
-        ax.step(np.maximum(times_s[kept], 1e-3), share[kept], where="post", color=colour, linewidth=2.0, label=label)
+        look: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 2.0, "label": label}
+        ax.step(np.maximum(times_s[kept], 1e-3), share[kept], where="post", **look)
     ax.set_xscale("log")
     _label_times(ax)
     ax.set_ylim(0.0, 1.02)
@@ -115,10 +117,11 @@ def dollars(comparison: Comparison) -> Figure:
     ax = axes[0]
     zero_s = comparison.workload.jobs[0].submit_s
     unit_s, unit = _time_unit(max(run.record.spend[-1][0] for run in comparison.runs.values()) - zero_s)
-    for (policy, run), colour in zip(comparison.runs.items(), cycle(POLICY_COLOURS), strict=False):
+    for (policy, run), (colour, dashes) in zip(comparison.runs.items(), _line_looks(), strict=False):
         points = [(0.0, 0.0), *(((at_s - zero_s) / unit_s, spent.usd) for at_s, spent in run.record.spend)]
         time, usd = np.array(points)[_thinned(len(points))].T
-        ax.plot(time, usd, color=colour, linewidth=2.0, label=f"{policy}   (USD {run.metrics.usd:,.0f})")
+        label = f"{policy}   (USD {run.metrics.usd:,.0f})"
+        ax.plot(time, usd, color=colour, linestyle=dashes, linewidth=2.0, label=label)
         ax.plot(time[-1], usd[-1], marker="o", markersize=5, color=colour)
     ax.margins(x=0.01)
     ax.set_xlim(left=0)
@@ -128,6 +131,13 @@ def dollars(comparison: Comparison) -> Figure:
     ax.set_ylabel("USD spent")
     ax.legend(loc="lower right")
     return figure
+
+
+def _line_looks() -> Iterator[tuple[str, str]]:
+    """(colour, line style) of one curve after the other: where colours begin anew, lines are drawn differently."""
+    for style in cycle(LINE_STYLES):
+        for colour in POLICY_COLOURS:
+            yield colour, style
 
 
 # ---------------------------------------------------------------------- GPUs over time

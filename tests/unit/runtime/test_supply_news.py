@@ -1,0 +1,48 @@
+"""A market that moves all day does not fill the history of those who hold little of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sublet.domain.events import AvailabilityChanged
+from tests.unit.runtime.test_controller import Story, Training, a_spec, phase, until
+
+
+def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=2, market="spot"))
+            await phase(desk, "j-1", "running")
+            for nodes in (30, 28, 31, 17, 20, 2, 2, 1, 2, 25, 28, 30, 4, 9):
+                desk._controller.hear_market(AvailabilityChanged(desk._controller.now_s(), "spot", nodes))
+            desk._controller.hear_market(AvailabilityChanged(desk._controller.now_s(), "on-demand", 3))
+
+            async def heard():
+                told = [event["text"] for event in await desk.events() if event["kind"] == "AvailabilityChanged"]
+                return told[:-1] if told[-1:] == ["on-demand has at most 3 nodes now"] else None
+
+            told = await until(heard, "the last of them was not heard")
+            assert told == [
+                "spot has at most 30 nodes now",
+                "spot has at most 2 nodes now",
+                "spot has at most 25 nodes now",
+            ]
+
+    asyncio.run(live())
+
+
+def test_one_worker_is_no_range(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await desk.scale("j-1", low=1, high=3)
+            texts = [event["text"] for event in await desk.events("j-1")]
+            assert "submitted: 1 worker" in texts
+            assert "1 to 3 workers from now on" in texts
+
+    asyncio.run(live())
