@@ -206,9 +206,9 @@ def test_cost_is_a_bill_that_adds_up(there, sublet, job):
     answer = sublet("cost")
     assert answer.code == 0, answer.err
     rows = {line.split("  ")[0].strip(): line.split() for line in answer.out.splitlines()}
-    assert rows["gpt"][1:7] == ["0.6000", "0.0000", "0.1000", "0.2000", "0.1000", "1.0000"]
-    assert rows["no job"][2:8] == ["0.0000", "0.0000", "0.0000", "0.5000", "0.0000", "0.5000"]
-    assert rows["all"][6] == "1.5000"
+    assert rows["gpt"][1:8] == ["0.6000", "0.0000", "0.0000", "0.1000", "0.2000", "0.1000", "1.0000"]
+    assert rows["no job"][2:9] == ["0.0000", "0.0000", "0.0000", "0.0000", "0.5000", "0.0000", "0.5000"]
+    assert rows["all"][7] == "1.5000"
     assert "0 steps lost" in answer.out
     one = sublet("cost", "gpt")
     assert "on demand it would have been USD 2.50 (60% saved)" in one.out
