@@ -63,6 +63,7 @@ class Job:
     checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
     weight: float = 1.0
     deadline_s: float | None = None
+    purse_left_usd: float | None = None  # of what its owner lets it spend, about; None = no limit of its own
     hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
     model: str = ""
     group: str = ""
@@ -89,6 +90,8 @@ class Job:
             named("pools", pool)
         if self.deadline_s is not None:
             at_least("deadline_s", self.deadline_s, 0.0)
+        if self.purse_left_usd is not None:
+            at_least("purse_left_usd", self.purse_left_usd, 0.0)
 
     def may_run_in(self, pool: str) -> bool:
         """Whether its owner lets it run there."""

@@ -16,6 +16,7 @@ from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
 from sublet.planning.exchange import pays, steady
 from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents, sharers, sites_of
+from sublet.planning.own_purse import ever_had, rent_to_the_end, within_purse
 from sublet.planning.ranking import arrival
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
@@ -99,6 +100,7 @@ class _Pricing:
         self.rank = LeastWork(self.sites)
         alone = most_gpus_alone(snapshot)
         self.most_P = np.array([alone[site.pool] for site in self.sites])
+        self.ever_P = ever_had(snapshot)
         self.limited = bool(np.isfinite(self.most_P).any())
         self.warnings: dict[str, str] = {}
         self.surcharge: dict[str, float] = {}
@@ -186,6 +188,18 @@ class _Pricing:
 
     def _options(self, state: JobState) -> Options:
         menu = menu_of(state.job, self.sites)
+        options = self._options_in_time(state, menu)
+        left_usd = state.job.purse_left_usd
+        if left_usd is None or not options.any:
+            return options
+        held = self._held(state, options)
+        affordable = within_purse(options, left_usd, *self.rent, self.ever_P, held)
+        had_C = affordable.menu.gpus_C <= self.most_P[affordable.menu.site_C]
+        if not np.isfinite(affordable.cost_C[had_C]).any():
+            self.warnings[state.job.id] = f"USD {left_usd:.2f} of its own budget pay for nothing that can be had now"
+        return affordable
+
+    def _options_in_time(self, state: JobState, menu: Menu) -> Options:
         value = self._value(state, menu)
 
         def options_at(value_of_time: float) -> Options:
@@ -314,10 +328,7 @@ class _Pricing:
         if shape == state.shape:
             return
         hours = float(options.hours_C[column])
-        if len(options.menu.rate_EC) == 1:
-            money = float(options.menu.pay(0.0, *self.rent)[column]) * hours
-        else:  # later phases may be elsewhere
-            money = float(options.cost_C[column]) - hours * options.value_of_time
+        money = float(rent_to_the_end(options, *self.rent)[column])
         usd_per_h = options.value_of_time
         best = "the quickest within the limits" if usd_per_h > BEYOND_USD else "time and rent together are least"
         self.draft.give(state, shape.pool, shape.gpus, f"{hours:.2f} h for about USD {max(0.0, money):.2f}: {best}")

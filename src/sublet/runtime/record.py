@@ -22,7 +22,7 @@ __all__ = ["JobRecord", "kernel_job", "pools_for"]
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
 WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
-WORTH_TELLING = 0.25  # relative change of a rate that is worth a new plan
+WORTH_TELLING = 0.25  # relative change of a rate, or part of a job's own purse, that is worth a new plan
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ class JobRecord:
     grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
+    left_usd: float | None = None  # of its own purse, as the kernel knows it; None = nothing was told
     too_wide: int | None = None  # workers with which it could not train, lately
     reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
@@ -86,6 +87,17 @@ class JobRecord:
         if limit is None or count <= limit:
             return ""
         return f"the cloud took a node {counted(count, 'time')}, and retry.preemption is {limit}"
+
+    def spent(self, usd: float) -> bool:
+        """Learn what it has cost so far; True if the kernel should hear how much of its own purse is left."""
+        if self.spec.purse_usd is None:
+            return False
+        left_usd, told_usd = max(0.0, self.spec.purse_usd - usd), self.left_usd
+        told_usd = self.spec.purse_usd if told_usd is None else told_usd
+        if (1.0 - WORTH_TELLING) * told_usd <= left_usd <= told_usd:
+            return False
+        self.left_usd = left_usd
+        return True
 
     def facts(self) -> dict[str, Any]:
         """What a restart must find again."""
@@ -176,6 +188,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,
         hurry=spec.hurry,
+        purse_left_usd=spec.purse_usd if record.left_usd is None else record.left_usd,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         model=spec.name,
         pools=pools,

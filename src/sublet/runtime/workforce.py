@@ -331,9 +331,13 @@ class Workforce:
     def watch_purse(self, record: JobRecord) -> None:
         """A job's own purse: hold it back in time, so that stopping still fits in."""
         purse, state = record.spec.purse_usd, self._hub.kernel.jobs.get(record.id)
-        if purse is None or state is None or not (state.gpus or state.shape):
+        if purse is None or state is None:
             return
         self._hub.bill.settle_job(record.id, self._hub.now_s())
+        if record.spent(self._hub.bill.jobs[record.id].total.usd):
+            self._hub.relearn(record)
+        if not (state.gpus or state.shape):
+            return
         burn, speedup = self._hub.bill.burn_usd_per_h(record.id), self._hub.clock.speedup
         spent = self._hub.bill.jobs[record.id].total.usd
         if spent + burn * LAST_S * speedup / 3600.0 >= purse and record.paused:  # it did not get away in time
