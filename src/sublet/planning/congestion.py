@@ -17,7 +17,7 @@ from sublet.planning.menu import Floats, Ints
 from sublet.planning.to_go import Options
 from sublet.solve.mip import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Wishes", "cheapest", "filled", "fit", "trimmed", "wishes"]
+__all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "filled", "fit", "trimmed", "wishes"]
 
 Bools = npt.NDArray[np.bool_]
 WAIT = -1
@@ -174,7 +174,7 @@ def trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) 
     for job in np.argsort(rank_J, kind="stable").tolist():
         wanted = column_J[job]
         if wanted == WAIT or all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
-            wanted = _best_within(all_wishes, job, room_P)
+            wanted = best_within(all_wishes, job, room_P)
             column_J[job] = wanted
         if wanted != WAIT:
             room_P[all_wishes.site_JC[job, wanted]] -= all_wishes.gpus_JC[job, wanted]
@@ -191,7 +191,7 @@ def filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -
         now = column_J[job]
         if now != WAIT:
             room_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
-        best = _best_within(all_wishes, job, room_P)
+        best = best_within(all_wishes, job, room_P)
         if now == WAIT or (best != WAIT and all_wishes.cost_JC[job, best] < all_wishes.cost_JC[job, now]):
             now = column_J[job] = best
         if now != WAIT:
@@ -199,7 +199,8 @@ def filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -
     return column_J
 
 
-def _best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
+def best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
+    """The column that costs a job least of those that there is room for; WAIT if there is none."""
     fits_C: Bools = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
     cost_C = np.where(fits_C, all_wishes.cost_JC[job], np.inf)
     best = int(cost_C.argmin())

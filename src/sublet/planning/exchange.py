@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sublet.planning.congestion import WAIT, Wishes, filled, trimmed
+from sublet.planning.congestion import WAIT, Wishes, best_within, filled, trimmed
 from sublet.planning.menu import Floats, Ints
 from sublet.planning.to_go import Options
 
@@ -30,14 +30,28 @@ __all__ = ["pays", "steady"]
 def steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
 
-    Then everybody takes what is better for it, as far as there is room. Cost: O(J C).
+    Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
+    rank, then those to whom it is worth most. Cost: O(J C).
     """
     rows = np.arange(len(held_J))
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
     column_J: Ints = np.where(able_J, held_J, WAIT)
     first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
     column_J = trimmed(all_wishes, column_J, first_J, most_P)
-    return filled(all_wishes, column_J, rank_J, most_P)
+    return filled(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
+
+
+def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Floats:
+    """Ranks: who waits comes first, then who gains most by what there is room for now."""
+    room_P = most_P - all_wishes.gpus(column_J, len(most_P))
+    gain_J = np.full(len(column_J), np.inf)
+    for job in np.flatnonzero(column_J != WAIT).tolist():
+        now, own_P = column_J[job], room_P.copy()
+        own_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
+        gain_J[job] = all_wishes.cost_JC[job, now] - all_wishes.cost_JC[job, best_within(all_wishes, job, own_P)]
+    place_J = np.empty(len(column_J))
+    place_J[np.lexsort((rank_J, -gain_J))] = np.arange(len(column_J))
+    return place_J
 
 
 def pays(options: Sequence[Options], held_J: Ints, new_J: Ints, old_J: Ints) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.actions import ResizeJob, StartJob, StopJob
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import JobChanged
+from sublet.domain.events import AvailabilityChanged, JobChanged
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
 from sublet.perf.learned import Learned, Measured
@@ -96,6 +96,23 @@ def test_one_that_runs_makes_room_where_that_is_worth_it_to_both_together():
     driver.settle(Price())
     assert {name: str(state.shape) for name, state in driver.kernel.jobs.items()} == {
         "gpt": "2 x T4x1:spot",
+        "mlp": "1 x T4x1:spot",
+    }
+
+
+def test_one_more_spot_node_goes_to_whom_it_saves_most():
+    """A short job could be wider by it, a long one need not pay five times the rent any more."""
+    driver = Driver([SPOT, STEADY], limits={"s": Limit(max_nodes=3)})
+    driver.tell(AvailabilityChanged(0.0, "s", 1))
+    driver.submit(replace(a_learner("cnn", 1.0), work=0.4))
+    driver.settle(Price())
+    driver.submit(replace(a_learner("mlp", 1.0), max_gpus=1))
+    driver.settle(Price())
+    assert str(driver.kernel.jobs["mlp"].shape) == "1 x T4x1:on-demand"
+    driver.tell(AvailabilityChanged(60.0, "s", 2))
+    driver.settle(Price())
+    assert {name: str(state.shape) for name, state in driver.kernel.jobs.items()} == {
+        "cnn": "1 x T4x1:spot",
         "mlp": "1 x T4x1:spot",
     }
 
