@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("ci")
+
+# Ray ends its workers when the machine is short of memory, whoever uses it: a busy machine would fail tests of ours.
+os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - so Ray spells it

@@ -36,6 +36,7 @@ def ray_cluster():
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    assert os.environ["RAY_memory_monitor_refresh_ms"] == "0", "as tests/conftest.py says"  # noqa: SIM112
     from ray.cluster_utils import Cluster as Nodes
 
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -10,6 +10,7 @@
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
     |-- NoAccess            a cloud does not let us in, or not do that (what, why, how to get it)
     |-- NoAnswer            a cloud gave no clear answer: it may have been done, or not (what, why)
+    |-- StewardGone         what looked after nodes of a Ray cluster is dead, with all that it had started (what, why)
     |-- NoController        nothing answers where the controller should be
     |-- NoSuchJob           no job, or more than one, is called that
     |-- NotNow              a verb that does not fit the phase of the job (job, phase, verb)
@@ -55,6 +56,7 @@ __all__ = [
     "Refused",
     "RentFailed",
     "StaleWriter",
+    "StewardGone",
     "SubletError",
     "UnexpectedEvent",
     "UnknownName",
@@ -65,6 +67,16 @@ class SubletError(Exception):
     """The root: catching this catches every error that Sublet raises on purpose."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """With its facts, whatever its constructor takes: an error may come from another process."""
+        return _rebuilt, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuilt(kind: type[SubletError], args: tuple[object, ...], facts: dict[str, object]) -> SubletError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 LONGEST_VALUE = 200  # letters of a wrong value that are repeated
@@ -176,6 +188,16 @@ class NoAnswer(SubletError):
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: no clear answer ({why}); it is asked again")
+
+
+class StewardGone(SubletError):
+    """Ray says for certain that an actor of ours, and with it all that it had started, is dead."""
+
+    exit_code = 75
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: its steward is gone ({why}); another one is started when there is need")
 
 
 class NoController(SubletError):

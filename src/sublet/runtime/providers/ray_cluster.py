@@ -11,25 +11,23 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.runtime.providers.ray_config import RayNode
-from sublet.runtime.providers.ray_steward import Steward, the_ray
+from sublet.runtime.providers.ray_errors import ray_asked, the_ray
+from sublet.runtime.providers.ray_steward import Steward
 
-__all__ = ["Cluster", "StewardGone"]
+__all__ = ["Cluster"]
 
 CALL_S = 30.0  # for an actor to answer; a cold node imports torch before it forks the first agent
 GCS_S = 5.0  # for Ray's head to answer
 
 
-class StewardGone(Exception):
-    """Ray says for certain that the actor, and with it all that it had started, is dead."""
-
-
 class Cluster:
-    """A connection to the cluster as its driver; one per process, as Ray will have it."""
+    """A connection to the cluster as its driver; one per process, as Ray will have it. Errors are of our own tree."""
 
     def __init__(self, address: str = "") -> None:
         self._ray, self._address = the_ray(), address
         self._gcs: Any = None
 
+    @ray_asked("joining the Ray cluster")
     def connect(self) -> None:
         """Become a driver, unless this process is one already."""
         if not self._ray.is_initialized():
@@ -41,7 +39,7 @@ class Cluster:
                     log_to_driver=False,
                     configure_logging=False,
                 )
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (self._ray.exceptions.RayError, OSError, ValueError, RuntimeError) as error:
                 hint = "ray start --head, or set RAY_ADDRESS to host:port of its head"
                 raise BadInput("the Ray cluster", f"cannot be reached ({error})", hint=hint) from error
             finally:
@@ -52,11 +50,13 @@ class Cluster:
         )
 
     @property
+    @ray_asked("the address of this machine")
     def host(self) -> str:
         """Where Ray's other nodes reach this machine."""
         found: str = self._ray.util.get_node_ip_address()
         return found
 
+    @ray_asked("a look at the Ray cluster")
     def look(self) -> list[RayNode]:
         """All nodes that live. Waits for Ray's head: call it in a thread."""
         free = self._ray._private.state.available_resources_per_node()  # noqa: SLF001 - the public one adds all nodes up
@@ -76,6 +76,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ stewards
 
+    @ray_asked("a steward on a Ray node")
     def steward(self, ray_node: str, namespace: str, preload: Iterable[str], idle_s: float) -> Any:
         """The actor on this node, made if need be; it takes nothing from the node but memory."""
         strategies = self._ray.util.scheduling_strategies
@@ -93,6 +94,7 @@ class Cluster:
             .remote(namespace=namespace, preload=tuple(preload), idle_s=idle_s)
         )
 
+    @ray_asked("the stewards that there are")
     def stewards(self, namespace: str) -> dict[str, Any]:
         """Those that live, by Ray node: also what an earlier controller left."""
         found = {}
@@ -105,25 +107,26 @@ class Cluster:
                     continue
         return found
 
-    async def call(self, answer: Any, wait_s: float = CALL_S) -> Any:
-        """What an actor's method returns; StewardGone if it never will, any other error if nobody knows."""
-        dead = (self._ray.exceptions.ActorDiedError, self._ray.exceptions.ActorUnschedulableError)
-        try:
+    async def call(self, steward: Any, verb: str, *facts: Any, wait_s: float = CALL_S) -> Any:
+        """What this method of the actor returns; StewardGone if it never will, NoAnswer if nobody knows."""
+        with ray_asked(f"{verb!r} of a steward"):
+            answer = getattr(steward, verb).remote(*facts)
             return await asyncio.wait_for(asyncio.wrap_future(answer.future()), wait_s)
-        except dead as error:
-            raise StewardGone(str(error).strip().splitlines()[0]) from error
 
     # ------------------------------------------------------------------ the autoscaler
 
+    @ray_asked("a node of Ray's autoscaler")
     def ask_for(self, reserves: Mapping[str, float]) -> Any:
         """Wait at Ray for a node: what waits makes its autoscaler get one. Ends with this process, unlike a request."""
         return self._ray.util.placement_group([dict(reserves)], strategy="STRICT_PACK", name="sublet-asks")
 
+    @ray_asked("what Ray's autoscaler has brought")
     def given(self, asked: Any) -> str:
         """The node that the wait has brought, and keeps for us; "" = none yet."""
         table = self._ray.util.placement_group_table(asked)
         return str(next(iter(table["bundles_to_node_id"].values()), "")) if table["state"] == "CREATED" else ""
 
+    @ray_asked("the end of a wait at Ray's autoscaler")
     def withdraw(self, asked: Any) -> None:
         """Wait no longer, and give what was kept back."""
         self._ray.util.remove_placement_group(asked)

@@ -23,14 +23,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sublet.errors import MissingExtra, RentFailed
+from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
 from sublet.runtime.providers.local_nodes import Nodes
 from sublet.runtime.providers.local_records import NodeRecord, Records
+from sublet.runtime.providers.ray_errors import ray_asked, the_ray
 from sublet.runtime.providers.ray_template import TiedTemplate
 
-__all__ = ["GONE", "Steward", "the_ray"]
+__all__ = ["GONE", "Steward"]
 
 GONE = b"gone\n"  # the last word on a life line: the agent has ended
 RESERVE_S = 3.0  # for Ray to grant what we ask; it takes milliseconds unless others have it
@@ -39,15 +40,6 @@ RETURN_LOOK_S = 0.02
 LOOK_S = 1.0  # between looks at whether anybody still wants us
 # Ray hides devices from an actor that has reserved none for itself; jobs need them.
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-
-def the_ray() -> Any:
-    """The library, which is an extra."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray") from None
-    return ray
 
 
 class Steward:
@@ -131,6 +123,7 @@ class Steward:
 
     # ------------------------------------------------------------------ Ray's resources
 
+    @ray_asked("a reservation at Ray")
     def _reserve(self, reserves: dict[str, float]) -> Any:
         """In a thread. Here and nowhere else, where this Ray can be told so; an older one takes it for a wish."""
         groups, here = self._ray.util.placement_group, self._ray_node
@@ -152,13 +145,14 @@ class Steward:
         """Give it back, and wait until Ray knows: it grants what it believes to be taken only seconds later."""
         if group is None:
             return
-        await asyncio.to_thread(self._ray.util.remove_placement_group, group)
-        ends_s = time.monotonic() + RETURN_S
-        while time.monotonic() < ends_s:
-            free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001
-            if not any(name.endswith(group.id.hex()) for name in free.get(self._ray_node, {})):
-                return
-            await asyncio.sleep(RETURN_LOOK_S)
+        with ray_asked("the end of a reservation at Ray"):
+            await asyncio.to_thread(self._ray.util.remove_placement_group, group)
+            ends_s = time.monotonic() + RETURN_S
+            while time.monotonic() < ends_s:
+                free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001
+                if not any(name.endswith(group.id.hex()) for name in free.get(self._ray_node, {})):
+                    return
+                await asyncio.sleep(RETURN_LOOK_S)
 
     # ------------------------------------------------------------------ agents
 
@@ -183,7 +177,8 @@ class Steward:
     async def _see_off(self, node_id: str) -> None:
         await self._nodes.ended(node_id)
         self._hang_up(node_id)
-        await self._free(self._groups.pop(node_id, None))
+        await self._free(self._groups.get(node_id))
+        self._groups.pop(node_id, None)  # only now: where Ray could not be asked, the next call asks again
 
     # ------------------------------------------------------------------ life lines
 

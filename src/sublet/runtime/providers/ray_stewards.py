@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sublet.runtime.providers.ray_cluster import Cluster, StewardGone
+from sublet.errors import StewardGone, SubletError
+from sublet.runtime.providers.ray_cluster import Cluster
 from sublet.runtime.providers.ray_records import Claim
 
 __all__ = ["Stewards"]
@@ -30,7 +31,7 @@ class _Card:
 
 
 class Stewards:
-    """At most one per Ray node and namespace. All verbs may raise what Ray raises: then nobody knows."""
+    """At most one per Ray node and namespace. All verbs may raise NoAnswer: then nobody knows."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, state_dir: Path, preload: Iterable[str], idle_s: float
@@ -72,7 +73,7 @@ class Stewards:
         """Returns when workers can start there at once."""
         card = await self.card(ray_node)
         try:
-            await self._cluster.call(card.actor.warm.remote(), START_S)
+            await self._cluster.call(card.actor, "warm", wait_s=START_S)
         except StewardGone:
             self.forget(ray_node)
             raise
@@ -84,11 +85,11 @@ class Stewards:
             return f"{card.host} does not see {self._probe.parent}: put SUBLET_STATE where all nodes see it"
         record = {"node_id": claim.node_id, "offer_id": claim.offer_id, "token": claim.token}
         try:
-            answer = card.actor.begin.remote({**record, "began_s": claim.began_s}, dict(request), dict(reserves))
-            born = await self._cluster.call(answer)
+            facts = ({**record, "began_s": claim.began_s}, dict(request), dict(reserves))
+            born = await self._cluster.call(card.actor, "begin", *facts)
         except StewardGone as error:
             self.forget(claim.ray_node)
-            return f"the steward there has ended: {error}"
+            return f"the steward there has ended: {error.why}"
         return str(born["refused"]) if "refused" in born else _claim_from(born, claim.ray_node, card)
 
     async def held_on(self, ray_node: str) -> Sequence[Claim] | None:
@@ -97,11 +98,11 @@ class Stewards:
             return []
         try:
             card = await asyncio.shield(task)
-            records = await self._cluster.call(card.actor.held.remote())
+            records = await self._cluster.call(card.actor, "held")
         except StewardGone:
             self.forget(ray_node)
             return []
-        except Exception:  # noqa: BLE001 - Ray fails in many ways; none of them says that the node is gone
+        except SubletError:  # none of them says that the node is gone
             return None
         return [_claim_from(record, ray_node, card) for record in records]
 
@@ -111,11 +112,11 @@ class Stewards:
             return False
         try:
             card = await asyncio.shield(task)
-            await self._cluster.call(card.actor.end.remote(node_id))
+            await self._cluster.call(card.actor, "end", node_id)
         except StewardGone:
             self.forget(ray_node)
             return False
-        except Exception:
+        except SubletError:
             alive = {node.id for node in await asyncio.to_thread(self._cluster.look)}
             if ray_node in alive:
                 raise
@@ -137,7 +138,7 @@ class Stewards:
         return await self._greet(await asyncio.to_thread(self._cluster.steward, ray_node, *self._facts))
 
     async def _greet(self, actor: Any) -> _Card:
-        told = await self._cluster.call(actor.ready.remote(str(self._probe), self._nonce), START_S)
+        told = await self._cluster.call(actor, "ready", str(self._probe), self._nonce, wait_s=START_S)
         return _Card(actor=actor, host=told["host"], port=told["port"], sees=told["sees"])
 
 
