@@ -164,5 +164,5 @@ def test_without_ray_the_error_names_the_extra(tmp_path, monkeypatch):
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
-    with pytest.raises(MissingExtra, match=r"sublet\[ray\]"):
+    with pytest.raises(MissingExtra, match=r"\[ray\]"):
         controller_from(Settings(state_dir=str(tmp_path), provider="ray", engine="ray"))
