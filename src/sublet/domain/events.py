@@ -6,11 +6,13 @@ is late news and is ignored, so a slow world cannot undo a newer decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from sublet.domain.budget import Budget
+from sublet.domain.budget import Budget, Limit
 from sublet.domain.job import Job
 from sublet.domain.money import Price
+from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan
 from sublet.domain.quantity import finite, whole
 
@@ -30,6 +32,7 @@ __all__ = [
     "NodeNoticed",
     "NodeReady",
     "NodeReleased",
+    "OffersChanged",
     "PlanMade",
     "PriceChanged",
     "ProgressReported",
@@ -205,6 +208,19 @@ class AvailabilityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class OffersChanged:
+    """From now on this can be rented, within these limits: another price list, other quotas, another `--nodes`.
+
+    What is not named any more cannot be rented; nodes of it that are held stay until they are given back.
+    """
+
+    at_s: float
+    offers: tuple[Offer, ...]
+    limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer id
+    quotas: Mapping[str, int] = field(default_factory=dict)  # GPUs, by pool
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetChanged:
     """The user set another budget."""
 
@@ -246,6 +262,7 @@ Event = (
     | RentRefused
     | PriceChanged
     | AvailabilityChanged
+    | OffersChanged
     | BudgetChanged
     | TimerFired
     | PlanMade

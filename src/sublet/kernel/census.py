@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 from sublet.domain.demand import Arrivals, Demand, kind_of
 from sublet.domain.job import Job
+from sublet.kernel.values_json import plain
 
 __all__ = ["Census"]
 
@@ -35,3 +37,31 @@ class Census:
             counted = self._kinds.items()
             kinds = {kind: Arrivals(like=like, jobs=n, work=total / n) for kind, (like, n, total) in counted}
             self.demand = Demand(kinds=kinds, hours=(now_s - self._began_s) / 3600)
+
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot; beside what is counted now stands what `demand` was last told."""
+        seen = self.demand.kinds
+        return {
+            "began_s": self._began_s,
+            "kinds": [[plain(like), jobs, work] for like, jobs, work in self._kinds.values()],
+            "seen": [[seen[kind].jobs, seen[kind].work] if kind in seen else None for kind in self._kinds],
+            "hours": self.demand.hours,
+            "jobs": self._jobs,
+            "next": self._next,
+        }
+
+    def restore(self, facts: Mapping[str, Any], job_from: Callable[[Mapping[str, Any]], Job]) -> None:
+        """Go on from there. Kinds that today's knowledge of speeds cannot tell apart are one."""
+        seen: dict[Hashable, Arrivals] = {}
+        for (text, jobs, work), noted in zip(facts["kinds"], facts["seen"], strict=True):
+            like = job_from(text)
+            kind = kind_of(like)
+            first, before, work_before = self._kinds.get(kind, (like, 0, 0.0))
+            self._kinds[kind] = (first, before + jobs, work_before + work)
+            if noted is not None:
+                old = seen.get(kind)
+                total = noted[0] + (0 if old is None else old.jobs)
+                mean = noted[1] if old is None else (noted[0] * noted[1] + old.jobs * old.work) / total
+                seen[kind] = Arrivals(like=first, jobs=total, work=mean)
+        self.demand = Demand(kinds=seen, hours=facts["hours"])
+        self._began_s, self._jobs, self._next = facts["began_s"], facts["jobs"], facts["next"]

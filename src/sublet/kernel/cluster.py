@@ -7,7 +7,9 @@ size of a node, not the size of the cluster.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Packing
@@ -171,6 +173,43 @@ class Cluster:
             del node.jobs[job_id]
         if visible:
             self._show(node)
+
+    def reoffer(self, offers: Mapping[str, Offer]) -> None:
+        """Nodes follow their offers; the size of a node may be another one where none is held."""
+        for node in self.nodes.values():
+            node.offer = offers[node.offer.id]
+        held = {node.offer.pool for node in self.nodes.values()}
+        self._rooms = {pool: rooms for pool, rooms in self._rooms.items() if pool in held}
+
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot. Who comes first in a list decides who is chosen, so the lists are part of it."""
+        return {
+            "packing": self.packing.value,
+            "nodes": [
+                [n.id, n.offer.id, n.number, n.phase.value, n.free, dict(n.jobs), n.gone_by_us]
+                for n in self.nodes.values()
+            ],
+            "added": self._added,
+            "idle": {offer_id: list(nodes) for offer_id, nodes in self.idle.items() if nodes},
+            "requested": {offer_id: list(nodes) for offer_id, nodes in self.requested.items() if nodes},
+            "noticed": list(self._noticed),
+            "rooms": {pool: [list(nodes) for nodes in rooms] for pool, rooms in self._rooms.items()},
+        }
+
+    def restore(self, facts: Mapping[str, Any], offers: Mapping[str, Offer]) -> None:
+        """Go on from there."""
+        self.packing, self._added = Packing(facts["packing"]), facts["added"]
+        for node_id, offer_id, number, phase, free, jobs, gone_by_us in facts["nodes"]:
+            node = self.nodes[node_id] = Node(node_id, offers[offer_id], number)
+            node.phase, node.free, node.jobs, node.gone_by_us = NodePhase(phase), free, dict(jobs), gone_by_us
+            held = node.phase in (NodePhase.READY, NodePhase.REQUESTED)
+            (self.held if held else self.leaving)[offer_id] += 1
+            if node.phase is NodePhase.READY:
+                self.free_gpus[node.offer.pool] += free
+        self.idle.update((offer_id, dict.fromkeys(nodes)) for offer_id, nodes in facts["idle"].items())
+        self.requested.update((offer_id, dict.fromkeys(nodes)) for offer_id, nodes in facts["requested"].items())
+        self._noticed = dict.fromkeys(facts["noticed"])
+        self._rooms = {pool: [dict.fromkeys(nodes) for nodes in rooms] for pool, rooms in facts["rooms"].items()}
 
     def _show(self, node: Node) -> None:
         self._rooms[node.offer.pool][node.free][node.id] = None

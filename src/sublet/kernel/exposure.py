@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sublet.domain.offer import Market, Offer
 
@@ -17,9 +18,15 @@ class Exposure:
     """Only spot offers that are said to be reclaimed are watched; of the others nothing is ever seen."""
 
     def __init__(self, offers: Iterable[Offer]) -> None:
+        self._held: dict[str, int] = {}  # nodes
+        self._sums: dict[str, tuple[float, float, float]] = {}  # losses, node-seconds, as of
+        self.watch(offers, 0.0)
+
+    def watch(self, offers: Iterable[Offer], now_s: float) -> None:
+        """These from now on; what was seen of those that were watched before is kept."""
         watched = [offer.id for offer in offers if offer.market is Market.SPOT and offer.hazard_per_h > 0]
-        self._held = dict.fromkeys(watched, 0)  # nodes
-        self._sums = dict.fromkeys(watched, (0.0, 0.0, 0.0))  # losses, node-seconds, as of
+        self._held = {offer_id: self._held.get(offer_id, 0) for offer_id in watched}
+        self._sums = {offer_id: self._sums.get(offer_id, (0.0, 0.0, now_s)) for offer_id in watched}
 
     def hold(self, held: Mapping[str, int], now_s: float) -> None:
         """So many nodes are held from now on."""
@@ -45,3 +52,12 @@ class Exposure:
         lost, held_s, as_of_s = self._sums[offer_id]
         kept = math.exp((as_of_s - now_s) / FORGOTTEN_S)
         return lost * kept, held_s * kept + self._held[offer_id] * FORGOTTEN_S * (1.0 - kept), now_s
+
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {offer_id: [self._held[offer_id], *sums] for offer_id, sums in self._sums.items()}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._held = {offer_id: held for offer_id, (held, *_) in facts.items()}
+        self._sums = {offer_id: (lost, held_s, as_of_s) for offer_id, (_, lost, held_s, as_of_s) in facts.items()}

@@ -94,7 +94,7 @@ def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
 def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
     """Bill every lease anew, interval by interval, the long way round; a closed one is final, so once is enough."""
     ledger = kernel.ledger
-    count, grains = _audited.get(ledger, (0, 0))
+    count, grains = _audited.get(ledger, (0, ledger.forgotten_grains))
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.closed[count:])
     _audited[ledger] = (len(ledger.closed), grains)
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.open_leases())
@@ -117,8 +117,7 @@ def _billed_anew(kernel: Kernel, lease: Lease) -> int:
     for (since_us, price), (until_us, _) in zip(changes, [*changes[1:], (end_us, None)], strict=True):
         grains += price.micro_usd_per_h * max(0, min(until_us, end_us) - max(since_us, lease.start_us))
     if lease.end_us is not None:
-        minimum_us = microseconds(kernel.supply.offers[lease.offer_id].minimum_billing_s)
-        grains += lease.last_price.micro_usd_per_h * max(0, minimum_us - (end_us - lease.start_us))
+        grains += lease.last_price.micro_usd_per_h * max(0, lease.minimum_us - (end_us - lease.start_us))
     return grains
 
 

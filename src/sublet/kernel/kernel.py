@@ -17,6 +17,7 @@ from sublet.domain.actions import Action, MakePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.demand import Demand
 from sublet.domain.events import Event
+from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
@@ -25,14 +26,18 @@ from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["Kernel"]
+__all__ = ["KERNEL_VERSION", "Kernel"]
 
+KERNEL_VERSION = 1  # counted up with every change of what follows from an event; 0 = before versions were recorded
 MOST_PLANS_AT_ONCE = 1_000
 SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
 
 
 class Kernel:
     """The state of everything rented (`supply`) and everything run (`tenancy`), advanced by `handle`."""
+
+    supply_kind: type[Supply] = Supply
+    tenancy_kind: type[Tenancy] = Tenancy
 
     def __init__(
         self,
@@ -46,9 +51,9 @@ class Kernel:
         self.now_s = self.began_s = 0.0
         self.seen = 0  # events handled
         self.planning = False  # a MakePlan is open
-        self.supply = Supply(offers, limits or {}, quotas or {}, budget)
+        self.supply = self.supply_kind(offers, limits or {}, quotas or {}, budget)
         self.cluster, self.ledger, self.pools = self.supply.cluster, self.supply.ledger, self.supply.pools
-        self.tenancy = Tenancy(self.supply)
+        self.tenancy = self.tenancy_kind(self.supply)
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
         self._changed = 0  # value of `seen` at the last event that calls for a plan; 0 = none does
         self._wake_s: float | None = None
@@ -75,6 +80,7 @@ class Kernel:
             news.RentRefused: self._rent_refused,
             news.PriceChanged: self._price_changed,
             news.AvailabilityChanged: self._availability_changed,
+            news.OffersChanged: self._offers_changed,
             news.BudgetChanged: self._budget_changed,
             news.TimerFired: self._timer_fired,
             news.PlanMade: self._plan_made,
@@ -100,6 +106,8 @@ class Kernel:
                 self._changed = self.seen  # promises were made with money that is gone: ask again
         if self.supply.budget.purse is not None:
             self._watch_purse()
+        if self.supply.withdrawn and self.supply.retire():
+            self._leave_gone_pools()
         if self._changed and not self.planning:
             self.planning = True
             self._actions.append(MakePlan())
@@ -114,7 +122,7 @@ class Kernel:
             waiting=self.waiting.frozen() if frozen else self.waiting,
             active=view(self.active),
             offers={offer_id: self.supply.state(offer_id, self.now_s) for offer_id in self.supply.offers},
-            pools=self.pools,
+            pools=view(self.pools),
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
@@ -231,6 +239,14 @@ class Kernel:
         self.supply.restock(self._offer_id(event), event.nodes)
         self._changed = self.seen
 
+    def _offers_changed(self, event: news.OffersChanged) -> None:
+        self.supply.reoffer(event.offers, event.limits, event.quotas, event.at_s)
+        self._leave_gone_pools()
+
+    def _leave_gone_pools(self) -> None:
+        self.tenancy.keep_to(self.pools)
+        self._changed = self.seen
+
     def _budget_changed(self, event: news.BudgetChanged) -> None:
         self.supply.refill(event.budget)
         self.ledger.aim(event.budget.average, event.at_s)
@@ -327,6 +343,8 @@ class Kernel:
             state = self.jobs.get(job_id)
             if state is None or state.shape == shape or state.job.paused:
                 continue  # it ended or was paused meanwhile, or has it already
+            if shape is not None and shape.pool not in self.pools:
+                continue  # nobody offers it any more
             state = tenancy.promise(state, shape)
             if (shape is None or shape.gpus < state.gpus) and tenancy.settle(state):
                 continue  # those that give come before those that get
@@ -338,7 +356,7 @@ class Kernel:
         """Before anything is changed."""
         for job_id, shape in plan.shapes.items():
             state = self.jobs.get(job_id)
-            if state is None or shape is None:
+            if state is None or shape is None or self.supply.was_offered(shape.pool):
                 continue
             if shape.pool not in self.pools or not state.job.may_run_in(shape.pool):
                 allowed = [pool for pool in self.pools if state.job.may_run_in(pool)]
@@ -358,6 +376,36 @@ class Kernel:
         if wished > max(burn, self.supply.owned_burn()):
             needed, available = wished.usd_per_h, burn.usd_per_h
             raise PlanRefused("USD/h of budget", needed=needed, available=available, now_s=self.now_s)
+
+    # ------------------------------------------------------------------ snapshots
+
+    def facts(self) -> dict[str, Any]:
+        """All that it knows, as JSON, but for how fast jobs go; snapshots.py makes a kernel of it again."""
+        return {
+            "kernel": KERNEL_VERSION,
+            "now_s": self.now_s,
+            "began_s": self.began_s,
+            "seen": self.seen,
+            "planning": self.planning,
+            "changed": self._changed,
+            "wake_s": self._wake_s,
+            "woken": self._woken,
+            "planned": [self._planned_s, self._plans_now],
+            "spent_s": self._spent_s,
+            "warned": sorted(self._warned),
+            "supply": self.supply.facts(),
+            "tenancy": self.tenancy.facts(),
+        }
+
+    def restore(self, facts: Mapping[str, Any], job_from: Callable[[Mapping[str, Any]], Job]) -> None:
+        """Go on from there; made with the offers, limits, quotas and budget of these facts."""
+        self.now_s, self.began_s, self.seen = facts["now_s"], facts["began_s"], facts["seen"]
+        self.planning, self._changed = facts["planning"], facts["changed"]
+        self._wake_s, self._woken = facts["wake_s"], facts["woken"]
+        self._planned_s, self._plans_now = facts["planned"]
+        self._spent_s, self._warned = facts["spent_s"], set(facts["warned"])
+        self.supply.restore(facts["supply"])
+        self.tenancy.restore(facts["tenancy"], self.now_s, job_from)
 
 
 def _subject(event: Event) -> str:

@@ -6,13 +6,18 @@ readings, so a price change is one update however many nodes are held, and the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
+from sublet.kernel.values_json import plain, restored
 
 __all__ = ["Lease", "Ledger"]
+
+REMEMBERED = 50  # leases that have ended, in a snapshot: what is shown of nodes that went lately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,7 @@ class Lease:
     end_us: int | None = None
     cost: Money = Money()  # final once it has ended
     last_price: Price = Price(0)  # in force when it ended: what the rest of a minimum is charged at
+    minimum_us: int = 0  # shorter is charged as this; of a lease that has ended
     void: bool = False  # the cloud refused it: never ours, never paid
 
 
@@ -52,6 +58,7 @@ class Ledger:
         self._meters = {o.id: _Meter(o.price, microseconds(o.minimum_billing_s)) for o in offers}
         self._open: dict[str, tuple[str, int, int]] = {}  # node -> offer, start, meter reading at start
         self._closed_grains = 0
+        self.forgotten_grains = 0  # of leases that ended before the snapshot which this ledger began with
         self._aim, self._aim_since_us, self._allowed_grains = 0, 0, 0
         self.closed: list[Lease] = []
 
@@ -87,6 +94,7 @@ class Ledger:
             end_us=end_us,
             cost=Money(cost),
             last_price=price,
+            minimum_us=meter.minimum_us,
         )
         return self._settle(meter, begun, lease)
 
@@ -114,6 +122,16 @@ class Ledger:
         meter, now_us = self._meters[offer_id], microseconds(at_s)
         meter.reading, meter.read_us, meter.price = meter.at(now_us), now_us, price
         self.prices[offer_id].append((now_us, price))
+
+    def offer(self, offer: Offer, at_s: float) -> None:
+        """From now on this offer is known, or its bill has another minimum."""
+        now_us, minimum_us = microseconds(at_s), microseconds(offer.minimum_billing_s)
+        if offer.id in self._meters:
+            self._meters[offer.id].minimum_us = minimum_us
+            return
+        self.prices[offer.id] = [(now_us, offer.price)]
+        meter = self._meters[offer.id] = _Meter(offer.price, minimum_us)
+        meter.read_us = now_us
 
     def price(self, offer_id: str) -> Price:
         """Today's price."""
@@ -149,3 +167,52 @@ class Ledger:
         self._closed_grains += lease.cost.grains
         self.closed.append(lease)
         return lease.cost
+
+    # ------------------------------------------------------------------ snapshots
+
+    def facts(self) -> dict[str, Any]:
+        """All that a later ledger needs; of what is long over, the sum."""
+        kept = self.closed[-REMEMBERED:]
+        starts_us = [lease.start_us for lease in kept] + [start_us for _, start_us, _ in self._open.values()]
+        earliest_us = min(starts_us, default=None)
+        return {
+            "prices": {
+                offer_id: plain(changes[_first_needed(changes, earliest_us) :])
+                for offer_id, changes in self.prices.items()
+            },
+            "meters": {
+                offer_id: [m.price.micro_usd_per_h, m.minimum_us, m.reading, m.read_us]
+                for offer_id, m in self._meters.items()
+            },
+            "open": plain(self._open),
+            "closed": plain(kept),
+            "closed_grains": self._closed_grains,
+            "aim": [self._aim, self._aim_since_us, self._allowed_grains],
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.prices = {
+            offer_id: [(since_us, restored(Price, price)) for since_us, price in changes]
+            for offer_id, changes in facts["prices"].items()
+        }
+        self._meters = {}
+        for offer_id, (micro_usd_per_h, minimum_us, reading, read_us) in facts["meters"].items():
+            meter = self._meters[offer_id] = _Meter(Price(micro_usd_per_h), minimum_us)
+            meter.reading, meter.read_us = reading, read_us
+        self._open = {}
+        for node_id, (offer_id, start_us, begun) in facts["open"].items():
+            self._open[node_id] = (offer_id, start_us, begun)
+            self._meters[offer_id].open_count += 1
+            self._meters[offer_id].open_readings += begun
+        self.closed = [restored(Lease, lease) for lease in facts["closed"]]
+        self._closed_grains = facts["closed_grains"]
+        self.forgotten_grains = self._closed_grains - sum(lease.cost.grains for lease in self.closed)
+        self._aim, self._aim_since_us, self._allowed_grains = facts["aim"]
+
+
+def _first_needed(changes: Sequence[tuple[int, Price]], earliest_us: int | None) -> int:
+    """Where the prices begin that leases from `earliest_us` on may still be billed at."""
+    if earliest_us is None:
+        return len(changes) - 1
+    return max(0, bisect_right(changes, earliest_us, key=lambda change: change[0]) - 1)

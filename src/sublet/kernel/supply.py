@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
@@ -11,11 +11,12 @@ from sublet.domain.events import NodeLost, NodeReleased
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
-from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
+from sublet.kernel.terms import Terms, refuse_other_machines, terms_from
+from sublet.kernel.values_json import plain, restored
 
 __all__ = ["Supply"]
 
@@ -28,25 +29,11 @@ class Supply:
     def __init__(
         self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], budget: Budget
     ) -> None:
-        if not offers:
-            raise InvalidValue("offers", offers, "at least one offer")
-        self.offers = {offer.id: offer for offer in offers}
-        if len(self.offers) < len(offers):
-            raise InvalidValue("offers", [offer.id for offer in offers], "of different ids")
-        unknown = sorted(set(limits) - set(self.offers))
-        if unknown:
-            raise InvalidValue("limits", unknown[0], "an offer that is there: " + ", ".join(self.offers))
-        self.limits = {offer.id: limits.get(offer.id, Limit()) for offer in offers}
+        terms = terms_from(offers, limits, quotas)
+        self.offers, self.limits, self.pools = terms.offers, terms.limits, terms.pools
+        self.every = dict(self.offers)  # known now or once: what was rented has a bill
+        self.withdrawn: dict[str, None] = {}  # not offered any more, but held: no more than that can be had
         self.budget = budget
-        self.pools = _pools_from_offers(offers)
-        for pool, gpus in quotas.items():
-            if pool not in self.pools:
-                raise InvalidValue("quotas", pool, "a pool that is there: " + ", ".join(self.pools))
-            whole(f"quotas[{pool}]", gpus)
-            owned = sum(self.limits[o].min_nodes for o in self.pools[pool].offer_ids) * self.pools[pool].gpus_per_node
-            if gpus < owned:
-                raise InvalidValue(f"quotas[{pool}]", gpus, f"at least the {owned} GPUs that are owned")
-            self.pools[pool] = replace(self.pools[pool], max_gpus=gpus)
         self.cluster = Cluster()
         self.ledger = Ledger(offers)
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
@@ -86,6 +73,8 @@ class Supply:
         """What a plan wants held; owned nodes are held whatever it says."""
         for offer_id, nodes in hold.items():
             if offer_id not in self.offers:
+                if offer_id in self.every:
+                    continue  # it went while the plan was made; the next one is on its way
                 raise InvalidValue("hold", offer_id, "an offer that is there: " + ", ".join(self.offers))
             self.hold[offer_id] = max(nodes, self.limits[offer_id].min_nodes)
         self.changed = True
@@ -106,6 +95,73 @@ class Supply:
 
     def _wished(self, offer_id: str) -> int:
         return int(min(self.hold[offer_id], self.state(offer_id).most))
+
+    # ------------------------------------------------------------------ other offers
+
+    def terms(self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Terms:
+        """These, and those of which nodes are held: what `reoffer` would bring; InvalidValue where it cannot be."""
+        named = {offer.id: offer for offer in offers}
+        refuse_other_machines(self.cluster.nodes.values(), named)
+        held = {node.offer.id: node.offer for node in self.cluster.nodes.values()}
+        return terms_from([*offers, *(offer for o, offer in held.items() if o not in named)], limits, quotas)
+
+    def reoffer(
+        self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], now_s: float
+    ) -> None:
+        """The list, the limits or the quotas are other ones; what is held beyond them is to be given back."""
+        terms = self.terms(offers, limits, quotas)
+        self.withdrawn = dict.fromkeys(terms.offers.keys() - {offer.id for offer in offers})
+        for offer in offers:
+            old = self.every.get(offer.id)
+            self.ledger.offer(offer, now_s)
+            if old is not None and old.price != offer.price:  # else the market's own price stands
+                self.ledger.reprice(offer.id, offer.price, now_s)
+        self.offers, self.limits = terms.offers, terms.limits
+        self.every |= terms.offers
+        self.pools.clear()
+        self.pools |= terms.pools  # the kernel looks at this very mapping
+        self.hold = {offer_id: self._wanted(offer_id) for offer_id in self.offers}
+        self._keep_to_quotas()
+        self._available = {offer_id: self._available.get(offer_id) for offer_id in self.offers}
+        self._sold_out = {offer_id: n for offer_id, n in self._sold_out.items() if offer_id in self.offers}
+        self.exposure.watch(self.offers.values(), now_s)
+        self.cluster.reoffer(self.offers)
+        self.changed = True
+
+    def _wanted(self, offer_id: str) -> int:
+        limit, wanted = self.limits[offer_id], self.hold.get(offer_id, 0)
+        return max(limit.min_nodes, wanted if limit.max_nodes is None else min(wanted, limit.max_nodes))
+
+    def _keep_to_quotas(self) -> None:
+        for pool in self.pools.values():
+            for offer_id in reversed(pool.offer_ids):
+                over = -(-(self._held_or_wished(pool) - (pool.max_gpus or 0)) // pool.gpus_per_node)
+                if pool.max_gpus is not None and over > 0:
+                    self.hold[offer_id] = max(self.limits[offer_id].min_nodes, self.hold[offer_id] - over)
+
+    def _held_or_wished(self, pool: Pool) -> int:
+        return sum(self.hold[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+
+    def _quotas(self) -> dict[str, int]:
+        pools = {offer.pool for offer in self.offers.values()}
+        return {p.name: p.max_gpus for p in self.pools.values() if p.max_gpus is not None and p.name in pools}
+
+    def was_offered(self, pool: str) -> bool:
+        """A pool that was there once, and is not now."""
+        return pool not in self.pools and any(offer.pool == pool for offer in self.every.values())
+
+    def retire(self) -> bool:
+        """Forget withdrawn offers of which the last node has gone; True if there were any."""
+        gone = [o for o in self.withdrawn if not self.cluster.held[o] and not self.cluster.leaving[o]]
+        for offer_id in gone:
+            del self.withdrawn[offer_id], self.offers[offer_id], self.limits[offer_id], self.hold[offer_id]
+            del self._available[offer_id]
+            self._sold_out.pop(offer_id, None)
+        if gone:
+            terms = terms_from(list(self.offers.values()), self.limits, self._quotas())
+            self.pools.clear()
+            self.pools |= terms.pools
+        return bool(gone)
 
     # ------------------------------------------------------------------ what the cloud did
 
@@ -260,8 +316,17 @@ class Supply:
                     actions.append(self._rent(offer_id, now_s))
         self.exposure.hold(cluster.held, now_s)
         burn = self.budget.burn
-        self.to_clear = self._unwanted() if blocked or (burn is not None and self.ledger.burn() > burn) else []
+        blocked = blocked or (burn is not None and self.ledger.burn() > burn) or self._over_limits()
+        self.to_clear = self._unwanted() if blocked else []
         return actions
+
+    def _over_limits(self) -> bool:
+        """More is held than may be, since the limits are other ones now."""
+        held = self.cluster.held
+        if any(limit.max_nodes is not None and held[o] > limit.max_nodes for o, limit in self.limits.items()):
+            return True
+        quotas = [pool for pool in self.pools.values() if pool.max_gpus is not None]
+        return any(sum(held[o] for o in p.offer_ids) * p.gpus_per_node > (p.max_gpus or 0) for p in quotas)
 
     def _unwanted(self) -> list[Node]:
         """Nodes beyond what is wanted that are in use, the emptiest first: in the way of others, or over the budget."""
@@ -312,22 +377,43 @@ class Supply:
         if self.broke or (cap is not None and self.ledger.price(offer_id) > cap):
             return 0
         bounds = [] if self._available[offer_id] is None else [self._available[offer_id]]
+        if offer_id in self.withdrawn:
+            bounds.append(self.cluster.held[offer_id])
         if offer_id in self._sold_out:  # those that are leaving still count for the cloud
             bounds.append(max(0, self._sold_out[offer_id] - self.cluster.leaving[offer_id]))
         return min(bound for bound in bounds if bound is not None) if bounds else None
 
+    # ------------------------------------------------------------------ snapshots
 
-def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:
-    pools: dict[str, Pool] = {}
-    for offer in offers:
-        pool = pools.get(offer.pool)
-        if pool is None:
-            pools[offer.pool] = Pool(
-                name=offer.pool, gpu=offer.gpu, gpus_per_node=offer.gpus_per_node, offer_ids=(offer.id,)
-            )
-        elif (pool.gpu, pool.gpus_per_node) != (offer.gpu, offer.gpus_per_node):
-            kinds = f"{pool.gpu} x {pool.gpus_per_node} like the others of pool {offer.pool}"
-            raise InvalidValue(f"offer {offer.id}", f"{offer.gpu} x {offer.gpus_per_node}", kinds)
-        else:
-            pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id))
-    return pools
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {
+            "offers": plain(list(self.offers.values())),
+            "limits": plain(self.limits),
+            "quotas": self._quotas(),
+            "withdrawn": list(self.withdrawn),
+            "former": plain([offer for offer_id, offer in self.every.items() if offer_id not in self.offers]),
+            "budget": plain(self.budget),
+            "hold": dict(self.hold),
+            "available": dict(self._available),
+            "sold_out": dict(self._sold_out),
+            "rented": self._rented,
+            "changed": self.changed,
+            "short": self.short,
+            "most_nodes": self.most_nodes,
+            "cluster": self.cluster.facts(),
+            "ledger": self.ledger.facts(),
+            "exposure": self.exposure.facts(),
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from there; made with the offers, limits, quotas and budget of these facts."""
+        self.withdrawn = dict.fromkeys(facts["withdrawn"])
+        former = [restored(Offer, offer) for offer in facts["former"]]
+        self.every = {offer.id: offer for offer in (*former, *self.offers.values())}
+        self.hold, self._available = dict(facts["hold"]), dict(facts["available"])
+        self._sold_out, self._rented = dict(facts["sold_out"]), facts["rented"]
+        self.changed, self.short, self.most_nodes = facts["changed"], facts["short"], facts["most_nodes"]
+        self.cluster.restore(facts["cluster"], self.offers)
+        self.ledger.restore(facts["ledger"])
+        self.exposure.restore(facts["exposure"])

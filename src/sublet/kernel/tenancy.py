@@ -7,23 +7,26 @@ some stand in line, one line per pool, and are served first in line first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from sublet.domain.actions import Action, ResizeJob, StartJob, StopJob
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Phase
+from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
 from sublet.kernel.supply import Supply
+from sublet.kernel.values_json import plain, restored
 from sublet.kernel.waiting import Waiting
 
 __all__ = ["IN_TRANSIT", "Tenancy"]
 
 IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
+CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
 
 
 class Tenancy:
@@ -41,7 +44,7 @@ class Tenancy:
         self.leaving: dict[str, Placement] = {}  # GPUs that it gives up when its resize is done
         self._lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # jobs that need GPUs
         self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
-        self._stories: dict[str, list[Event | Action]] = {}
+        self._stories: dict[str, list[Event | Action | str]] = {}
         self._submitted = 0
         self._supply, self._cluster = supply, supply.cluster
 
@@ -130,7 +133,14 @@ class Tenancy:
         """What happened to a job so far, oldest first."""
         return [str(chapter) for chapter in self._stories.get(job_id, ())]
 
-    # ------------------------------------------------------------------ nodes go
+    # ------------------------------------------------------------------ nodes and pools go
+
+    def keep_to(self, pools: Mapping[str, Pool]) -> None:
+        """Other pools are on offer: jobs that were promised GPUs of one that is not wait for another plan."""
+        for state in [s for s in self.active.values() if s.shape is not None and s.shape.pool not in pools]:
+            self.settle(self.promise(state, None))
+        self.promised = {pool: self.promised.get(pool, 0) for pool in pools}
+        self._lines = {pool: self._lines.get(pool, {}) for pool in pools}
 
     def must_leave(self, node: Node) -> None:
         """A node will be taken: those on it need other GPUs."""
@@ -323,3 +333,37 @@ class Tenancy:
         for node_id, gpus in placement:
             self._cluster.give(job_id, node_id, gpus)
             self._supply.changed = True
+
+    # ------------------------------------------------------------------ snapshots
+
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot. The order of jobs, lines and lists is part of it."""
+        return {
+            "jobs": [plain(state) for state in self.jobs.values()],
+            "active": list(self.active),
+            "census": self.census.facts(),
+            "placement": plain(self.placement),
+            "leaving": plain(self.leaving),
+            "lines": {pool: list(line) for pool, line in self._lines.items()},
+            "ordered": plain(self._ordered),
+            "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
+            "submitted": self._submitted,
+        }
+
+    def restore(self, facts: Mapping[str, Any], now_s: float, job_from: Callable[[Mapping[str, Any]], Job]) -> None:
+        """Go on from there."""
+        self.now_s, self._submitted = now_s, facts["submitted"]
+        for each in facts["jobs"]:
+            state = replace(restored(JobState, each), job=job_from(each["job"]))
+            self.jobs[state.job.id] = state
+            if state.shape is None and state.phase is Phase.WAITING and not state.job.paused:
+                self.waiting.add(state)
+            if state.shape is not None:
+                self.promised[state.shape.pool] += state.shape.gpus
+        self.active.update((job_id, self.jobs[job_id]) for job_id in facts["active"])
+        self.census.restore(facts["census"], job_from)
+        self.placement.update((job_id, restored(Placement, at)) for job_id, at in facts["placement"].items())
+        self.leaving.update((job_id, restored(Placement, at)) for job_id, at in facts["leaving"].items())
+        self._lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
+        self._ordered = {job_id: restored(Shape, shape) for job_id, shape in facts["ordered"].items()}
+        self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}

@@ -86,6 +86,10 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
         case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):
             supply = "as many nodes as we ask for" if nodes is None else f"at most {counted(nodes, 'node')}"
             return Line(kind=kind, text=f"{offer_id} has {supply} now")
+        case news.OffersChanged(offers=offers, limits=limits):
+            most = {limit.max_nodes for limit in limits.values()}
+            within = f", at most {next(iter(most))} nodes of each" if len(most) == 1 and None not in most else ""
+            return Line(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
         case news.BudgetChanged(budget=budget):
             purse = "no purse" if budget.purse is None else f"a purse of {budget.purse}"
             return Line(kind=kind, text=f"the budget is {purse}")

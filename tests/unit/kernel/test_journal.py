@@ -27,6 +27,7 @@ from sublet.domain.events import (
     NodeNoticed,
     NodeReady,
     NodeReleased,
+    OffersChanged,
     PlanMade,
     PriceChanged,
     ProgressReported,
@@ -71,6 +72,7 @@ ONE_OF_EACH = [
     AvailabilityChanged(1.0, "o", 3),
     BudgetChanged(1.0, Budget(burn=Price(5), purse=Money(7))),
     BudgetChanged(1.0, UNLIMITED),
+    OffersChanged(1.0, (an_offer("o", pool="p"), an_offer("b")), {"o": Limit(max_nodes=2)}, {"p": 8}),
     TimerFired(1.0, "retry o"),
     PlanMade(1.0, PLAN, 17),
 ]

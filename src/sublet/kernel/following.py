@@ -1,0 +1,130 @@
+"""A life that another version of the kernel lived: followed by its recorded orders, never decided again.
+
+What happened is in the events, and what was done about it is in the orders beside them. Another version might have
+ordered otherwise, but the nodes were rented, the jobs moved and the money spent as recorded. So the parts of the kernel
+that decide are silent here, those that keep books do their work, and the recorded orders are taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from sublet.domain import actions as order
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Placement, Shape
+from sublet.errors import SubletError
+from sublet.kernel.kernel import Kernel
+from sublet.kernel.supply import Supply
+from sublet.kernel.tenancy import Tenancy
+
+__all__ = ["Follower"]
+
+
+class _Renting(Supply):
+    """Rents and gives back what it is told to."""
+
+    def adjust(self, now_s: float) -> list[Action]:
+        """Nothing of its own accord."""
+        self.exposure.hold(self.cluster.held, now_s)
+        self.changed, self.to_clear = False, []
+        return []
+
+    def rent(self, node_id: str, offer_id: str, now_s: float) -> None:
+        """This node was asked for."""
+        number = int(node_id.lstrip("n")) if node_id.lstrip("n").isdigit() else self._rented + 1
+        self._rented = max(self._rented, number)
+        self.cluster.add(node_id, self.offers[offer_id])
+        self.ledger.open(node_id, offer_id, now_s)
+
+    def release(self, node_id: str, now_s: float) -> None:
+        """This node was given back."""
+        if (node := self.cluster.nodes.get(node_id)) is not None:
+            self._release(node, now_s)
+
+
+class _Running(Tenancy):
+    """Starts, moves and stops whom it is told to."""
+
+    def settle(self, state: JobState) -> bool:
+        """Nothing of its own accord."""
+        del state
+        return True
+
+    def serve_lines(self) -> None:
+        """Nor this."""
+
+    def _carry_on(self, state: JobState) -> None:
+        del state
+
+    def _order_stop(self, state: JobState) -> None:
+        del state
+
+    def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
+        del state, shape, placement
+
+    def stop(self, action: order.StopJob) -> None:
+        """This job was told to leave."""
+        state = self.jobs.get(action.job_id)
+        if state is not None and action.job_id in self.placement:
+            super()._order_stop(replace(state, generation=action.generation - 1))
+
+    def move(self, action: order.StartJob | order.ResizeJob) -> None:
+        """This job was told to go there."""
+        state = self.jobs.get(action.job_id)
+        if state is None:
+            return
+        first = isinstance(action, order.StartJob)
+        if first != (state.phase is Phase.WAITING):  # as it was then: an answer that this version reads otherwise
+            state = replace(state, phase=Phase.WAITING if first else Phase.BROKEN)
+        if action.job_id in self.waiting:
+            self.waiting.remove(action.job_id)
+        if state.shape is None:  # promised by what this version does not count as a promise
+            state = self.promise(state, action.shape)
+        super()._order_move(replace(state, generation=action.generation - 1), action.shape, action.placement)
+
+    def line_up(self) -> None:
+        """Whoever has not what was promised stands in line for it."""
+        for state in self.active.values():
+            if state.shape is not None and not (state.phase is Phase.RUNNING and state.runs_in == state.shape):
+                self.stand_in_line(state)
+
+
+class Follower(Kernel):
+    """`follow` every recorded event with its orders, then `arrive`: its facts are a snapshot like any other."""
+
+    supply_kind, tenancy_kind = _Renting, _Running
+    supply: _Renting
+    tenancy: _Running
+
+    def follow(self, event: Event, recorded: Sequence[Action]) -> None:
+        """This happened, and this was ordered."""
+        with suppress(SubletError):  # what was refused then had no more effect than its orders
+            self.handle(event)
+        for action in recorded:
+            match action:
+                case order.RentNode(node_id=node_id, offer_id=offer_id):
+                    self.supply.rent(node_id, offer_id, self.now_s)
+                case order.ReleaseNode(node_id=node_id):
+                    self.supply.release(node_id, self.now_s)
+                case order.StopJob():
+                    self.tenancy.stop(action)
+                case order.StartJob() | order.ResizeJob():
+                    self.tenancy.move(action)
+                case order.MakePlan() | order.SetTimer() | order.TellUser():
+                    pass
+
+    def arrive(self) -> None:
+        """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""
+        self.tenancy.line_up()
+        self.supply.changed, self.supply.most_nodes = True, None
+        self.planning, self._changed, self._spent_s = True, self.seen, None
+
+    def _watch_purse(self) -> None:
+        pass
+
+    def _refuse_if_over_limits(self) -> None:
+        pass

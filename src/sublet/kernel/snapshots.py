@@ -1,0 +1,54 @@
+"""The kernel at rest: all that it knows as JSON, and a kernel that goes on from there.
+
+A start reads a snapshot and the events after it, instead of the whole history. What goes in is in `facts` of each part
+of the kernel, beside its fields; here is the way back. Only JSON, only names: reading one runs nobody's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.job import Job, Speed
+from sublet.domain.offer import Offer
+from sublet.errors import BadInput
+from sublet.kernel.kernel import Kernel
+from sublet.kernel.values_json import Unrecorded, restored
+
+__all__ = ["kernel_from_snapshot", "kind_from_snapshot", "version_of_snapshot"]
+
+SpeedOf = Callable[[Job], Speed]
+K = TypeVar("K", bound=Kernel)
+
+
+def version_of_snapshot(facts: Mapping[str, Any]) -> int:
+    """Of the kernel that wrote it."""
+    return int(facts.get("kernel", 0))
+
+
+def kernel_from_snapshot(facts: Mapping[str, Any], *, speed_of: SpeedOf | None = None) -> Kernel:
+    """A kernel that knows what `Kernel.facts` told; how fast a job goes is asked of `speed_of`."""
+    return kind_from_snapshot(facts, Kernel, speed_of=speed_of)
+
+
+def kind_from_snapshot(facts: Mapping[str, Any], kind: type[K], *, speed_of: SpeedOf | None = None) -> K:
+    """The same, of this kind."""
+
+    def job_from(text: Mapping[str, Any]) -> Job:
+        job: Job = restored(Job, text)
+        return replace(job, speed=Unrecorded() if speed_of is None else speed_of(job))
+
+    try:
+        supply = facts["supply"]
+        kernel = kind(
+            [restored(Offer, offer) for offer in supply["offers"]],
+            limits={offer_id: restored(Limit, limit) for offer_id, limit in supply["limits"].items()},
+            quotas=supply["quotas"],
+            budget=restored(Budget, supply["budget"]),
+        )
+        kernel.restore(facts, job_from)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput("snapshot", f"is not one of a kernel ({error!r})") from error
+    return kernel

@@ -1,0 +1,73 @@
+"""What can be rented and within which limits: checked as a whole before any of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sublet.domain.budget import Limit
+from sublet.domain.offer import Offer
+from sublet.domain.plan import Pool
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+from sublet.kernel.cluster import Node
+
+__all__ = ["Terms", "refuse_other_machines", "terms_from"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Offers and limits by offer id, pools by name."""
+
+    offers: dict[str, Offer]
+    limits: dict[str, Limit]
+    pools: dict[str, Pool]
+
+
+def terms_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Terms:
+    """These offers; InvalidValue where they contradict one another or their limits."""
+    if not offers:
+        raise InvalidValue("offers", offers, "at least one offer")
+    by_id = {offer.id: offer for offer in offers}
+    if len(by_id) < len(offers):
+        raise InvalidValue("offers", [offer.id for offer in offers], "of different ids")
+    unknown = sorted(set(limits) - set(by_id))
+    if unknown:
+        raise InvalidValue("limits", unknown[0], "an offer that is there: " + ", ".join(by_id))
+    all_limits = {offer.id: limits.get(offer.id, Limit()) for offer in offers}
+    pools = _pools_from_offers(offers)
+    for pool, gpus in quotas.items():
+        if pool not in pools:
+            raise InvalidValue("quotas", pool, "a pool that is there: " + ", ".join(pools))
+        whole(f"quotas[{pool}]", gpus)
+        owned = sum(all_limits[o].min_nodes for o in pools[pool].offer_ids) * pools[pool].gpus_per_node
+        if gpus < owned:
+            raise InvalidValue(f"quotas[{pool}]", gpus, f"at least the {owned} GPUs that are owned")
+        pools[pool] = replace(pools[pool], max_gpus=gpus)
+    return Terms(offers=by_id, limits=all_limits, pools=pools)
+
+
+def refuse_other_machines(nodes: Iterable[Node], offers: Mapping[str, Offer]) -> None:
+    """What a held node is cannot change under it: its price may, and what is known of its market."""
+    for node in nodes:
+        new = offers.get(node.offer.id, node.offer)
+        for name in ("gpu", "gpus_per_node", "market", "pool"):
+            was, is_now = getattr(node.offer, name), getattr(new, name)
+            if was != is_now:
+                raise InvalidValue(f"{name} of offer {new.id}", is_now, f"{was}, as long as node {node.id} is held")
+
+
+def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:
+    pools: dict[str, Pool] = {}
+    for offer in offers:
+        pool = pools.get(offer.pool)
+        if pool is None:
+            pools[offer.pool] = Pool(
+                name=offer.pool, gpu=offer.gpu, gpus_per_node=offer.gpus_per_node, offer_ids=(offer.id,)
+            )
+        elif (pool.gpu, pool.gpus_per_node) != (offer.gpu, offer.gpus_per_node):
+            kinds = f"{pool.gpu} x {pool.gpus_per_node} like the others of pool {offer.pool}"
+            raise InvalidValue(f"offer {offer.id}", f"{offer.gpu} x {offer.gpus_per_node}", kinds)
+        else:
+            pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id))
+    return pools

@@ -1,0 +1,126 @@
+"""Events, orders and the values in them as JSON, and back.
+
+Fields go by their names and types, so that a new one is written without a line here, and a file from before it had a
+field reads with the field's default. A job's speed model is not written: plans are recorded, and whoever plans anew
+brings today's knowledge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from sublet.domain import actions, events
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.shape import Spread
+from sublet.errors import BadInput
+
+__all__ = ["Unrecorded", "action_from_json", "event_from_json", "plain", "restored", "tagged"]
+
+UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed from them is recorded
+
+
+class Unrecorded:
+    """The speed of a job in a replay: plans are recorded, so nobody asks how fast it would go."""
+
+    ends: tuple[float, ...] = ()
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
+        """None."""
+        del gpu, spread, done
+        return 0.0
+
+    def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
+        """Never."""
+        del gpu, spread, done, goal
+        return math.inf
+
+    def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
+        """As far as before."""
+        del gpu, spread, seconds
+        return done
+
+
+def event_from_json(facts: Mapping[str, Any]) -> Event:
+    """The event that `tagged` wrote down; a job's speed model is not part of it."""
+    kind = getattr(events, str(facts.get("type")), None)
+    if kind not in typing.get_args(Event):
+        raise BadInput("journal", f"no event is called {facts.get('type')!r}")
+    return typing.cast(Event, restored(kind, facts))
+
+
+def action_from_json(facts: Mapping[str, Any]) -> Action:
+    """The order that `tagged` wrote down."""
+    kind = getattr(actions, str(facts.get("type")), None)
+    if kind not in typing.get_args(Action):
+        raise BadInput("journal", f"no order is called {facts.get('type')!r}")
+    return typing.cast(Action, restored(kind, facts))
+
+
+def tagged(value: Event | Action) -> dict[str, Any]:
+    """With its name."""
+    return {"type": type(value).__name__, **plain(value)}
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON has; a number that it lacks (infinity) becomes its name."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.name not in UNRECORDED
+        }
+    raise TypeError(type(value).__name__)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """What `plain` made of a value of this type; TypeError or ValueError where it is something else."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = _hints(kind)
+        known = hints.keys() - UNRECORDED
+        given = {name: restored(hints[name], item) for name, item in value.items() if name in known}
+        if "speed" in hints:
+            given["speed"] = Unrecorded()
+        return kind(**given)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType or origin is typing.Union:
+        if value is None:
+            return None
+        return restored(next(part for part in inner if part is not types.NoneType), value)
+    if origin is tuple and inner[-1] is not ...:
+        return tuple(restored(part, item) for part, item in zip(inner, value, strict=True))
+    if origin is tuple:
+        return tuple(restored(inner[0], item) for item in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: restored(inner[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if kind is float:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {kind}")
+    return value
