@@ -67,6 +67,8 @@ class Training:
 class MemoryCloud:
     """A provider and an engine."""
 
+    lease_s = 30.0
+
     def __init__(self, offers: Sequence[Offer], clock: Clock) -> None:
         self.offers, self.clock = tuple(offers), clock
         self.nodes: dict[str, Node] = {}

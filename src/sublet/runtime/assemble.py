@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -20,7 +19,6 @@ from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.policies.price import in_a_hurry
-from sublet.runtime.clock import Clock
 from sublet.runtime.controller import Controller
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.front import FrontDesk
@@ -29,6 +27,7 @@ from sublet.runtime.providers.local import LocalProvider
 from sublet.runtime.providers.local_market import Strike
 from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
+from sublet.runtime.timekeeping import clock_from
 
 __all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "policy_from", "strike_from"]
 
@@ -48,7 +47,7 @@ def controller_from(settings: Settings) -> FrontDesk:
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)
     store = Store(state_dir / "log.sqlite")
-    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    clock = clock_from(store, settings.speedup)
     traces = [load_trace(name, polarity=settings.polarity, repeat=True) for name in settings.market]
     offers = offers_in_the_box(settings, traces)
     provider = LocalProvider(
@@ -87,7 +86,7 @@ def _on_ray(settings: Settings) -> FrontDesk:
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)
     store = Store(state_dir / "log.sqlite")
-    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    clock = clock_from(store, settings.speedup)
     wind_down_s = (WIND_DOWN_WALL_S + settings.lease_s / 3) * settings.speedup
     world = ray_world(state_dir, clock, lease_s=settings.lease_s, wind_down_s=wind_down_s)
     policy = policy_from(settings)
@@ -112,7 +111,7 @@ def _on_aws(settings: Settings) -> FrontDesk:
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)
     store = Store(state_dir / "log.sqlite")
-    clock = Clock(speedup=settings.speedup, began_s=_time_so_far(store, settings.speedup))
+    clock = clock_from(store, settings.speedup)
     provider, config = aws_provider(state_dir, clock, server_id_from(store))
     most = settings.most_nodes
     controller = Controller(
@@ -149,16 +148,6 @@ def _refuse_an_unwritable(state_dir: Path) -> None:
     except OSError as error:
         hint = "choose another with SUBLET_STATE=/path, or make room"
         raise BadInput(state_dir, f"cannot be written ({error.strerror})", hint=hint) from error
-
-
-def _time_so_far(store: Store, speedup: float) -> float:
-    """Cloud time went on while no controller was there: rented nodes cost all the while."""
-    epoch = store.get("epoch")
-    if epoch is None:
-        store.put("epoch", repr(time.time()))
-        return 0.0
-    passed_s = (time.time() - float(epoch)) * speedup
-    return max(store.last_s(), passed_s)
 
 
 def offers_in_the_box(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:

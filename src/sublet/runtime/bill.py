@@ -10,8 +10,9 @@ far as it has saved or when it has finished, and redone when it starts over or f
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from sublet.domain.actions import Action
 from sublet.domain.events import (
@@ -21,12 +22,14 @@ from sublet.domain.events import (
     JobFinished,
     JobSubmitted,
     NodeLost,
+    OffersChanged,
     PriceChanged,
     ProgressReported,
 )
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.shape import Placement
+from sublet.kernel.following import Follower
 from sublet.kernel.kernel import Kernel
 
 __all__ = ["PURPOSES", "Account", "Bill"]
@@ -122,19 +125,32 @@ class Bill:
 
     def handle(self, event: Event) -> list[Action]:
         """Let the kernel hear it."""
-        if isinstance(event, PriceChanged):
-            self.settle(event.at_s)
-        jobs = self._whose(event)
+        jobs = self._before(event)
         try:
             return self.kernel.handle(event)
         finally:
-            jobs.update(job_id for order in self.kernel.orders if (job_id := getattr(order, "job_id", "")))
-            for job_id in jobs:
-                self.settle_job(job_id, event.at_s)
-            if isinstance(event, JobFinished):
-                self.kept(event.job_id)
-            elif isinstance(event, JobFailed):
-                self.lost(event.job_id)
+            self._after(event, jobs, self.kernel.orders)
+
+    def follow(self, follower: Follower, event: Event, recorded: list[Action]) -> None:
+        """An event of another version of the kernel, with the orders that it gave; `follower` stands in for ours."""
+        jobs = self._before(event)
+        follower.follow(event, recorded)
+        self._after(event, jobs, recorded)
+
+    def _before(self, event: Event) -> set[str]:
+        if isinstance(event, PriceChanged | OffersChanged):
+            self.settle(event.at_s)
+            self._list_price.clear()
+        return self._whose(event)
+
+    def _after(self, event: Event, jobs: set[str], orders: Iterable[Action]) -> None:
+        jobs.update(job_id for order in orders if (job_id := getattr(order, "job_id", "")))
+        for job_id in jobs:
+            self.settle_job(job_id, event.at_s)
+        if isinstance(event, JobFinished):
+            self.kept(event.job_id)
+        elif isinstance(event, JobFailed):
+            self.lost(event.job_id)
 
     def settle(self, now_s: float) -> None:
         """Book everything up to now. The cost is in the jobs that hold something, not in the nodes."""
@@ -158,16 +174,14 @@ class Bill:
             self._held.pop(job_id, None)
             return
         if held is None or held.placement is not placement or held.leaving is not leaving:
-            gpus = Counter[str]()
-            for node_id, count in (*placement, *leaving):
-                gpus[self.kernel.cluster.nodes[node_id].offer.id] += count
+            gpus = self._by_offer(placement, leaving)
             held = self._held[job_id] = _Held(now_us, placement, leaving, gpus, trained=False)
         held.trained = self.trains(job_id)
 
     def _book(self, job_id: str, held: _Held, passed_us: int, *, trains: bool) -> None:
         kernel, account = self.kernel, self.jobs[job_id]
         for offer_id, gpus in held.gpus.items():
-            offer = kernel.supply.offers[offer_id]
+            offer = kernel.supply.every[offer_id]
             share = kernel.ledger.price(offer_id).micro_usd_per_h * passed_us * gpus // offer.gpus_per_node
             if trains:
                 if self.tells(job_id):
@@ -255,6 +269,35 @@ class Bill:
         """So many of the steps made so far are lost."""
         account = self.jobs[job_id]
         account.move("redone", account.useful * steps // max(of_steps, steps, 1))
+
+    def facts(self) -> dict[str, Any]:
+        """For a snapshot, to the grain."""
+        return {
+            "jobs": {job_id: asdict(account) for job_id, account in self.jobs.items()},
+            "at_us": self._at_us,
+            "spent": self._spent,
+            "held": {job_id: [held.since_us, held.trained] for job_id, held in self._held.items()},
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from there, beside a kernel that does."""
+        known = {each.name for each in fields(Account)}
+        self.jobs.clear()
+        for job_id, account in facts.get("jobs", {}).items():
+            self.jobs[job_id] = Account(**{name: grains for name, grains in account.items() if name in known})
+        self._at_us, self._spent = facts.get("at_us", 0), facts.get("spent", 0)
+        self._list_price.clear()
+        tenancy = self.kernel.tenancy
+        self._held = {}
+        for job_id, (since_us, trained) in facts.get("held", {}).items():
+            placement, leaving = tenancy.placement.get(job_id, ()), tenancy.leaving.get(job_id, ())
+            self._held[job_id] = _Held(since_us, placement, leaving, self._by_offer(placement, leaving), trained)
+
+    def _by_offer(self, placement: Placement, leaving: Placement) -> Counter[str]:
+        gpus = Counter[str]()
+        for node_id, count in (*placement, *leaving):
+            gpus[self.kernel.cluster.nodes[node_id].offer.id] += count
+        return gpus
 
     @property
     def total(self) -> Money:

@@ -30,6 +30,11 @@ class Clock:
         """Start anew, before anything has happened: what it took to get ready is not part of the story."""
         self._wall_began_s = self._monotonic()
 
+    def set_back(self, now_s: float) -> None:
+        """It is not as late as was believed; for a controller that has told nobody the time yet."""
+        at_least("now_s", now_s, 0.0)
+        self._began_s, self._wall_began_s = min(now_s, self.now_s()), self._monotonic()
+
     def now_s(self) -> float:
         """Cloud seconds."""
         return self._began_s + (self._monotonic() - self._wall_began_s) * self.speedup

@@ -17,7 +17,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +39,7 @@ from sublet.runtime.bill import Bill
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.engine import Engine
 from sublet.runtime.gauges import Gauges
+from sublet.runtime.memory import Memory
 from sublet.runtime.planner import LIMIT_S, Planner
 from sublet.runtime.providers.provider import Provider
 from sublet.runtime.record import JobRecord, kernel_job
@@ -97,6 +98,7 @@ class Controller:
         self.weighed: dict[str, tuple[float, Weighing]] = {}  # by job: when its shapes were last weighed, and how
         self._supply_news = SupplyNews()
         self.stopping = self.replaying = self.holding = False
+        self.listening = True  # the kernel hears at once what is told
         self.life = int(store.get("life") or 0)  # controllers before this one
         self.server_id = store.get("server_id") or secrets.token_hex(8)
         self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
@@ -107,7 +109,7 @@ class Controller:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self._fatal: Exception | None = None
-        self.workforce, self.renting = Workforce(self), Renting(self)
+        self.workforce, self.renting, self.memory = Workforce(self), Renting(self), Memory(self)
 
     # ------------------------------------------------------------------ life
 
@@ -118,10 +120,15 @@ class Controller:
         with self.store.together():
             self.store.put("server_id", self.server_id)
             self.store.put("life", str(self.life + 1))
-            self._keep_to_the_same_offers()
+            if self.store.get("header") is None:
+                self.store.put("header", header_line(self.provider.offers, self.limits, UNLIMITED))
         await recover(self)
         self.spawn(self._ticking(), "ticking")
         self.spawn(self.renting.sweeping(), "sweeping")
+
+    def adopt(self, kernel: Kernel) -> None:
+        """Go on with this one, which has lived already."""
+        self.kernel = self.bill.kernel = kernel
 
     async def wait(self) -> None:
         """Until `stop` has done its work; raises what made it impossible to go on."""
@@ -161,17 +168,8 @@ class Controller:
         await self.engine.close()
         await self.provider.close()
         self._save_all_facts()
+        self.memory.write()
         self._ended.set()
-
-    def _keep_to_the_same_offers(self) -> None:
-        """A recorded life can only be lived again with what could be rented then."""
-        header = header_line(self.provider.offers, self.limits, UNLIMITED)
-        known = self.store.get("header")
-        if known is None:
-            self.store.put("header", header)
-        elif known != header:
-            hint = "start it as before, or with another state directory (SUBLET_STATE)"
-            raise BadInput(self.store.path, "was begun with other offers or limits", hint=hint)
 
     def now_s(self) -> float:
         """Cloud time; never before the kernel's own."""
@@ -295,7 +293,15 @@ class Controller:
         self._lines.append(line)
         self.soon()
 
+    def hear_first(self, sort: Callable[[list[Event]], list[Event]]) -> None:
+        """Listen again, to what was told meanwhile in another order."""
+        self._pending = deque(sort(list(self._pending)))
+        self.listening = True
+        self.carry_on()
+
     def _pump(self) -> None:
+        if not self.listening:
+            return
         self._pumping = True
         try:
             while self._pending:
@@ -303,6 +309,7 @@ class Controller:
                 with self.store.together():
                     while self._pending:
                         orders += self._hear(self._pending.popleft())
+                    self.memory.write_if_due()
                     self._write_history(self.kernel.now_s)
                 for action in orders:
                     self._obey(action)
@@ -334,6 +341,7 @@ class Controller:
             self._lines.append(Line(kind="Refused", text=str(error)))
             actions = [*self.kernel.orders, self._ask_again()]
         self.store.append(event.at_s, line_from(event, actions))
+        self.memory.heard(event, actions)
         if isinstance(event, news.PlanMade):
             self._lines += lines_from_plan(event.plan)
         told = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, self.kernel)
@@ -387,7 +395,7 @@ class Controller:
     def carry_on(self) -> None:
         """Let groups say what they have to say."""
         self._soon = False
-        if self._fatal is None and not self._pumping:
+        if self._fatal is None and self.listening and not self._pumping:
             self.workforce.drain()
             self._pump()
 
@@ -492,6 +500,7 @@ class Controller:
                 if wall_s - saved > SAVE_S:
                     saved = wall_s
                     self._save_all_facts()
+                    self.memory.mark()
             except sqlite3.Error as error:
                 self._give_up(error)
                 return

@@ -311,7 +311,7 @@ class FrontDesk:
         for lease in c.kernel.ledger.closed[-50:]:
             ended_s = (lease.end_us or 0) / 1e6
             if c.now_s() - ended_s < GONE_SHOWN_S and not lease.void:
-                offer = c.kernel.supply.offers[lease.offer_id]
+                offer = c.kernel.supply.every[lease.offer_id]
                 shown.append(
                     {
                         "id": lease.node_id,

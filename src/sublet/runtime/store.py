@@ -33,6 +33,10 @@ CREATE TABLE history (
 );
 CREATE INDEX history_of_job ON history (job_id, seq);
 """
+LATER = """
+CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, kernel INTEGER NOT NULL, state TEXT NOT NULL);
+"""  # what a store of the same version may lack
+KEPT = 2  # snapshots, beside the first of each version of the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,7 @@ class Store:
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             self._db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
             self.put("schema", str(SCHEMA_VERSION))
+        self._db.executescript(LATER)
         version = self.get("schema")
         if version != str(SCHEMA_VERSION):
             raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
@@ -126,15 +131,41 @@ class Store:
         """One event with the orders that followed it."""
         self._db.execute("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
 
-    def lines(self) -> Iterator[str]:
-        """The log from the start, as a journal."""
-        for (line,) in self._db.execute("SELECT line FROM events ORDER BY seq"):
+    def lines(self, *, after: int = 0) -> Iterator[str]:
+        """The log from the start, or from the event after this one on, as a journal."""
+        for (line,) in self._db.execute("SELECT line FROM events WHERE seq > ? ORDER BY seq", (after,)):
             yield line
+
+    def last_seq(self) -> int:
+        """The number of the last event."""
+        (seq,) = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM events").fetchone()
+        return int(seq)
 
     def last_s(self) -> float:
         """The time of the last event."""
         row = self._db.execute("SELECT at_s FROM events ORDER BY seq DESC LIMIT 1").fetchone()
         return 0.0 if row is None else float(row[0])
+
+    # ------------------------------------------------------------------ snapshots
+
+    def add_snapshot(self, kernel: int, state: str) -> None:
+        """All that is known after the last event. Of older ones the last stays, and the first of each version."""
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.last_seq(), kernel, state))
+        self._db.execute(
+            "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?) "
+            "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel)",
+            (KEPT,),
+        )
+
+    def snapshots(self) -> list[tuple[int, str]]:
+        """(event, state), the newest first."""
+        return list(self._db.execute("SELECT seq, state FROM snapshots ORDER BY seq DESC LIMIT ?", (KEPT,)))
+
+    def first_snapshot(self, kernel: int) -> tuple[int, str] | None:
+        """(event, state): where this version of the kernel began."""
+        found = "SELECT seq, state FROM snapshots WHERE kernel = ? ORDER BY seq LIMIT 1"
+        row = self._db.execute(found, (kernel,)).fetchone()
+        return None if row is None else (int(row[0]), str(row[1]))
 
     # ------------------------------------------------------------------ jobs
 

@@ -215,23 +215,6 @@ def test_what_users_decided_survives_a_restart(tmp_path):
     asyncio.run(live())
 
 
-def test_other_offers_than_before_are_refused(tmp_path):
-    story = Story(tmp_path)
-
-    async def live():
-        async with story.controller():
-            pass
-        story.cloud.offers = OFFERS[:1]
-        story.limits = {"spot": Limit(max_nodes=4)}
-        with (
-            desk_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk,
-            pytest.raises(BadInput, match="other offers"),
-        ):
-            await desk.run()
-
-    asyncio.run(live())
-
-
 def test_a_state_directory_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot be written"):

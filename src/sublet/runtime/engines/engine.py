@@ -19,6 +19,11 @@ class Engine(Protocol):
     agent's next Hello, tells the controller what became of it.
     """
 
+    @property
+    def lease_s(self) -> float:
+        """Wall: an agent whose controller is silent for so long ends itself and its node."""
+        ...
+
     async def open(self, hear: Hear) -> None:
         """Let agents come; each begins with Hello, whose token the engine checks."""
         ...

@@ -1,0 +1,100 @@
+"""Back after longer than a lease: what was rented then has ended, and is charged no further than it can have lived.
+
+An agent that hears nothing of its controller for a lease ends itself and its node. So nodes whose agents do not come
+back have been gone since then at the latest, whatever the clocks say; where the provider has a record of its own, that
+is what counts. The kernel hears of these ends at their own time and before anything else: had it first heard of today,
+all the time in between would look like rent. An agent that does come back proves that no lease has passed, and then it
+is the clock that is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sublet.domain import events as news
+from sublet.domain.events import Event
+from sublet.domain.plan import Plan
+from sublet.kernel.cluster import NodePhase
+from sublet.runtime.telling import Line
+from sublet.runtime.timekeeping import MARK_EVERY_S
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["agents_came", "latest_end_s", "settle_what_was_held", "silent", "was_away_too_long"]
+
+AGENTS_COME_S = 3.0  # wall; agents try again every few tenths of a second
+CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
+
+End = news.NodeLost | news.NodeReleased | news.RentRefused
+
+
+def latest_end_s(controller: Controller, last_sign_s: float) -> float:
+    """The cloud time at which nodes of a controller that was last seen then have ended themselves."""
+    return last_sign_s + (MARK_EVERY_S + controller.engine.lease_s) * controller.clock.speedup
+
+
+def was_away_too_long(controller: Controller, latest_s: float) -> bool:
+    """Something was rented, and cannot have lived until now."""
+    return bool(controller.kernel.cluster.nodes) and controller.clock.now_s() > latest_s
+
+
+async def settle_what_was_held(controller: Controller, latest_s: float, first: list[Event]) -> None:
+    """Find out what is left of it; the kernel, which hears nothing till then, hears of every end, then of `first`."""
+    await agents_came(controller)
+    nodes = controller.kernel.cluster.nodes
+    survivors = bool(controller.workforce.agents & nodes.keys())
+    if survivors:
+        controller.clock.set_back(latest_s)
+        text = "agents are back that end with their lease: the clock was set forward, and is not believed"
+        controller.note(Line(kind="Alarm", text=text))
+    gone = [node_id for node_id in nodes if node_id not in controller.workforce.agents]
+    if gone:
+        ending = [asyncio.ensure_future(controller.release_lost(node_id)) for node_id in gone]
+        await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
+    now_s = controller.now_s()
+    jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
+    nothing = [] if survivors else [_nothing_wanted(controller, latest_s)]
+    controller.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, latest_s)])
+    for job_id in jobs & controller.kernel.jobs.keys():  # nobody is left who trains it
+        state, placement = controller.kernel.jobs[job_id], controller.kernel.tenancy.placement.get(job_id, ())
+        if not controller.workforce.agents & {node_id for node_id, _ in placement}:
+            group = controller.records[job_id].group
+            group.adopt(state.generation, placement, trains=False, wall_s=time.monotonic())
+
+
+async def agents_came(controller: Controller) -> None:
+    """Until all have, or long enough."""
+    deadline = time.monotonic() + AGENTS_COME_S
+    while time.monotonic() < deadline and silent(controller):  # noqa: ASYNC110 - with a deadline
+        await asyncio.sleep(0.05)
+
+
+def silent(controller: Controller) -> list[str]:
+    """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
+    ready = (NodePhase.READY, NodePhase.NOTICED)
+    nodes = controller.kernel.cluster.nodes
+    return [node.id for node in nodes.values() if node.phase in ready and node.id not in controller.workforce.agents]
+
+
+def _nothing_wanted(controller: Controller, latest_s: float) -> Event:
+    """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
+    plan = Plan(hold=dict.fromkeys(controller.kernel.supply.offers, 0))
+    return news.PlanMade(latest_s, plan, seen=0)
+
+
+def _ends_first(told: list[Event], first: list[Event], now_s: float, latest_s: float) -> list[Event]:
+    """What was told until now, the ends of nodes at the time when they can have been, in front of all the rest."""
+    ends: dict[str, End] = {}
+    rest: list[Event] = [*first]
+    for event in told:
+        if not isinstance(event, End):
+            rest.append(replace(event, at_s=min(event.at_s, now_s)))
+        elif event.node_id not in ends or getattr(event, "billed_to_s", None) is not None:
+            recorded_s = getattr(event, "billed_to_s", None)
+            at_s = latest_s if recorded_s is None else recorded_s
+            ends[event.node_id] = replace(event, at_s=min(at_s, now_s))
+    return [*sorted(ends.values(), key=lambda event: event.at_s), *rest]

@@ -1,0 +1,208 @@
+"""Snapshots of a controller: what the kernel knows, the bill to the grain, the timers that run.
+
+    start = the last snapshot + the events after it
+
+A snapshot is written when a controller has recovered, every so many events, and when it stops, in the transaction of
+the events that it follows. One of another version of the kernel is read as well, but the events after it are followed
+by their recorded orders (`sublet.kernel.following`): what this version would have ordered then did not happen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sublet.domain import actions as order
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.domain.job import Job, Speed
+from sublet.errors import BadInput, SubletError
+from sublet.kernel.following import Follower
+from sublet.kernel.journal import kind_from_header, recorded_from, refused_alike
+from sublet.kernel.kernel import KERNEL_VERSION
+from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
+from sublet.kernel.values_json import Unrecorded, plain, tagged
+from sublet.runtime.record import kernel_job
+from sublet.runtime.telling import Line
+from sublet.runtime.timekeeping import MARK_EVERY_S, mark
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["Memory"]
+
+EVENTS_A_SNAPSHOT = 200  # a start then reads a fraction of a second's worth of events
+OUTCOMES = {news.JobFinished: "finished", news.JobFailed: "failed", news.JobCancelled: "cancelled"}
+
+
+Ended = dict[str, tuple[str, float]]  # job -> how, and when
+
+
+class Memory:
+    """What one controller leaves to the next."""
+
+    def __init__(self, hub: Controller) -> None:
+        self._hub = hub
+        self._since = 0  # events since the last snapshot
+        self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
+        self._marked = -MARK_EVERY_S  # monotonic
+        self.timers: dict[str, order.SetTimer] = {}  # that run
+
+    # ------------------------------------------------------------------ writing
+
+    def heard(self, event: Event, actions: list[Action]) -> None:
+        """One more event is in the log."""
+        self._since += 1
+        self._follow_timers(event, actions)
+        if isinstance(event, news.BudgetChanged):
+            self._hub.store.put("budget_in_force", json.dumps(plain(event.budget)))
+
+    def write_if_due(self) -> None:
+        """In the transaction of the events."""
+        if self._since >= EVENTS_A_SNAPSHOT:
+            self.write()
+
+    def write(self) -> None:
+        """All of it, as of the last event in the log."""
+        hub = self._hub
+        facts = {
+            "kernel": hub.kernel.facts(),
+            "bill": hub.bill.facts(),
+            "timers": {name: timer.at_s for name, timer in self.timers.items()},
+        }
+        with hub.store.together():
+            for record in hub.records.values():  # the log before this will not be asked again
+                if record.id not in self._told:
+                    hub.save_facts(record)
+            self._told = {record_id for record_id in hub.records if record_id not in hub.live}
+            mark(hub.store, hub.clock)
+            hub.store.add_snapshot(KERNEL_VERSION, json.dumps(facts, separators=(",", ":")))
+        self._since = 0
+
+    def mark(self) -> None:
+        """A sign of life, while it matters for somebody's bill when this controller was last seen."""
+        wall_s = time.monotonic()
+        if wall_s - self._marked >= MARK_EVERY_S and self._hub.kernel.cluster.nodes:
+            self._marked = wall_s
+            mark(self._hub.store, self._hub.clock)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self) -> int:
+        """Bring the controller to where the log ends; the number of events that had to be read for it."""
+        hub = self._hub
+        for seq, text in (*hub.store.snapshots(), (0, "")):
+            hub.replaying = hub.bill.replaying = True
+            try:
+                return self._read_from(seq, json.loads(text) if text else None)
+            except (ValueError, KeyError, TypeError, BadInput):
+                if not text:
+                    raise
+                hub.note(
+                    Line(kind="Alarm", text=f"the snapshot after event {seq} cannot be read: an older one is used")
+                )
+            finally:
+                hub.replaying = hub.bill.replaying = False
+        raise AssertionError  # without a snapshot there is the whole log
+
+    def _read_from(self, seq: int, snapshot: dict[str, Any] | None) -> int:
+        hub = self._hub
+        header = hub.store.get("header")
+        if header is None or not hub.store.last_seq():
+            return 0  # the first start
+        version = 0 if snapshot is None else version_of_snapshot(snapshot["kernel"])
+        ended = self._live_again(seq, snapshot) if version == KERNEL_VERSION else None
+        if ended is None:
+            ended = self._follow(seq, snapshot, json.loads(header))
+        hub.bill.settle(hub.kernel.now_s)
+        self._note_outcomes(ended)
+        return hub.store.last_seq() - seq
+
+    def _live_again(self, seq: int, snapshot: dict[str, Any] | None) -> Ended | None:
+        """By the same version, which orders what it ordered then; None where it does not.
+
+        That may be: how fast jobs go is not in the log, and today it is known better.
+        """
+        hub = self._hub
+        if snapshot is not None:
+            hub.adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
+        self._begin(snapshot)
+        ended: Ended = {}
+        for line in hub.store.lines(after=seq):
+            facts = json.loads(line)
+            event, recorded = self._recorded(line)
+            try:
+                agreed = [tagged(action) for action in hub.bill.handle(event)] == facts["actions"]
+            except SubletError:
+                agreed = refused_alike(hub.kernel.orders, facts["actions"])
+            if not agreed:
+                return None
+            self._after(event, recorded, ended)
+        return ended
+
+    def _follow(self, seq: int, snapshot: dict[str, Any] | None, header: dict[str, Any]) -> Ended:
+        """By another version, or with other knowledge: what was ordered is what happened."""
+        hub = self._hub
+        if snapshot is None:
+            follower = kind_from_header(header, Follower)
+        else:
+            follower = kind_from_snapshot(snapshot["kernel"], Follower, speed_of=self._speed)
+        hub.adopt(follower)
+        self._begin(snapshot)
+        ended: Ended = {}
+        for line in hub.store.lines(after=seq):
+            event, recorded = self._recorded(line)
+            hub.bill.follow(follower, event, recorded)
+            self._after(event, recorded, ended)
+        hub.bill.settle(follower.now_s)
+        follower.arrive()
+        booked = hub.bill.facts()
+        hub.adopt(kernel_from_snapshot(json.loads(json.dumps(follower.facts())), speed_of=self._speed))
+        hub.bill.restore(booked)
+        return ended
+
+    def _begin(self, snapshot: dict[str, Any] | None) -> None:
+        hub = self._hub
+        hub.bill.restore({} if snapshot is None else snapshot["bill"])
+        timers = {} if snapshot is None else snapshot["timers"]
+        self.timers = {name: order.SetTimer(name, at_s) for name, at_s in timers.items()}
+        hub.submitted = {r.id for r in hub.records.values() if r.outcome or r.id in hub.kernel.jobs}
+
+    def _recorded(self, line: str) -> tuple[Event, list[Action]]:
+        event, actions = recorded_from(line)
+        if isinstance(event, news.JobSubmitted | news.JobChanged):  # how fast it goes is not in the log
+            event = replace(event, job=replace(event.job, speed=self._speed(event.job)))
+        return event, actions
+
+    def _speed(self, job: Job) -> Speed:
+        """Today's knowledge serves."""
+        record = self._hub.records.get(job.id)
+        return Unrecorded() if record is None else kernel_job(record, self._hub.clock.speedup).speed
+
+    def _after(self, event: Event, recorded: list[Action], ended: Ended) -> None:
+        self._follow_timers(event, recorded)
+        if isinstance(event, news.JobSubmitted):
+            self._hub.submitted.add(event.job.id)
+            ended.pop(event.job.id, None)  # it was tried once more
+        elif isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled):
+            ended[event.job_id] = (OUTCOMES[type(event)], event.at_s)
+
+    def _note_outcomes(self, ended: Ended) -> None:
+        """How a job ended stands in the log, whatever the facts of its record say. What was for what, they say."""
+        hub = self._hub
+        for job_id, (outcome, at_s) in ended.items():
+            record = hub.records[job_id]
+            record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
+        for record in hub.records.values():
+            hub.bill.take_over(record.id, record.grains, record.outcome)
+            hub.workforce.attempts.remember(record)
+
+    def _follow_timers(self, event: Event, actions: list[Action]) -> None:
+        if isinstance(event, news.TimerFired):
+            set_to = self.timers.get(event.timer)
+            if set_to is not None and set_to.at_s <= event.at_s:  # else it was set anew, and runs still
+                del self.timers[event.timer]
+        self.timers |= {action.timer: action for action in actions if isinstance(action, order.SetTimer)}

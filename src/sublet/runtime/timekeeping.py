@@ -1,0 +1,77 @@
+"""Cloud time from one controller to the next: how long was nobody there?
+
+A wall clock may be set forward or back between two starts, and what it says would be booked as rent. So a controller
+leaves marks: cloud time beside the seconds since this machine was switched on, which nobody can set. Only after a
+restart of the machine is the wall clock asked; and what was rented is never charged beyond its lease (away.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sublet.runtime.clock import Clock
+from sublet.runtime.store import Store
+
+__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "mark", "time_away_s"]
+
+MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One instant, by every clock that there is."""
+
+    cloud_s: float
+    unix_s: float
+    boot: str = ""  # of this machine; "" = not known
+    on_s: float = 0.0  # since then, sleep included
+
+
+def now(cloud_s: float) -> Mark:
+    """This instant."""
+    try:
+        boot, on_s = BOOT_ID.read_text(encoding="utf-8").strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):  # not on this system
+        boot, on_s = "", 0.0
+    return Mark(cloud_s=cloud_s, unix_s=time.time(), boot=boot, on_s=on_s)
+
+
+def time_away_s(last: Mark, today: Mark) -> float:
+    """Wall seconds between two marks, by the clock that can be trusted most."""
+    if last.boot and last.boot == today.boot:
+        return max(0.0, today.on_s - last.on_s)
+    return max(0.0, today.unix_s - last.unix_s)
+
+
+def mark(store: Store, clock: Clock) -> None:
+    """A controller was alive now."""
+    store.put("mark", json.dumps(asdict(now(clock.now_s()))))
+
+
+def last_sign_s(store: Store) -> float:
+    """The cloud time at which the last controller was certainly alive."""
+    last = _last_mark(store, 1.0)
+    return max(store.last_s(), 0.0 if last is None else last.cloud_s)
+
+
+def clock_from(store: Store, speedup: float) -> Clock:
+    """Cloud time goes on where it was, and by as much as has passed while no controller was there."""
+    last = _last_mark(store, speedup)
+    if last is None:
+        store.put("epoch", repr(time.time()))
+        return Clock(speedup=speedup)
+    passed_s = time_away_s(last, now(0.0)) * speedup
+    return Clock(speedup=speedup, began_s=max(store.last_s(), last.cloud_s + passed_s))
+
+
+def _last_mark(store: Store, speedup: float) -> Mark | None:
+    if (text := store.get("mark")) is not None:
+        return Mark(**json.loads(text))
+    if (epoch := store.get("epoch")) is None:
+        return None
+    last_s = store.last_s()  # of a version that left no marks: its last event stands in for one
+    return Mark(cloud_s=last_s, unix_s=float(epoch) + last_s / speedup)
