@@ -25,7 +25,7 @@ from sublet.runtime.outlook import Outlook, outlook_in
 from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line, width
+from sublet.runtime.telling import Line, gist_of, width
 
 __all__ = ["FrontDesk"]
 
@@ -457,7 +457,7 @@ class FrontDesk:
 
     def _reason(self, record: JobRecord, state: JobState | None) -> str:
         if record.error:
-            return record.error.strip().splitlines()[-1]
+            return gist_of(record.error)
         if state is None:
             return record.outcome
         if record.paused == "budget" and record.spec.purse_usd is not None:

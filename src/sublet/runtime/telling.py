@@ -70,7 +70,7 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
         case news.JobFinished(job_id=job_id):
             return Line(kind=kind, job_id=job_id, text="finished", workers=0)
         case news.JobFailed(job_id=job_id, why=why):
-            return Line(kind=kind, job_id=job_id, text=f"failed: {_first_line(why)}", workers=0)
+            return Line(kind=kind, job_id=job_id, text=f"failed: {gist_of(why)}", workers=0)
         case news.NodeReady(node_id=node_id):
             return Line(kind=kind, node_id=node_id, text="is ready")
         case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
@@ -149,7 +149,9 @@ def _where(placement: Placement) -> str:
     return f"{workers} worker{'s' * (workers != 1)} ({nodes})"
 
 
-def _first_line(text: str) -> str:
-    """The last line of a traceback says most."""
-    lines = [line for line in text.strip().splitlines() if line.strip()]
+def gist_of(text: str) -> str:
+    """What a failure comes to, in one line: the last of a traceback says most; one with the next step is only half."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[-1].startswith("next:"):
+        return f"{lines[-2]}; {lines[-1]}"
     return lines[-1] if lines else "no reason given"

@@ -21,7 +21,7 @@ from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.record import JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line
+from sublet.runtime.telling import Line, gist_of
 from sublet.runtime.vouching import Vouching, job_of
 from sublet.runtime.worker_logs import WorkerLogs
 from sublet.wire import messages as wire
@@ -411,7 +411,6 @@ class Workforce:
 
 
 def _told_end(why: str, code: int | None) -> str:
-    """The last line of it, which says most of a traceback; how the process ended comes first."""
-    lines = [line for line in why.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no reason given"
+    """What it comes to; how the process ended comes first."""
+    last = gist_of(why)
     return last if code is None or ending_of(code) in last else f"{ending_of(code)}: {last}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from sublet.domain.events import JobFailed
 from sublet.runtime.group import Group, Outcome
 from sublet.runtime.spec import JobSpec
+from sublet.runtime.telling import line_from_event
 from sublet.wire import messages as wire
 
 
@@ -104,6 +106,14 @@ def test_a_script_that_never_opens_its_session_has_failed():
     assert news.outcome is Outcome.FAILED
     assert "never opened its session" in news.why
     assert "--no-sdk" in news.why
+
+
+def test_the_history_tells_what_has_failed_and_not_only_what_to_do():
+    why = (
+        "Traceback (most recent call last):\n  File ...\nsublet.errors.RanksDiffer: at step 32 ...\n  next: change it\n"
+    )
+    line = line_from_event(JobFailed(0.0, "job-1", why), None)
+    assert line.text == "failed: sublet.errors.RanksDiffer: at step 32 ...; next: change it"
 
 
 def test_a_script_that_ends_within_its_session_is_not_finished():
