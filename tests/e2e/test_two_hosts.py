@@ -96,7 +96,7 @@ async def _over(desk, job_id, end_s):
 
 def test_a_job_with_the_sdk_trains_over_two_hosts(ended):
     view, printed = ended["with-sdk"]
-    assert (view["phase"], view["step"], view["failures_infra"]) == ("finished", 128, 0), (view, printed)
+    assert (view["phase"], view["step"], view["failures_infra"]) == ("finished", 128, 0), printed
     assert {line for line in printed.splitlines() if line.startswith("with")} == {
         f"with 2 at {address}" for address in Hosts.addresses
     }

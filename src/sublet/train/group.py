@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ __all__ = ["BROKEN", "Group", "gist_of"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 MEET_S = 300.0  # for the first member to open the store
-CONNECT = timedelta(seconds=0.5)  # then look whether it is still wanted, and try again
+LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
+CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still makes sense
 STUCK_S = 0.3  # from hanging up until a collective that has not noticed never will; the others take milliseconds
 BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
@@ -57,11 +59,12 @@ class Group:
         if order.rank == 0:
             listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
             port = listening.getsockname()[1]
-            self._store = _opened(host, port, listening.detach())
+            descriptor = listening.detach()
+            self._store = self._in_a_thread(lambda: _opened(host, port, descriptor))
             line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
         else:
             meet = line.meeting(order.generation, MEET_S)
-            self._store = _found(meet.host, meet.port, line)
+            self._store = self._found(meet.host, meet.port, line)
         self._gpu = gpu
         on_error = sys.excepthook
         self._in_a_thread(lambda: _make_torch_group(self._store, order, gpu=gpu))
@@ -122,24 +125,31 @@ class Group:
         self._store = None
         self._mine = {}
 
-    def _in_a_thread(self, work: Callable[[], None]) -> None:
+    def _found(self, host: str, port: int, line: Line) -> Any:
+        """The store of another, which may be gone already."""
+        while True:
+            line.check()
+            try:
+                socket.create_connection((host, port), LOOK_S).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return self._in_a_thread(lambda: _opened(host, port))
+
+    def _in_a_thread(self, work: Callable[[], Any]) -> Any:
         """Forming a group cannot be interrupted where it waits for a connection; so it is left behind if need be."""
-        outcome: list[BaseException | None] = []
-        over = threading.Event()
+        outcome: Future[Any] = Future()
 
         def run() -> None:
             try:
-                work()
-                outcome.append(None)
+                outcome.set_result(work())
             except BaseException as error:  # noqa: BLE001 - raised again below
-                outcome.append(error)
-            over.set()
+                outcome.set_exception(error)
 
         threading.Thread(target=run, name="sublet-forming", daemon=True).start()
-        while not over.wait(SLICE.total_seconds()):
+        while not wait([outcome], SLICE.total_seconds()).done:
             self._give_up_if_stuck()
-        if outcome[0] is not None:
-            raise outcome[0]
+        return outcome.result()
 
     def _give_up_if_stuck(self) -> None:
         if self._hung_up_s is not None and time.monotonic() - self._hung_up_s > STUCK_S:
@@ -149,7 +159,8 @@ class Group:
 
 def gist_of(error: BaseException) -> str:
     """The first line and the last: NCCL says what was called in the one, and what was wrong in the other."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    text = str(error).partition("Exception raised from")[0]  # frames of C++ follow
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [repr(error)]
     return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
 
 
@@ -169,17 +180,6 @@ def _opened(host: str, port: int, listening: int | None = None) -> Any:
     )
     store.set_timeout(COLLECTIVE_TIMEOUT)
     return store
-
-
-def _found(host: str, port: int, line: Line) -> Any:
-    """The store of another; it may be gone already, and its own attempts to connect cannot be interrupted."""
-    while True:
-        line.check()
-        try:
-            socket.create_connection((host, port), CONNECT.total_seconds()).close()
-            return _opened(host, port)
-        except (OSError, RuntimeError):
-            time.sleep(0.01)
 
 
 def _sockets() -> dict[int, str]:
