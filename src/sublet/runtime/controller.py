@@ -42,7 +42,7 @@ from sublet.runtime.gauges import Gauges
 from sublet.runtime.memory import Memory
 from sublet.runtime.planner import LIMIT_S, Planner
 from sublet.runtime.providers.provider import Provider
-from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.record import GIVEN_UP, JobRecord, kernel_job
 from sublet.runtime.renting import Renting
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.spec import JobSpec
@@ -213,7 +213,7 @@ class Controller:
         record.group.round, record.group.step = old.round, old.step  # no later round may be mistaken for an earlier one
         record.group.done, record.group.work = old.done, old.work
         record.outcome, record.ended_s, record.error, record.exit_code = "", None, "", None
-        record.paused, record.forgiven = "", record.noticed + record.unnoticed
+        record.paused, record.forgiven, record.blamed = "", record.noticed + record.unnoticed, ""
         self.keep(record)
         self.save_facts(record)
         self.submit(record)
@@ -238,9 +238,9 @@ class Controller:
         if state is None:
             return
         if state.phase is not Phase.WAITING:
-            if record.paused != "preemption":
+            if record.paused != GIVEN_UP:
                 self.note(Line(kind="GivenUp", job_id=record.id, text=f"saves and leaves: {why}"))
-                self.change(record, paused="preemption")
+                self.change(record, paused=GIVEN_UP)
             return
         record.outcome, record.ended_s, record.error = "failed", self.now_s(), why
         self.tell(news.JobFailed(self.now_s(), record.id, why))
@@ -523,8 +523,9 @@ class Controller:
             self.workforce.attempts.tick(record, wall_s)
             if record.paused == "cancel":
                 self.cancel(record)  # if it has left by now
-            elif record.preempted_too_often:
-                self.give_up(record, record.preempted_too_often)
+            elif why := record.preempted_too_often or record.blamed:
+                self.give_up(record, why)
+            self.workforce.blame.tick(record, wall_s)
             self.workforce.touch(record)
         self._end_what_must_be_gone()
         self.carry_on()

@@ -19,6 +19,7 @@ from sublet.kernel.cluster import NodePhase
 from sublet.runtime import views
 from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import PURPOSES, Account
+from sublet.runtime.blame import BACK_OFF
 from sublet.runtime.controller import Controller
 from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook_in
@@ -44,7 +45,8 @@ HELD_BACK = {
     "user": "held back by its owner",
     "budget": "its budget is spent",
     "cancel": "saves, and is ended then",
-    "preemption": "saves, and is given up then: the cloud took its nodes too often",
+    "preemption": "saves, and is given up then: its nodes went too often",
+    BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
 }
 NODE_PHASES = {
     NodePhase.REQUESTED: "renting",
@@ -448,7 +450,7 @@ class FrontDesk:
         if record.paused in ("cancel", "preemption"):
             return "stopping"
         if state.phase is Phase.WAITING:
-            if record.paused:
+            if record.paused and record.paused != BACK_OFF:
                 return "out-of-budget" if record.paused == "budget" else "paused"
             if self._controller.kernel.supply.most_nodes == 0:
                 return "out-of-budget"

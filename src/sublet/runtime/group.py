@@ -469,7 +469,8 @@ class Group:
                     self._launch(node_id, rank, wall_s)
 
     def _launch(self, node_id: str, rank: int, wall_s: float) -> None:
-        worker = Worker(f"{self.job_id}.{self.round}.{self._started}", node_id, since_s=wall_s, rank=rank)
+        name = f"{self.job_id}.{self.round}.{self._started}"
+        worker = Worker(name, node_id, since_s=wall_s, born_s=wall_s, rank=rank)
         self._started += 1
         self.workers[worker.id] = worker
         worker.start = start_order(

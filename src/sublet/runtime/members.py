@@ -54,6 +54,7 @@ class Worker:
     node_id: str
     phase: WorkerPhase = WorkerPhase.LAUNCHED
     since_s: float = 0.0  # wall, in this phase
+    born_s: float = float("-inf")  # wall, when its start was ordered; long ago for one that was there before us
     rank: int = -1
     step: int = 0
     left: bool = False  # it said Left

@@ -17,8 +17,9 @@ from sublet.runtime.spec import JobSpec
 from sublet.runtime.widths import narrower_than
 from sublet.wire.messages import Stepped
 
-__all__ = ["JobRecord", "kernel_job", "pools_for"]
+__all__ = ["GIVEN_UP", "JobRecord", "kernel_job", "pools_for"]
 
+GIVEN_UP = "preemption"  # what `paused` says of a job whose nodes went too often
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
 WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
@@ -37,7 +38,7 @@ class JobRecord:
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | rules
+    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | back-off | rules
     refused: str = ""  # why its specification, as the store has it, cannot be run; `spec` is a stand-in then
     error: str = ""
     exit_code: int | None = None
@@ -51,6 +52,7 @@ class JobRecord:
     write_s: float = 0.0  # wall, of the last checkpoint
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
     starts_over: int = 0  # of a script without a session, in a row, without having saved
+    blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     pinned: tuple[str, int] | None = None  # (pool, workers) that no plan changes by choice: it would start over
     warnings: dict[str, str] = field(default_factory=dict)  # by kind: what its owner should do something about
     grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
@@ -116,6 +118,7 @@ class JobRecord:
             "steps_lost": self.steps_lost,
             "steps_made": self.steps_made,
             "starts_over": self.starts_over,
+            "blamed": self.blamed,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],

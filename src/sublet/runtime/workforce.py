@@ -16,6 +16,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.attempts import Attempts
+from sublet.runtime.blame import Blame
 from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
@@ -44,7 +45,7 @@ class Workforce:
 
     def __init__(self, hub: Controller) -> None:
         self._hub = hub
-        self.attempts = Attempts(hub)
+        self.attempts, self.blame = Attempts(hub), Blame(hub)
         self.agents: set[str] = set()  # nodes whose agent has come
         self.noticed_wall: dict[str, float] = {}  # node -> when its notice came
         self.lost_wall: dict[str, float] = {}  # job -> when it lost a node
@@ -84,13 +85,16 @@ class Workforce:
         self.agents.discard(node_id)
         self._vouching.forget(node_id)
         node = self._hub.kernel.cluster.nodes.get(node_id)
-        for job_id in self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ()):
-            record = self._hub.records[job_id]
+        jobs = self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ())
+        records = [self._hub.records[job_id] for job_id in jobs]
+        there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
+        blamed = set() if noticed else self.blame.lost(node_id, there, wall_s)
+        for record in records:
             self.touch(record)
             self.attempts.let_go(record)
-            if any(worker.node_id == node_id for worker in record.group.workers.values()):
+            if record in there:
                 self._hub.bill.settle_job(record.id, self._hub.now_s())
-                record.unnoticed += not noticed
+                record.unnoticed += not noticed and record.id not in blamed
                 self.lost_wall[record.id] = wall_s
             record.group.node_lost(node_id, wall_s)
 

@@ -1,0 +1,101 @@
+"""Nodes that die under a job: taken by the cloud, or brought down by the job itself.
+
+A script can end the agent of its node, exhaust its memory or crash its driver; from here that looks as if the cloud had
+taken the node, and another one would be rented for it, for ever. What tells the two apart is the time: a node that goes
+without notice within seconds of the start of a job's workers on it, start after start, while nodes of others stay, goes
+because of that job. It then waits longer and longer between two starts, and each counts as its own failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sublet.runtime.members import Fault
+from sublet.runtime.record import GIVEN_UP, JobRecord
+from sublet.runtime.telling import Line
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["BACK_OFF", "Blame"]
+
+EARLY_S = 20.0  # wall, from the start of a worker to the loss of its node: an import, and what it did then
+SURE = 3  # starts in a row that ended so; spot nodes live for hours, so that chance would take years
+FIRST_REST_S = 2.0  # wall, after the second, doubled at each further one
+LONGEST_REST_S = 600.0
+BACK_OFF = "back-off"  # what `paused` says of such a job
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """What speaks against a job."""
+
+    rounds: set[int] = field(default_factory=set)  # starts in a row whose nodes died at once
+    rests_until_s: float = 0.0  # wall
+
+
+class Blame:
+    """Whose fault it is that nodes go."""
+
+    def __init__(self, hub: Controller) -> None:
+        self._hub = hub
+        self._suspicions: dict[str, _Suspicion] = {}
+        self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
+
+    def lost(self, node_id: str, records: list[JobRecord], wall_s: float) -> set[str]:
+        """A node is gone without notice; these had workers on it. Those that are to blame, by id."""
+        early = [record for record in records if _age_s(record, node_id, wall_s) < EARLY_S]
+        for record in records:
+            if record not in early:
+                self._suspicions.pop(record.id, None)
+        if not early:
+            self._settled_s = wall_s
+            return set()
+        if wall_s - self._settled_s < EARLY_S:
+            return set()  # the cloud is taking nodes
+        return {record.id for record in early if self._suspect(record, wall_s)}
+
+    def tick(self, record: JobRecord, wall_s: float) -> None:
+        """It has waited long enough."""
+        found = self._suspicions.get(record.id)
+        if record.paused == BACK_OFF and (found is None or wall_s >= found.rests_until_s):
+            self._hub.change(record, paused="")
+
+    def _suspect(self, record: JobRecord, wall_s: float) -> bool:
+        found = self._suspicions.setdefault(record.id, _Suspicion())
+        if record.group.round in found.rounds:
+            return len(found.rounds) >= SURE  # another node of the same start
+        found.rounds.add(record.group.round)
+        times = len(found.rounds)
+        if times == 1 or record.paused:
+            return False
+        if times >= SURE:
+            self._blame(record, times)
+        if record.blamed:
+            record.paused = GIVEN_UP  # at once: the next start would be the next node
+        else:
+            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (times - 2))
+            found.rests_until_s = wall_s + rest_s
+            text = f"the node ended within seconds of its start, {times} times in a row: it waits {rest_s:.0f} s"
+            self._hub.note(Line(kind="BackOff", job_id=record.id, text=text))
+            record.paused = BACK_OFF
+        self._hub.relearn(record)
+        return times >= SURE
+
+    def _blame(self, record: JobRecord, times: int) -> None:
+        failures, limit = record.group.failures, record.spec.retries.user
+        if times == SURE:
+            record.unnoticed = max(0, record.unnoticed - (SURE - 1))  # the cloud had no part in these
+        failures[Fault.USER] += 1
+        if limit is not None and failures[Fault.USER] > limit:
+            record.blamed = (
+                f"its nodes ended within {EARLY_S:.0f} s of its start, {times} times in a row: it ends the agent, or "
+                f"uses up the machine\n  next: sublet logs {record.id}; it can be resumed when that is mended"
+            )
+            del self._suspicions[record.id]
+
+
+def _age_s(record: JobRecord, node_id: str, wall_s: float) -> float:
+    """Of its youngest worker there."""
+    return min(wall_s - worker.born_s for worker in record.group.workers.values() if worker.node_id == node_id)

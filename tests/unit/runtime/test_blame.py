@@ -1,0 +1,151 @@
+"""A job that brings its nodes down is told from a cloud that takes them, and does not rent for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, Training
+from sublet.runtime.clock import Clock
+from sublet.runtime.spec import Retries
+from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
+
+
+class Deadly(MemoryCloud):
+    """A node on which a worker of these jobs starts is gone at once."""
+
+    deadly, starts = ("j-1",), 0
+
+    def _start(self, node, message):
+        super()._start(node, message)
+        self.starts += message.job_id in self.deadly
+        if message.job_id in self.deadly:
+            asyncio.get_running_loop().call_soon(lambda: node.id in self.nodes and self.take(node.id))
+
+
+def a_story(folder):
+    story = Story(folder)
+    story.cloud = Deadly(OFFERS, Clock(speedup=60.0))
+    return story
+
+
+def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_train_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.runtime.blame.FIRST_REST_S", 0.05, raising=False)
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await desk.submit(a_spec(name="other", max_workers=1))
+            view = await phase(desk, "j-1", "failed")
+            assert "its nodes ended" in view["error"]
+            assert view["failures_user"] == 2
+            assert view["preemptions_unnoticed"] == 0
+            assert story.cloud.starts == 4
+            await trained(desk, "other-1", 5)
+            assert (await desk.job("other-1"))["preemptions_unnoticed"] == 0
+            story.cloud.deadly = ()  # its owner mends it
+            story.cloud.jobs["j-1"] = Training(steps=5)
+            await desk.resume("j-1")
+            await phase(desk, "j-1", "finished")
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1, retries=Retries(user=None)))
+
+            async def waits():
+                view = await desk.job("j-1")
+                return view["phase"] == "queued" and "waits before the next" in view["reason"]
+
+            await until(waits, "it rents for ever")
+            assert story.cloud.starts == 2
+            assert [event["text"] for event in await desk.events("j-1") if event["kind"] == "BackOff"]
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------- who is to blame
+
+
+@pytest.fixture
+def blame():
+    from sublet.runtime.blame import Blame
+
+    return Blame(SimpleNamespace(note=lambda line: None, relearn=lambda record: None))
+
+
+def a_record(name="j", *, user=1):
+    failures = dict.fromkeys(("user", "infra"), 0)
+    group = SimpleNamespace(workers={}, round=0, failures=failures)
+    spec = SimpleNamespace(retries=Retries(user=user))
+    return SimpleNamespace(id=name, group=group, spec=spec, paused="", blamed="", unnoticed=0)
+
+
+def start(record, *nodes, at_s):
+    record.paused = ""
+    record.group.round += 1
+    record.group.workers = {node: SimpleNamespace(node_id=node, born_s=at_s) for node in nodes}
+
+
+def test_nodes_that_live_for_a_while_are_the_clouds_to_take(blame):
+    record = a_record()
+    for turn in range(10):
+        start(record, "n", at_s=100.0 * turn)
+        assert blame.lost("n", [record], 100.0 * turn + 30.0) == set()
+    assert (record.paused, record.blamed) == ("", "")
+
+
+def test_a_start_that_lives_makes_up_for_those_that_did_not(blame):
+    record = a_record()
+    for turn in range(12):
+        start(record, "n", at_s=100.0 * turn)
+        blame.lost("n", [record], 100.0 * turn + (30.0 if turn % 2 else 1.0))
+    assert (record.paused, record.blamed) == ("", "")
+
+
+def test_a_cloud_that_takes_older_nodes_at_the_same_time_is_to_blame_itself(blame):
+    record, other = a_record(), a_record("other")
+    start(other, "old", at_s=-1000.0)
+    for turn in range(10):
+        start(record, "n", at_s=100.0 * turn)
+        assert blame.lost("old", [other], 100.0 * turn + 1.0) == set()
+        assert blame.lost("n", [record], 100.0 * turn + 2.0) == set()
+    assert (record.paused, record.blamed) == ("", "")
+
+
+def test_two_jobs_that_both_bring_nodes_down_do_not_excuse_one_another(blame):
+    records = [a_record("a"), a_record("b")]
+    for turn in range(4):
+        for record in records:
+            start(record, record.id, at_s=100.0 * turn)
+            blame.lost(record.id, [record], 100.0 * turn + 1.0)
+    assert all("4 times in a row" in record.blamed for record in records)
+
+
+def test_several_nodes_of_one_start_count_once(blame):
+    record = a_record()
+    start(record, "a", "b", "c", "d", at_s=0.0)
+    for node in "abcd":
+        assert blame.lost(node, [record], 1.0) == set()
+    assert (record.paused, record.blamed) == ("", "")
+
+
+def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):
+    record, rests = a_record(user=None), []
+    for turn in range(14):
+        start(record, "n", at_s=10_000.0 * turn)
+        blame.lost("n", [record], 10_000.0 * turn + 1.0)
+        if record.paused:
+            rests.append(blame._suspicions["j"].rests_until_s - 10_000.0 * turn - 1.0)
+    assert rests[:4] == [2.0, 4.0, 8.0, 16.0]
+    assert rests[-1] == 600.0
+    assert record.blamed == ""
