@@ -161,7 +161,9 @@ class FrontDesk:
         more = (Money.from_usd(purse) + Money.from_usd(usd)).usd
         text = f"may spend USD {more:g} in all from now on, USD {usd:g} more"
         self._controller.note(Line(kind="Budget", job_id=job_id, text=text))
-        self._controller.change(record, spec=replace(record.spec, purse_usd=more))
+        self._settle()
+        left = max(0.0, more - self._controller.bill.jobs[job_id].total.usd)  # what the planner hears of it
+        self._controller.change(record, spec=replace(record.spec, purse_usd=more), left_usd=left)
         if record.paused == "budget":
             with contextlib.suppress(OutOfBudget):  # still too little: it stays where it is, and says so
                 self._refuse_a_spent_purse(record)
@@ -277,6 +279,8 @@ class FrontDesk:
             rows = alternatives_of(c, c.kernel.snapshot(), state, weighing, shape)
             if not record.rates:
                 notes.append("its speed was not measured yet: what is shown is a guess")
+            if record.pinned is not None:
+                notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
         elif state is not None:
             notes.append(f"the policy {self._settings.policy} weighed no shapes against each other for it")
         return {

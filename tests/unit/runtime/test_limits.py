@@ -192,6 +192,7 @@ def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
                 await desk.resume("j-1")
             await desk.top_up_job("j-1", 5.0)
             assert (await desk.job("j-1"))["phase"] == "paused"  # its owner's word stands
+            assert desk._controller._job(record).purse_left_usd == pytest.approx(5.0)  # the planner hears of it
             await desk.resume("j-1")
             await phase(desk, "j-1", "running")
 
