@@ -17,6 +17,7 @@ from sublet.api.state import StateDir
 from sublet.cli import up as up_module
 from sublet.errors import Infeasible
 from sublet.runtime.store import Store
+from tests.browser import refused
 from tests.little_desk import RUNNING, served
 
 DESK = """
@@ -223,6 +224,7 @@ def test_a_report_holds_the_bill_the_timeline_and_the_history(there, sublet, job
     for text in ("gpt", "cancelled by the user", "data:image/png;base64", "on-demand", "60 of its seconds"):
         assert text in page
     assert "hush" not in page
+    assert refused(page) == []
     history = tmp_path / "report" / "history.json"
     assert len(json.loads(history.read_text())["events"]) == 2
     told = sublet("replay", history)

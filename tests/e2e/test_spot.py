@@ -8,6 +8,7 @@ from sublet import data
 from sublet.cli.spot import POLICIES
 from sublet.errors import MissingData
 from sublet.market.traces import TRACES
+from tests.browser import refused
 
 HEADER = "t_s,zone,available\n"
 REAL = ("bamboo-gcp", "skynomad-h100", "skypilot-v100-2023-08")
@@ -102,6 +103,7 @@ def test_a_report_is_one_page_with_its_picture(sublet, tmp_path):
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "timeline.png", "spot.json"}
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "bert on parcae-lasp" in page
+    assert refused(page) == []
     assert "data:image/png;base64," in page
     picture = (tmp_path / "report" / "timeline.png").read_bytes()
     assert picture.startswith(b"\x89PNG")

@@ -25,9 +25,11 @@ from sublet.sim.report import plots
 from sublet.sim.report.comparison import Comparison, json_from_comparison, json_from_only_run, ratio
 from sublet.sim.report.figures import duration, table_from_comparison
 from sublet.sim.report.folder import prepare_folder, replacing, write_report
+from sublet.sim.report.html import document
 from sublet.sim.report.page import MOST_JOBS, page_from_comparison
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads import Workload
+from tests.browser import refused
 
 OFFER = Offer(id="four", gpu="T4", gpus_per_node=4, market=Market.ON_DEMAND, price=Price.from_usd_per_h("4"))
 SPEED = Linear()
@@ -141,6 +143,15 @@ def test_a_page_escapes_whatever_the_user_wrote():
     assert wicked not in page
     assert page.count("<script>") == 1  # our own
     assert "one &lt;note&gt; &amp; another" in page
+
+
+def test_a_browser_runs_the_pages_own_script_and_style_and_nothing_that_came_in(two):
+    page = page_from_comparison(two, {"A picture": b"png"}, version="1")
+    assert refused(page) == []
+    for wicked in ("<script>alert(1)</script>", '<img src="x" onerror="alert(1)">', "<style>p{}</style>", "<form>"):
+        assert refused(page.replace("</main>", f"{wicked}</main>")), "even if it were not escaped"
+    assert refused(document("A title", "<p>no script</p>")) == []
+    assert refused(document("A title", "<script>alert(1)</script>"))
 
 
 def test_a_page_of_many_jobs_shows_the_first_and_says_where_the_rest_is():

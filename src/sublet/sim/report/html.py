@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 
@@ -10,11 +11,12 @@ __all__ = ["document", "figure", "listing", "table"]
 
 
 def document(title: str, body: str, *, script: str = "") -> str:
-    """A whole page around `body`."""
+    """A whole page around `body`. A browser runs `script` and nothing else, and loads nothing from anywhere."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_allowed(STYLE, script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
@@ -29,6 +31,18 @@ def document(title: str, body: str, *, script: str = "") -> str:
 </body>
 </html>
 """
+
+
+def _allowed(style: str, script: str) -> str:
+    """What a browser may do with the page, should text that came in ever be taken for more than text."""
+    scripts = f"script-src {_digest(script)}; " if script else ""
+    return (
+        f"default-src 'none'; img-src data:; style-src {_digest(style)}; {scripts}base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def listing(lines: Sequence[str]) -> str:
