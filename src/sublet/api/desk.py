@@ -8,7 +8,7 @@ error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.views import (
@@ -16,6 +16,7 @@ from sublet.runtime.views import (
     CostView,
     DryRunView,
     EventView,
+    ExpectedView,
     ExplainView,
     HealthView,
     JobLog,
@@ -32,6 +33,7 @@ class Submitted(TypedDict):
 
     job_id: str
     name: str
+    expected: NotRequired[ExpectedView | None]  # None = the policy weighs no money
 
 
 class Desk(Protocol):

@@ -15,7 +15,7 @@ from sublet.cli.show import print_document, print_line, print_notes, print_table
 if TYPE_CHECKING:
     from sublet.runtime.spec import JobSpec
 
-__all__ = ["run_job", "submit"]
+__all__ = ["expected_line", "run_job", "submit"]
 
 INFEASIBLE = 112
 EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_usd"))  # beside the rent
@@ -113,9 +113,28 @@ def _hand_in(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> No
     else:
         how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
         typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
+        if line := expected_line(found.get("expected")):
+            typer.echo(line)
         typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")
     if follow:
         raise typer.Exit(follow_log(client, job_id, rank=0, lines=as_json))
+
+
+def expected_line(expected: dict[str, Any] | None) -> str:
+    """What it is expected to cost, and what else it could have cost; "" where nobody can tell."""
+    from sublet.cli.desk_words import money, span
+
+    if expected is None:
+        return ""
+    if expected["usd"] is None:  # how much work it is, is not known: rents say as much
+        ours, quick = f"{money(expected['usd_per_h'])}/h", f"{money(expected['usd_per_h_in_a_hurry'])}/h"
+        steady = None if expected["usd_per_h_on_demand"] is None else f"{money(expected['usd_per_h_on_demand'])}/h"
+    else:
+        ours = f"about {money(expected['usd'])} in {span(expected['seconds'])}"
+        quick = f"{money(expected['usd_in_a_hurry'])} in {span(expected['seconds_in_a_hurry'])}"
+        steady = None if expected["usd_on_demand"] is None else money(expected["usd_on_demand"])
+    beside = f"on demand {steady}, " if steady else ""
+    return f"expected: {ours} on {expected['shape']}; {beside}in a hurry {quick}"
 
 
 def _width(spec: JobSpec) -> str:
@@ -133,6 +152,8 @@ def _print_plan(found: dict[str, Any], spec: JobSpec) -> None:
         typer.echo(f"  starts in  {span(found['starts_s'])}")
         typer.echo(f"  finish in  {quantiles(found['finish_s'], span)}")
         typer.echo(f"  cost       {quantiles(found['cost_usd'], money)}, on demand {money(found['usd_on_demand'])}")
+    if line := expected_line(found.get("expected")):
+        typer.echo(f"  {line}")
     print_alternatives(found["alternatives"])
     print_notes(found["notes"])
     typer.echo("nothing was submitted")

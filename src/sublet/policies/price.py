@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sublet.domain.job import Job
 from sublet.domain.plan import Plan, Policy, Snapshot
+from sublet.planning.menu import menu_of, sites_of
 from sublet.planning.pricing import Knows, priced_plan
 from sublet.planning.value_of_time import TRUSTED_H, price_of_time
-from sublet.planning.worth import HURRY
+from sublet.planning.worth import HURRY, hour_worth
 
 __all__ = ["Price", "in_a_hurry"]
 
@@ -33,6 +35,13 @@ class Price:
             knows=self.knows,
             hour_usd=self.hour_usd,
         )
+
+    def hour_of(self, snapshot: Snapshot, job: Job) -> float:
+        """What an hour of a job that comes now is worth to this policy, its weight included."""
+        sites = sites_of(snapshot)
+        value = price_of_time(snapshot, sites, self.trusted_h).usd_per_h
+        worth = None if job.hurry else hour_worth(snapshot, self.hour_usd)
+        return job.weight * (value if worth is None else min(value, worth(menu_of(job, sites))))
 
 
 def in_a_hurry(policy: Policy) -> Policy:

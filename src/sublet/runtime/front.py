@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from sublet import __version__
 from sublet.domain import events as news
@@ -21,6 +21,7 @@ from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import PURPOSES, Account
 from sublet.runtime.blame import BACK_OFF
 from sublet.runtime.controller import Controller
+from sublet.runtime.expecting import expected_of
 from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook_in
 from sublet.runtime.record import JobRecord, kernel_job
@@ -61,6 +62,7 @@ class Submitted(TypedDict):
 
     job_id: str
     name: str
+    expected: NotRequired[views.ExpectedView | None]  # None = the policy weighs no money
 
 
 class FrontDesk:
@@ -102,11 +104,12 @@ class FrontDesk:
         if c.stopping:
             raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
         warning = self._refuse_the_impossible(spec)
+        expected = expected_of(c, spec)
         number = 1 + sum(record.spec.name == spec.name for record in c.records.values())
         record = c.add(f"{spec.name}-{number}", spec, key)
         if warning:
             c.note(Line(kind="Warning", job_id=record.id, text=warning))
-        return {"job_id": record.id, "name": spec.name}
+        return {"job_id": record.id, "name": spec.name, "expected": expected}
 
     def _refuse_the_impossible(self, spec: JobSpec) -> str:
         """What can never run is refused; what may not is warned of."""

@@ -10,6 +10,7 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.kernel.waiting import Waiting
 from sublet.runtime.alternatives import alternatives_of, weighed_by_rent
+from sublet.runtime.expecting import expected_of
 from sublet.runtime.outlook import outlook_in
 from sublet.runtime.record import UNKNOWN_H, kernel_job
 from sublet.runtime.spec import JobSpec
@@ -49,6 +50,7 @@ async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
         "finish_s": None,
         "cost_usd": None,
         "usd_on_demand": None,
+        "expected": expected_of(controller, spec),
         "reason": plan.reasons.get(job.id, reason),
         "alternatives": [] if weighing is None else alternatives_of(controller, snapshot, state, weighing, shape),
         "notes": notes,

@@ -8,7 +8,7 @@ None means not known yet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict
 
 __all__ = [
     "ENDED",
@@ -19,6 +19,7 @@ __all__ = [
     "CostView",
     "DryRunView",
     "EventView",
+    "ExpectedView",
     "ExplainView",
     "HealthView",
     "HistogramView",
@@ -202,6 +203,23 @@ class BudgetView(TypedDict):
     exhausted: bool  # nothing more may be rented until a top-up
 
 
+class ExpectedView(TypedDict):
+    """What a new job would take and cost if it were alone, beside the quickest way and on demand.
+
+    None where nobody knows how much work it is, or where there is nothing on demand.
+    """
+
+    shape: str
+    usd_per_h: float
+    usd_per_h_in_a_hurry: float
+    usd_per_h_on_demand: float | None
+    seconds: float | None
+    seconds_in_a_hurry: float | None
+    usd: float | None
+    usd_in_a_hurry: float | None
+    usd_on_demand: float | None
+
+
 class DryRunView(TypedDict):
     """What would happen to a job that is not submitted."""
 
@@ -214,6 +232,7 @@ class DryRunView(TypedDict):
     finish_s: Quantiles | None  # from now
     cost_usd: Quantiles | None
     usd_on_demand: float | None
+    expected: NotRequired[ExpectedView | None]  # None = the policy weighs no money
     reason: str
     alternatives: list[AlternativeView]
     notes: list[str]  # what was assumed: speeds not measured yet, work not known

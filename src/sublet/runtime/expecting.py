@@ -1,0 +1,44 @@
+"""What is said of a new job: what it is expected to cost, and what that saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sublet.planning.prospect import prospect
+from sublet.policies.price import Price
+from sublet.runtime.record import kernel_job
+from sublet.runtime.spec import JobSpec
+from sublet.runtime.views import ExpectedView
+
+if TYPE_CHECKING:
+    from sublet.runtime.controller import Controller
+
+__all__ = ["expected_of"]
+
+
+def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
+    """If it were alone, within what can be had now; None for policies that weigh no money, or where nothing can be."""
+    policy = controller.planner.policy
+    if not isinstance(policy, Price):
+        return None
+    job = kernel_job(controller.workforce.bare_record(spec.name, spec), controller.clock.speedup)
+    snapshot = controller.kernel.snapshot()
+    value = policy.hour_of(snapshot, job)
+    ours = prospect(snapshot, job, value)
+    quick = prospect(snapshot, job, policy.hour_of(snapshot, replace(job, hurry=True)))
+    steady = prospect(snapshot, job, value, on_demand=True)
+    if ours is None or quick is None:
+        return None
+    known = spec.work is not None and spec.samples_per_s is not None
+    return {
+        "shape": str(ours.shape),
+        "usd_per_h": ours.usd_per_h,
+        "usd_per_h_in_a_hurry": quick.usd_per_h,
+        "usd_per_h_on_demand": None if steady is None else steady.usd_per_h,
+        "seconds": ours.hours * 3600.0 if known else None,
+        "seconds_in_a_hurry": quick.hours * 3600.0 if known else None,
+        "usd": ours.usd if known else None,
+        "usd_in_a_hurry": quick.usd if known else None,
+        "usd_on_demand": steady.usd if known and steady is not None else None,
+    }

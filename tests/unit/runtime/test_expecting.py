@@ -1,0 +1,56 @@
+"""What a submission answers: what the job is expected to cost, and what that saves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from sublet.cli.submit import expected_line
+from sublet.policies.fifo import Fifo
+from sublet.policies.price import Price
+from tests.asgi import a_spec, serving
+
+KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
+
+
+def submitted(tmp_path, spec, policy=None):
+    async def live():
+        async with serving(tmp_path, policy=policy or Price(), speedup=1.0) as server:
+            rehearsed = await server.desk.dry_run(spec)
+            return await server.desk.submit(spec), rehearsed
+
+    return asyncio.run(live())
+
+
+def test_a_submission_says_what_it_is_expected_to_cost_and_what_that_saves(tmp_path):
+    found, rehearsed = submitted(tmp_path, a_spec(**KNOWN))
+    expected = found["expected"]
+    assert rehearsed["expected"] == expected
+    assert rehearsed["shape"] == expected["shape"]  # it is alone: what is expected is what it gets
+    assert expected["usd"] < expected["usd_on_demand"]
+    assert expected["usd"] <= expected["usd_in_a_hurry"]
+    assert expected["seconds"] >= expected["seconds_in_a_hurry"]
+    line = expected_line(expected)
+    assert line.startswith(f"expected: about USD {expected['usd']:.2f} in ")
+    assert f"on demand USD {expected['usd_on_demand']:.2f}" in line
+    assert "in a hurry USD" in line
+
+
+def test_one_in_a_hurry_is_told_the_price_of_it(tmp_path):
+    spec = replace(a_spec(max_workers=4, **KNOWN), hurry=True)
+    found, _ = submitted(tmp_path, spec)
+    expected = found["expected"]
+    assert expected["usd"] == expected["usd_in_a_hurry"]
+    assert expected["seconds"] == expected["seconds_in_a_hurry"]
+
+
+def test_where_the_work_is_not_known_rents_are_told(tmp_path):
+    found, _ = submitted(tmp_path, a_spec())
+    assert found["expected"]["usd"] is None
+    assert expected_line(found["expected"]).startswith(f"expected: USD {found['expected']['usd_per_h']:.2f}/h on ")
+
+
+def test_a_policy_that_weighs_no_money_says_nothing(tmp_path):
+    found, _ = submitted(tmp_path, a_spec(**KNOWN), Fifo())
+    assert found["expected"] is None
+    assert expected_line(None) == ""
