@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["down", "start", "stop", "up"]
 
+BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
 DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
 COMMAND = (sys.executable, "-m", "sublet.api.main")
 START_WITHIN_S = 60.0
@@ -32,86 +35,149 @@ def up(  # noqa: PLR0913 - one argument per option
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="USD/H", help=f"Never rent for more than this per hour. [default: {DEFAULT_BURN} without --purse]"
+            metavar="USD/H",
+            help=f"Never rent for more than this per hour. [default: as before; first {DEFAULT_BURN} without --purse]",
         ),
     ] = None,
     average: opt.Average = None,
     purse: opt.Purse = None,
-    no_budget: Annotated[bool, typer.Option("--no-budget", help="No limit at all.")] = False,
+    no_budget: Annotated[bool, typer.Option("--no-budget", help="No limit at all, from now on.")] = False,
     provider: Annotated[
-        str, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
-    ] = "local",
+        str | None, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who runs: local or ray. [default: as the provider needs]")
     ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
-    ] = "price",
-    hurry: opt.Hurry = False,
+        str | None,
+        typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy),
+    ] = None,
+    hurry: Annotated[
+        bool | None,
+        typer.Option("--hurry/--no-hurry", help="The quickest within the limits; else money is saved where it can be."),
+    ] = None,
     market: Annotated[
         list[str] | None,
-        typer.Option("--market", metavar="TRACE", help="Spot nodes come and go as in this trace; may be repeated."),
+        typer.Option(
+            "--market", metavar="TRACE", help="Spot nodes come and go as in this trace; may be repeated; none = steady."
+        ),
     ] = None,
     polarity: opt.Means = None,
     speedup: Annotated[
-        float, typer.Option(metavar="X", help="Cloud seconds per second, market and money alike.")
-    ] = 1.0,
-    notice_s: opt.NoticeS = 120.0,
+        float | None, typer.Option(metavar="X", help="Cloud seconds per second, market and money alike.")
+    ] = None,
+    notice_s: Annotated[
+        float | None, typer.Option(metavar="S", help="Warning before a spot node is taken; 0 = none.")
+    ] = None,
     strike: Annotated[
         list[str] | None,
         typer.Option(
             metavar="S:VERB:N", help="At second S of the cloud notice, kill or restore N spot nodes; may be repeated."
         ),
     ] = None,
-    boot_s: Annotated[float, typer.Option(metavar="S", help="From renting a node to using it, at least.")] = 0.0,
+    boot_s: Annotated[
+        float | None, typer.Option(metavar="S", help="From renting a node to using it, at least.")
+    ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Hold at most N nodes.")] = None,
     decide_limit_s: Annotated[
-        float, typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan.")
-    ] = 60.0,
-    port: Annotated[int, typer.Option(metavar="N", help="Listen here, on 127.0.0.1; 0 = any free port.")] = 0,
-    seed: opt.Seed = 0,
+        float | None,
+        typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Listen here, on 127.0.0.1; 0 = any free port.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all that is drawn at random.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew: what is there is moved aside, never deleted.")
+    ] = False,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
 ) -> None:
-    """Start the controller: it rents, runs jobs and keeps to the budget until 'sublet down'."""
+    """Start the controller: it rents, runs jobs and keeps to the budget until 'sublet down'.
+
+    Without an option it goes on as it was, budget and all; an option changes that one thing, and says so.
+    """
     from sublet.cli.asked import money_from_text, price_from_text
     from sublet.errors import InvalidValue
-    from sublet.market.traces import load_trace
-    from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
 
     if no_budget and (budget or purse or average):
         raise InvalidValue("--no-budget", True, "left out beside --budget, --average or --purse")
-    if budget is None and purse is None and not no_budget:
-        budget = DEFAULT_BURN
-    settings = Settings(
-        state_dir=str(default_state_dir()),
-        provider=provider,
-        engine=engine or ("ray" if provider == "ray" else "local"),
-        policy=_known_policy(policy),
-        hurry=hurry,
-        burn_usd_per_h=None if budget is None else price_from_text("--budget", budget).usd_per_h,
-        average_usd_per_h=None if average is None else price_from_text("--average", average).usd_per_h,
-        purse_usd=None if purse is None else money_from_text("--purse", purse).usd,
-        speedup=speedup,
-        market=tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in market or ()),
-        polarity=opt.meaning_of(polarity),
-        notice_s=notice_s,
-        strikes=tuple(strike or ()),
-        boot_s=boot_s,
-        most_nodes=nodes,
-        decide_limit_s=decide_limit_s,
-        seed=seed,
-        port=port,
-    )
+    given = {
+        "provider": provider,
+        "engine": engine,
+        "policy": None if policy is None else _known_policy(policy),
+        "hurry": hurry,
+        "burn_usd_per_h": None if budget is None else price_from_text("--budget", budget).usd_per_h,
+        "average_usd_per_h": None if average is None else price_from_text("--average", average).usd_per_h,
+        "purse_usd": None if purse is None else money_from_text("--purse", purse).usd,
+        "speedup": speedup,
+        "market": None if not market else _traces(market),
+        "polarity": opt.meaning_of(polarity),
+        "notice_s": notice_s,
+        "strikes": tuple(strike) if strike else None,
+        "boot_s": boot_s,
+        "most_nodes": nodes,
+        "decide_limit_s": decide_limit_s,
+        "seed": seed,
+        "port": port,
+    }
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if no_budget:
+        asked |= dict.fromkeys(BUDGET)
+    if provider is not None and engine is None:
+        asked["engine"] = "ray" if provider == "ray" else "local"
+    _go_on(asked, fresh=fresh, foreground=foreground, document=opt.wants_document(output, json))
+
+
+def _go_on(asked: Mapping[str, Any], *, fresh: bool, foreground: bool, document: bool) -> None:
+    """From what was asked for, and what there was, to a controller."""
+    from sublet.api.state import StateDir
+    from sublet.cli.asked import price_from_text
+    from sublet.market.traces import load_trace
+    from sublet.runtime import kept
+    from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
+
+    state = StateDir(default_state_dir())
+    if state.path.is_dir():
+        _refuse_twice(state)
+    aside = kept.set_aside(state.path) if fresh else None
+    before = kept.kept_settings(state.path)
+    if before is None:
+        if not asked.keys() & {"burn_usd_per_h", "purse_usd"}:
+            asked = {**asked, "burn_usd_per_h": price_from_text("--budget", DEFAULT_BURN).usd_per_h}
+        settings = Settings(state_dir=str(state.path), **asked)
+    else:
+        settings = replace(before, **asked)
+    changed = [] if before is None else kept.changes(before, settings)
+    kept.refuse_while_rented(state.path, changed)
     # A file that is refused is refused here; the controller could only write it to its log.
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
+    if before is not None and asked.keys() & set(BUDGET):
+        kept.set_budget_anew(state.path)
+    if not document:
+        if aside is not None:
+            typer.echo(f"what was there is now {aside}")
+        for change in changed:
+            typer.echo(str(change))
     address = start(settings, foreground=foreground)
-    typer.echo(f"controller at {address}, {_limits(settings)}, policy {policy}")
+    if document:
+        facts = {"address": str(address), "state_dir": str(state.path), "kept": before is not None}
+        facts |= {"aside": None if aside is None else str(aside), "changed": [asdict(change) for change in changed]}
+        print_document({"schema_version": 1, **facts, "settings": asdict(settings)})
+        return
+    as_before = "" if before is None else ", as changed" if changed else ", as before"
+    typer.echo(f"controller at {address}, {_limits(settings)}, policy {settings.policy}{as_before}")
     for trace in traces:
         typer.echo(
             f"market {trace.name}: its nodes come and go"
             + (f", as {trace.gpu}s did; here each costs what a {PRICED_GPU} costs ({PRICED_LIKE})" if trace.gpu else "")
         )
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
+
+
+def _traces(names: list[str]) -> tuple[str, ...]:
+    if names == ["none"]:
+        return ()
+    return tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in names)
 
 
 def down(
@@ -152,18 +218,25 @@ def down(
 def start(settings: Settings, *, foreground: bool = False) -> Address:
     """Start a controller with these settings; returns when it answers."""
     from sublet.api.state import StateDir
+    from sublet.errors import SubletError
     from sublet.runtime.settings import settings_to_json
 
     _refuse_without_extras()
     state = StateDir(Path(settings.state_dir))
     state.prepare()
     _refuse_twice(state)
+    before = state.settings.read_text(encoding="utf-8") if state.settings.is_file() else None
     state.write(state.settings, settings_to_json(settings))
     state.failure.unlink(missing_ok=True)
     if foreground:
         typer.echo("Ctrl-C stops the controller and everything it rented", err=True)
         os.execv(COMMAND[0], [*COMMAND, str(state.path)])  # noqa: S606 - no shell
-    return _awaited(state, _spawned(state))
+    try:
+        return _awaited(state, _spawned(state))
+    except SubletError:
+        if before is not None and not state.taken:  # what could not be started is nothing to go on with
+            state.write(state.settings, before)
+        raise
 
 
 def _spawned(state: StateDir) -> int:
@@ -227,7 +300,7 @@ def _refuse_twice(state: StateDir) -> None:
     except NoController:
         raise BadInput(state.path, "a controller starts or stops here", hint="try again in a few seconds") from None
     why = f"a controller runs at {address} already (process {address.pid})"
-    raise BadInput(state.path, why, hint="sublet ps, or sublet down before starting another")
+    raise BadInput(state.path, why, hint="sublet ps; sublet budget set; or sublet down before starting another")
 
 
 def _refuse_without_extras() -> None:

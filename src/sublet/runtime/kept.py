@@ -1,0 +1,167 @@
+"""What a state directory was last run with: a start without flags goes on with it, a flag changes one thing of it.
+
+Budgets as they were changed at run time count, not as they were once started with. What nodes stand on cannot change
+under them; `--fresh` begins anew beside what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sublet.domain.budget import Budget
+from sublet.errors import BadInput
+from sublet.kernel.values_json import restored
+from sublet.runtime.settings import Settings, settings_from_json
+from sublet.runtime.store import Store
+
+__all__ = ["Change", "changes", "kept_settings", "refuse_while_rented", "rented_nodes", "set_aside", "set_budget_anew"]
+
+FIXED = ("provider", "engine", "speedup", "slots_per_node")  # as long as nodes are rented
+LABELS = {
+    "burn_usd_per_h": "budget",
+    "average_usd_per_h": "average",
+    "purse_usd": "purse",
+    "most_nodes": "nodes",
+    "slots_per_node": "slots",
+    "decide_limit_s": "decide limit",
+    "notice_s": "notice",
+    "boot_s": "boot",
+}
+ENDS = frozenset({"NodeLost", "NodeReleased", "RentRefused"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that is another than it was."""
+
+    field: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{LABELS.get(self.field, self.field)}: {self.old} -> {self.new}"
+
+
+def kept_settings(state_dir: Path) -> Settings | None:
+    """With the budget that is in force; None where no controller ever ran."""
+    settings, log = state_dir / "settings.json", state_dir / "log.sqlite"
+    if not settings.is_file() or not log.is_file():
+        return None
+    store = Store(log)
+    try:
+        if not store.last_seq():
+            return None
+        kept = settings_from_json(settings.read_text(encoding="utf-8"), source=settings)
+        budget = _budget_in_force(store)
+    finally:
+        store.close()
+    kept = replace(kept, state_dir=str(state_dir))
+    if budget is None:
+        return kept
+    return replace(
+        kept,
+        burn_usd_per_h=None if budget.burn is None else budget.burn.usd_per_h,
+        average_usd_per_h=None if budget.average is None else budget.average.usd_per_h,
+        purse_usd=None if budget.purse is None else budget.purse.usd,
+    )
+
+
+def _budget_in_force(store: Store) -> Budget | None:
+    if (text := store.get("budget_in_force")) is not None:
+        return _budget_from(json.loads(text))
+    found = None
+    for line in store.lines():  # of a version that did not note it
+        facts = json.loads(line)["event"]
+        if facts["type"] == "BudgetChanged":
+            found = facts["budget"]
+    return None if found is None else _budget_from(found)
+
+
+def _budget_from(facts: Any) -> Budget:
+    budget: Budget = restored(Budget, facts)
+    return budget
+
+
+def set_budget_anew(state_dir: Path) -> None:
+    """The budget of the settings counts at the next start, also where it is the one that was once begun with."""
+    store = Store(state_dir / "log.sqlite")
+    store.put("budget", "")
+    store.close()
+
+
+def changes(old: Settings, new: Settings) -> list[Change]:
+    """What differs, in words."""
+    return [
+        Change(field=each.name, old=_told(each.name, before), new=_told(each.name, after))
+        for each in fields(Settings)
+        if (before := getattr(old, each.name)) != (after := getattr(new, each.name)) and each.name != "state_dir"
+    ]
+
+
+def _told(name: str, value: Any) -> str:
+    if value is None or value == ():
+        return "no limit" if name.endswith(("usd_per_h", "_usd")) or name == "most_nodes" else "none"
+    if name.endswith("usd_per_h"):
+        return f"USD {value:.2f}/h"
+    if name.endswith("_usd"):
+        return f"USD {value:.2f}"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:g} s" if name.endswith("_s") else f"{value}"
+
+
+def refuse_while_rented(state_dir: Path, changed: list[Change]) -> None:
+    """What the rented nodes stand on stays as it is until they are given back."""
+    fixed = [change for change in changed if change.field in FIXED]
+    if not fixed:
+        return
+    rented = rented_nodes(state_dir)
+    if rented:
+        why = f"{fixed[0]} cannot be while nodes are rented ({', '.join(rented)})"
+        hint = "'sublet up' as before, then 'sublet down' gives them back; after that change it, or use --fresh"
+        raise BadInput(state_dir, why, hint=hint)
+
+
+def rented_nodes(state_dir: Path) -> list[str]:
+    """Those that no controller has heard the end of."""
+    if not (state_dir / "log.sqlite").is_file():
+        return []
+    store = Store(state_dir / "log.sqlite")
+    try:
+        nodes: dict[str, None] = {}
+        after = 0
+        for seq, text in store.snapshots()[:1]:
+            after, kernel = seq, json.loads(text)["kernel"]
+            nodes = dict.fromkeys(node[0] for node in kernel["supply"]["cluster"]["nodes"])
+        for line in store.lines(after=after):
+            facts = json.loads(line)
+            if facts["event"]["type"] in ENDS:
+                nodes.pop(facts["event"]["node_id"], None)
+            nodes |= dict.fromkeys(each["node_id"] for each in facts["actions"] if each["type"] == "RentNode")
+        return list(nodes)
+    finally:
+        store.close()
+
+
+def set_aside(state_dir: Path) -> Path | None:
+    """Move all that there is out of the way, for a start anew; where it is now. None where there was nothing."""
+    if not state_dir.is_dir() or not any(state_dir.iterdir()):
+        return None
+    if rented := rented_nodes(state_dir):
+        why = f"nodes are rented ({', '.join(rented)}): whoever begins anew would forget them"
+        raise BadInput(state_dir, why, hint="'sublet up', then 'sublet down' gives them back; then 'sublet up --fresh'")
+    aside = state_dir.with_name(f"{state_dir.name}-before-{time.strftime('%Y%m%dT%H%M%S')}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = aside.with_name(f"{aside.name.partition('.')[0]}.{number}")
+    try:
+        state_dir.rename(aside)
+    except OSError as error:
+        why = f"cannot be moved aside ({error.strerror})"
+        raise BadInput(state_dir, why, hint="choose another with SUBLET_STATE=/path") from None
+    return aside
