@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.money import Price
 from sublet.errors import InvalidValue
-from sublet.runtime.providers.local_market import Fall, Replay, Strike
+from sublet.runtime.providers.local_market import Fall, Replay, Stock, Strike
 
 changes = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=12).map(
     lambda rows: [AvailabilityChanged(float(t_s), "o", nodes) for t_s, nodes in sorted(rows)]
@@ -71,3 +71,16 @@ def test_every_change_after_the_start_comes_once_in_order_and_never_early(record
 def test_a_strike_that_cannot_be_is_refused(facts):
     with pytest.raises(InvalidValue):
         Strike(**{"at_s": 1.0, "verb": "kill", **facts})
+
+
+def test_a_rise_that_follows_a_fall_does_not_sell_what_the_fall_will_take():
+    """Both are announced; a node rented in between would be taken, or another in its place, without a word."""
+    stock = Stock()
+    stock.record("o", 4)
+    stock.announce("o", 3, 100.0)
+    stock.announce("o", 4, 160.0)
+    assert stock.to_stay("o") == 3
+    stock.record("o", 3, 100.0)
+    assert stock.to_stay("o") == 4
+    stock.record("o", 4, 160.0)
+    assert stock.to_stay("o") is None

@@ -119,16 +119,16 @@ class Stock:
         self.too_dear: set[str] = set()  # offers whose price is above our cap
         self._recorded: dict[str, int] = {}  # an offer that is not in it has no limit
         self._struck: dict[str, int] = {}
-        self._announced: dict[str, tuple[int, float]] = {}  # offer -> (what supply will be, from when on)
+        self._announced: dict[str, list[tuple[int, float]]] = {}  # offer -> (what supply will be, from when on)
 
     def announce(self, offer_id: str, nodes: int, at_s: float) -> None:
         """Supply will change; what is being taken back is not sold again meanwhile."""
-        self._announced[offer_id] = (nodes, at_s)
+        self._announced.setdefault(offer_id, []).append((nodes, at_s))
 
     def to_stay(self, offer_id: str) -> int | None:
         """How many can be held for longer than the notice; None = nothing is announced."""
-        announced = self._announced.get(offer_id)
-        return None if announced is None else self.less_struck(offer_id, announced[0])
+        announced = self._announced.get(offer_id)  # a rise that follows a fall does not undo it
+        return self.less_struck(offer_id, min(nodes for nodes, _ in announced)) if announced else None
 
     def supply(self, offer_id: str) -> int | None:
         """None = as many as we ask for."""
@@ -141,8 +141,8 @@ class Stock:
 
     def record(self, offer_id: str, nodes: int | None, at_s: float = math.inf) -> None:
         """The record says so from now on."""
-        if offer_id in self._announced and self._announced[offer_id][1] <= at_s:
-            del self._announced[offer_id]
+        to_come = [each for each in self._announced.get(offer_id, ()) if each[1] > at_s]
+        self._announced[offer_id] = to_come
         if nodes is None:
             self._recorded.pop(offer_id, None)
         else:
