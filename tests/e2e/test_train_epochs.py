@@ -32,7 +32,7 @@ def test_ranks_whose_learning_rates_differ_are_an_error(tmp_path):
     for said in run["errors"].values():
         assert "rank 1 differs from rank 0 in learning rate (0.01 at rank 0, 0.005 at rank 1)" in said
         assert "next: change learning rates alike in every rank" in said
-        assert "at step 32" in said  # the next check is at 30, its news comes with 31
+        assert "at step 42" in said  # the next check is at 40, its news comes with 41
 
 
 def test_ranks_that_differ_after_the_last_step_are_not_finished(tmp_path):
