@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sublet.train.devices import NCCL, agreed_backend
 from sublet.train.line import Line
 from sublet.wire.messages import Leading, Regroup
 
@@ -46,13 +47,16 @@ class Group:
         self.rank, self.world, self.generation = rank, world, generation
         self.stuck = False  # something of it will never end
         self._store: Any = None
-        self._gpu = False
+        self._nccl = False
         self._before = _sockets()
         self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
         self._hung_up_s: float | None = None
 
-    def form(self, order: Regroup, line: Line, *, gpu: bool) -> None:
-        """Meet the others of the order and make the torch group; one of BROKEN if somebody goes away meanwhile."""
+    def form(self, order: Regroup, line: Line, *, device: str) -> None:
+        """Meet the others of the order and make the torch group; one of BROKEN if somebody goes away meanwhile.
+
+        `device` is the name of the one that we train on (devices.py).
+        """
         host = os.environ.get("SUBLET_HOST", "127.0.0.1")
         if host == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -65,9 +69,8 @@ class Group:
         else:
             meet = line.meeting(order.generation, MEET_S)
             self._store = self._found(meet.host, meet.port, line)
-        self._gpu = gpu
         on_error = sys.excepthook
-        self._in_a_thread(lambda: _make_torch_group(self._store, order, gpu=gpu))
+        self._nccl = self._in_a_thread(lambda: _make_torch_group(self._store, order, device)) == NCCL
         sys.excepthook = on_error  # torch puts one more around it each time
         self._mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
 
@@ -77,7 +80,7 @@ class Group:
         Gloo can lose the news that a connection has ended: a message that it was about to answer when the answer
         failed is not told of it, and its collective waits on. Seen about once in a hundred kills.
         """
-        if self._gpu:
+        if self._nccl:
             work.wait()  # waits on the stream alone
             return
         while True:
@@ -107,7 +110,7 @@ class Group:
         for fd, name in mine.items():
             with contextlib.suppress(OSError):
                 _shut(fd, name)
-        if self._gpu:
+        if self._nccl:
             with contextlib.suppress(RuntimeError, AttributeError):
                 world: Any = dist.group.WORLD
                 world._get_backend(torch.device("cuda")).abort()  # noqa: SLF001 - nothing public does it
@@ -164,14 +167,17 @@ def gist_of(error: BaseException) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
 
 
-def _make_torch_group(store: Any, order: Regroup, *, gpu: bool) -> None:
+def _make_torch_group(store: Any, order: Regroup, device: str) -> str:
+    """How it talks."""
+    backend = agreed_backend(store, order.rank, order.world, device)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpu else "gloo",
+        backend,
         store=store,
         rank=order.rank,
         world_size=order.world,
         timeout=COLLECTIVE_TIMEOUT,
     )
+    return backend
 
 
 def _opened(host: str, port: int, listening: int | None = None) -> Any:

@@ -59,8 +59,7 @@ class Session:
         self._report = Report(self._worker_id, self._say)
         where = options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
         self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._say)
-        gpu = self._steps.device.type == "cuda"
-        self._members = Membership(None, self._state, self._progress, self._saver, gpu=gpu)
+        self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
         self._open = self._entered = self._over = False
         self._epochs = 0  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is

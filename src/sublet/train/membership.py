@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from sublet.train import EXIT_LEFT, EXIT_LOST
+from sublet.train.devices import GLOO, NCCL, device_name
 from sublet.train.group import BROKEN, Group, gist_of
 from sublet.train.line import Line, Lost, Superseded
 from sublet.train.saving import Saver
@@ -56,9 +57,11 @@ class Entry:
 class Membership:
     """Our place in the group, under a controller (`line`) or without one."""
 
-    def __init__(self, line: Line | None, state: State, progress: Progress, saver: Saver, *, gpu: bool) -> None:
+    def __init__(self, line: Line | None, state: State, progress: Progress, saver: Saver, device: torch.device) -> None:
         self.line, self.group = line, Group()
-        self._state, self._progress, self._saver, self._gpu = state, progress, saver, gpu
+        self._state, self._progress, self._saver, self._device = state, progress, saver, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # for what is made without naming one: communicators, streams, the user's own
         self._wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
         self.handed: Any = None  # the state that another has handed to us; the session takes it
         self._carries = False  # whether we have a state that others may need
@@ -71,7 +74,7 @@ class Membership:
         if dist.is_initialized():
             self.group = Group(rank=dist.get_rank(), world=dist.get_world_size())
         elif world > 1 and "RANK" in os.environ:
-            dist.init_process_group("cpu:gloo,cuda:nccl" if self._gpu else "gloo")
+            dist.init_process_group(NCCL if self._device.type == "cuda" else GLOO)
             self.group = Group(rank=dist.get_rank(), world=world)
         return self._agree(batch=0, formed_s=0.0, generation=None)
 
@@ -119,7 +122,7 @@ class Membership:
             return self._agree(batch=order.batch, formed_s=0.0, generation=order.generation)
         with line.holds(self.group.hang_up):
             with talking():
-                self.group.form(order, line, gpu=self._gpu)
+                self.group.form(order, line, device=device_name(self._device))
             formed_s = time.perf_counter() - started_s
             return self._agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
 
