@@ -134,10 +134,10 @@ class LittleDesk:
             raise NotNow(job_id, self.rows[job_id]["phase"], "pause")
         return self.change(job_id, phase="paused", workers=0)
 
-    async def resume(self, job_id: str) -> JobView:
+    async def resume(self, job_id: str, *, start_over: bool = False) -> JobView:
         if self.rows[job_id]["phase"] not in ("paused", "out-of-budget", "failed"):
             raise NotNow(job_id, self.rows[job_id]["phase"], "resume")
-        return self.change(job_id, phase="queued")
+        return self.change(job_id, phase="queued", reason="from step 0" if start_over else "")
 
     async def top_up_job(self, job_id: str, usd: float) -> JobView:
         return self.change(job_id, purse_usd=(self.rows[job_id]["purse_usd"] or 0.0) + usd)
@@ -253,6 +253,7 @@ class LittleDesk:
             "resizes": {"grow": 2, "loss": 1},
             "provider_calls": {"rent": {"ok": 4, "refused": 1}},
             "orphans_found": 0,
+            "checkpoints_damaged": 0,
             "alarms": {"policy": 2},
             "reconcile_s": 0.01,
             "reconciled_at": 1.7e9,

@@ -27,7 +27,20 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
 from sublet.wire.lines import LineBuffer, to_line
-from sublet.wire.messages import Finished, Joined, Leading, Leave, Left, Meet, Ready, Regroup, Saved, SaveNow, Stepped
+from sublet.wire.messages import (
+    Damaged,
+    Finished,
+    Joined,
+    Leading,
+    Leave,
+    Left,
+    Meet,
+    Ready,
+    Regroup,
+    Saved,
+    SaveNow,
+    Stepped,
+)
 
 LATEST_S = 30.0  # any single wait in a scenario
 
@@ -440,6 +453,28 @@ def resumes(directory: Path, *, width: int = 3) -> dict[str, object]:
     return {"codes": world.codes(), **told, **read_logs(directory)}
 
 
+def held(directory: Path, *, width: int = 2) -> dict[str, object]:
+    """All leave with a checkpoint, which rots; others find it, do not begin at 0, and leave when told to."""
+    world = World(logged_training, directory, PAUSE_S="0.01", SUBLET_CHECKPOINT_DIR=str(directory / "checkpoints"))
+    first = world.start(width)
+    world.until_ready(first)
+    world.regroup(first)
+    world.until_step(5)
+    world.regroup([], save=True)
+    world.until(lambda: all(worker.code is not None for worker in first), "all left")
+    for path in (directory / "checkpoints").glob("step-*/*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    new = world.start(width)
+    world.until_ready(new)
+    world.regroup(new)
+    world.until(lambda: any(isinstance(said, Damaged) for _, said in new[0].heard), "told")
+    world.regroup([], save=True)
+    world.until(lambda: all(worker.code is not None for worker in new), "all left")
+    joined = [said for worker in new for _, said in worker.heard if isinstance(said, Joined)]
+    steps = [said.step for _, _, said in world.messages if isinstance(said, Damaged)]
+    return {"codes": [worker.code for worker in new], "joined": len(joined), "steps": steps}
+
+
 def orphans(directory: Path, *, width: int = 2) -> dict[str, object]:
     """The agent goes away: its workers must not stay."""
     world = World(logged_training, directory, PAUSE_S="0.05")
@@ -511,7 +546,8 @@ def late(directory: Path) -> dict[str, object]:
 
 
 SCENARIOS = {
-    scenario.__name__: scenario for scenario in (fixed, resizes, kills, resumes, orphans, one_two_one, together, late)
+    scenario.__name__: scenario
+    for scenario in (fixed, resizes, kills, resumes, held, orphans, one_two_one, together, late)
 }
 
 

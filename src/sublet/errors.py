@@ -17,6 +17,7 @@
     |-- OutOfBudget         the money is spent (spent, limit)
     |-- Refused             the controller said no, in its own words
     |-- DamagedCheckpoint   a checkpoint that cannot be trusted (path, why)
+    |-- NoCheckpointLeft    all checkpoints of a directory are damaged (directory, how many, why of the newest)
     |-- CheckpointFailed    a checkpoint that was not written (path, why); those before it are as they were
     |   `-- StaleWriter         its writer belongs to a generation that is over
     |-- RanksDiffer         workers of one job that no longer train the same model (what, which ranks, step)
@@ -46,6 +47,7 @@ __all__ = [
     "MissingExtra",
     "NoAccess",
     "NoAnswer",
+    "NoCheckpointLeft",
     "NoController",
     "NoSuchJob",
     "NotNow",
@@ -261,6 +263,15 @@ class DamagedCheckpoint(SubletError):
     def __init__(self, path: object, why: str) -> None:
         self.path, self.why = str(path), why
         super().__init__(f"the checkpoint {path} is damaged: {why}; an older one is used where there is one")
+
+
+class NoCheckpointLeft(SubletError):
+    """There are checkpoints, and none can be trusted: nobody starts from nothing without having been told to."""
+
+    def __init__(self, directory: object, count: int, why: str) -> None:
+        self.directory, self.count, self.why = str(directory), count, why
+        hint = "bring one back from a copy, or set SUBLET_START_OVER=1 to set them aside and begin at step 0"
+        super().__init__(f"all {count} checkpoints in {directory} are damaged (the newest: {why})\n  next: {hint}")
 
 
 class CheckpointFailed(SubletError):

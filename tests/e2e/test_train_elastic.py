@@ -69,6 +69,13 @@ def test_a_run_that_left_or_was_killed_carries_on_from_its_checkpoint(tmp_path):
     assert run["seen"] == WHOLE
 
 
+def test_workers_that_find_damaged_checkpoints_alone_do_not_begin_at_0_and_leave_when_told_to(tmp_path):
+    run = world("held", tmp_path)
+    assert run["steps"] == [-1]
+    assert run["joined"] == 0
+    assert run["codes"] == [EXIT_LEFT, EXIT_LEFT]
+
+
 @pytest.mark.parametrize(("width", "batch", "micro"), [(3, 16, "2"), (3, 2, "2")], ids=["uneven", "more than samples"])
 def test_a_step_of_any_width_takes_the_gradient_of_one_process(tmp_path, width, batch, micro):
     torch = pytest.importorskip("torch")

@@ -63,8 +63,11 @@ class Desk(Protocol):
         """Save it and take its workers away until `resume`; costs nothing meanwhile."""
         ...
 
-    async def resume(self, job_id: str) -> JobView:
-        """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit."""
+    async def resume(self, job_id: str, *, start_over: bool = False) -> JobView:
+        """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit.
+
+        One that is held because all its checkpoints are damaged looks again; with `start_over` it begins at step 0.
+        """
         ...
 
     async def top_up_job(self, job_id: str, usd: float) -> JobView:

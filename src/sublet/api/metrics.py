@@ -114,6 +114,9 @@ class _Found(Collector):
         orphans = _counter("orphans_found", "Nodes at the cloud that nobody had asked for.")
         orphans.add_metric((), found["orphans_found"])
         yield orphans
+        damaged = _counter("checkpoints_damaged", "Checkpoints that a job passed over when it looked for its newest.")
+        damaged.add_metric((), found["checkpoints_damaged"])
+        yield damaged
         alarms = _counter("alarms", "Things that should not be, each also in the history.", "kind")
         for kind, count in sorted(found["alarms"].items()):
             alarms.add_metric((kind,), count)

@@ -72,6 +72,12 @@ class CancelBody(_Body):
     now: bool = False
 
 
+class ResumeBody(_Body):
+    """Whether it may begin at step 0 if all its checkpoints are damaged."""
+
+    start_over: bool = False
+
+
 class ScaleBody(_Body):
     """The new range of workers."""
 
@@ -145,8 +151,9 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         return _answer(**await desk.pause(await resolved(ref)))
 
     @app.post("/v1/jobs/{ref}/resume")
-    async def resume(ref: str) -> dict[str, Any]:
-        return _answer(**await desk.resume(await resolved(ref)))
+    async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
+        start_over = body is not None and body.start_over
+        return _answer(**await desk.resume(await resolved(ref), start_over=start_over))
 
     @app.post("/v1/jobs/{ref}/top-up")
     async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:

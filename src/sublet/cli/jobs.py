@@ -60,9 +60,16 @@ def pause(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: op
     _tell(_asked(job, "pause", {}), document=opt.wants_document(output, json))
 
 
-def resume(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
-    """Let a job go on that was paused, or stopped at the limit of the budget."""
-    _tell(_asked(job, "resume", {}), document=opt.wants_document(output, json))
+def resume(
+    job: opt.JobRef,
+    start_over: Annotated[
+        bool, typer.Option("--start-over", help="Begin at step 0 if all its checkpoints are damaged.")
+    ] = False,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """Let a job go on that was paused, stopped at the limit of the budget, or is held."""
+    _tell(_asked(job, "resume", {"start_over": start_over}), document=opt.wants_document(output, json))
 
 
 def scale(

@@ -24,7 +24,7 @@ from sublet.runtime.controller import Controller
 from sublet.runtime.expecting import expected_of
 from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook_in
-from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.record import ASKS, DAMAGED, JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line, gist_of, width
@@ -47,6 +47,7 @@ HELD_BACK = {
     "budget": "its budget is spent",
     "cancel": "saves, and is ended then",
     "preemption": "saves, and is given up then: its nodes went too often",
+    DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
     BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
 }
 NODE_PHASES = {
@@ -133,8 +134,8 @@ class FrontDesk:
             self._controller.change(record, paused="user")
         return self._view(record)
 
-    async def resume(self, job_id: str) -> views.JobView:
-        """Let it go on, if its own budget lets it."""
+    async def resume(self, job_id: str, *, start_over: bool = False) -> views.JobView:
+        """Let it go on, if its own budget lets it; with `start_over`, at step 0 if all its checkpoints are damaged."""
         await self.started()
         record = self._record(job_id)
         if record.outcome in ("", "failed"):
@@ -148,8 +149,9 @@ class FrontDesk:
         if record.paused == "cancel":
             raise NotNow(job_id, "being cancelled", "resume", hint="wait for its end, then submit it again")
         if record.paused:
-            self._controller.note(Line(kind="Resumed", job_id=job_id, text="may go on"))
-            self._controller.change(record, paused="")
+            text = "may go on, at step 0 if it has to" if start_over else "may go on"
+            self._controller.note(Line(kind="Resumed", job_id=job_id, text=text))
+            self._controller.change(record, paused="", start_over=start_over)
         return self._view(record)
 
     async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
@@ -420,6 +422,7 @@ class FrontDesk:
             "resizes": dict(gauges.resizes),
             "provider_calls": {call: dict(outcomes) for call, outcomes in gauges.calls.items()},
             "orphans_found": gauges.orphans,
+            "checkpoints_damaged": gauges.damaged,
             "alarms": dict(gauges.alarms),
             "reconcile_s": gauges.reconcile_s,
             "reconciled_at": gauges.reconciled_at,

@@ -43,6 +43,7 @@ class Gauges:
     resizes: Counter[str] = field(default_factory=Counter)
     calls: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     orphans: int = 0
+    damaged: int = 0  # checkpoints that were passed over
     alarms: Counter[str] = field(default_factory=Counter)  # by kind
     reconcile_s: float | None = None
     reconciled_at: float | None = None

@@ -315,10 +315,7 @@ class Group:
             case wire.WorkerSeen():
                 worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
             case wire.Leading():
-                if message.generation == self.round and self._state is _State.FORMING:
-                    for other in self._in(WorkerPhase.MEMBER):
-                        if other.id != worker.id:
-                            self._send(other, meet_from(message, other.id))
+                self._heard_leading(worker, message)
             case wire.Joined():
                 self._heard_joined(worker, message, wall_s)
             case wire.Stepped():
@@ -331,6 +328,8 @@ class Group:
                     self.step, self.done = message.step, message.done
             case wire.Saved() | wire.SaveFailed():
                 self._stepped_s = wall_s
+            case wire.Damaged():
+                self._heard_damaged(message, wall_s)
             case wire.Finished():
                 self._heard_finished(message, wall_s)
             case wire.WorkerDown():
@@ -443,6 +442,19 @@ class Group:
         elif message.generation == formed and self._state is _State.ENDING and self.spec.sdk:
             self.broken = True  # the one that had the last word is gone before all had heard it
             self._once_more(wall_s)
+
+    def _heard_leading(self, worker: Worker, message: wire.Leading) -> None:
+        if message.generation == self.round and self._state is _State.FORMING:
+            for other in self._in(WorkerPhase.MEMBER):
+                if other.id != worker.id:
+                    self._send(other, meet_from(message, other.id))
+
+    def _heard_damaged(self, message: wire.Damaged, wall_s: float) -> None:
+        """If none is left, nobody begins at 0 unasked: the order counts as followed, and the job will be held."""
+        if message.step < 0 and self._state is _State.FORMING:
+            self.broken = True
+            self._enter(_State.IDLE, wall_s)
+            self._answer_move()
 
     def _heard_finished(self, message: wire.Finished, wall_s: float) -> None:
         self.step, self.done, self._finished = message.step, message.done, True

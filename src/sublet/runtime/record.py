@@ -17,9 +17,11 @@ from sublet.runtime.spec import JobSpec
 from sublet.runtime.widths import narrower_than
 from sublet.wire.messages import Stepped
 
-__all__ = ["GIVEN_UP", "JobRecord", "kernel_job", "pools_for"]
+__all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "JobRecord", "kernel_job", "pools_for"]
 
 GIVEN_UP = "preemption"  # what `paused` says of a job whose nodes went too often
+DAMAGED = "damaged"  # ... whose checkpoints are
+ASKS = "all its checkpoints are damaged, and it does not begin at step 0 unasked;"
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
 WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
@@ -38,7 +40,7 @@ class JobRecord:
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | back-off | rules
+    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | back-off | damaged | rules
     refused: str = ""  # why its specification, as the store has it, cannot be run; `spec` is a stand-in then
     error: str = ""
     exit_code: int | None = None
@@ -53,6 +55,8 @@ class JobRecord:
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
     starts_over: int = 0  # of a script without a session, in a row, without having saved
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
+    start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
+    damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
     pinned: tuple[str, int] | None = None  # (pool, workers) that no plan changes by choice: it would start over
     warnings: dict[str, str] = field(default_factory=dict)  # by kind: what its owner should do something about
     grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
@@ -119,6 +123,7 @@ class JobRecord:
             "steps_made": self.steps_made,
             "starts_over": self.starts_over,
             "blamed": self.blamed,
+            "start_over": self.start_over,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],

@@ -20,7 +20,7 @@ from sublet.runtime.blame import Blame
 from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
-from sublet.runtime.record import JobRecord, pools_for
+from sublet.runtime.record import ASKS, DAMAGED, JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line, gist_of
 from sublet.runtime.vouching import Vouching, job_of
@@ -170,6 +170,8 @@ class Workforce:
                 self._joined(record, message, max(step - message.step, 0), wall_s)
             case wire.Stepped() if message is record.group.stepped:
                 self._stepped(record, message, wall_s)
+            case wire.Damaged():
+                self._damaged(record, message)
             case wire.SaveFailed():
                 text = f"the checkpoint of step {message.step} was not written, training goes on: {message.why}"
                 self._hub.note(Line(kind="Alarm", job_id=record.id, text=self.hide(record, text)))
@@ -182,6 +184,21 @@ class Workforce:
             case _:
                 pass
 
+    def _damaged(self, record: JobRecord, message: wire.Damaged) -> None:
+        """Checkpoints were passed over; if none is left, its owner decides what now."""
+        new = set(message.paths) - record.damaged
+        record.damaged |= new
+        self._hub.gauges.damaged += len(new)
+        if new:
+            used = "none is left" if message.step < 0 else f"that of step {message.step} is used"
+            text = f"{len(new)} damaged, {used}: {', '.join(sorted(new))} ({message.why})"
+            self._hub.note(Line(kind="Damaged", job_id=record.id, text=self.hide(record, text)))
+        if message.step < 0 and not record.paused:
+            text = f"is held: {ASKS} next: sublet resume {record.id} tries again, with --start-over it begins at step 0"
+            self._hub.note(Line(kind="Alarm", job_id=record.id, text=text))
+            record.paused = DAMAGED
+            self._hub.relearn(record)
+
     def _joined(self, record: JobRecord, message: wire.Joined, lost: int, wall_s: float) -> None:
         lost = max(lost, message.redone_steps)
         if lost:
@@ -192,6 +209,7 @@ class Workforce:
             record.pauses_s.append(wall_s - at)
         elif message.formed_s or message.state_s:
             record.pauses_s.append(message.formed_s + message.state_s)
+        record.start_over = False
         if record.started_s is None:
             record.started_s = self._hub.now_s()
             self._hub.relearn(record)  # how much work it is, is known now
@@ -369,6 +387,8 @@ class Workforce:
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames
             "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
         }
+        if record.start_over:
+            env["SUBLET_START_OVER"] = "1"
         if left is not None:
             env["SUBLET_BUDGET_LEFT_USD"] = f"{left:.4f}"
         return env

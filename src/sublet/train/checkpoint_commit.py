@@ -5,6 +5,7 @@
   staging/<step>-<uuid>/       being written; locked by its writer, so a dead one's is known by being unlocked
   fence/<generation>           announced generations: an empty file each, so there is nothing in it to damage
   LOCK                         held for the moment of a commit
+  damaged/step-400-<uuid>/     set aside when its owner had the job begin at step 0
   LATEST                       a hint for people; readers look at the manifests
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "locked",
     "make_directory",
     "open_staging",
+    "set_aside",
     "sweep",
 ]
 
@@ -114,6 +116,18 @@ def open_staging(directory: Path, step: int) -> Iterator[Path]:
     finally:
         os.close(handle)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def set_aside(directory: Path, steps: list[int]) -> Path:
+    """Take committed steps out of the way of those to come; they stay, for people to look at. Where they are then."""
+    place = directory / "damaged"
+    make_directory(place)
+    with locked(directory):
+        for step in steps:
+            with contextlib.suppress(FileNotFoundError):  # another reader was quicker
+                (directory / f"step-{step}").rename(place / f"step-{step}-{uuid.uuid4().hex[:8]}")
+        fsync_directory(directory)
+    return place
 
 
 def sweep(directory: Path, *, wait_s: float = LOCK_WAIT_S) -> None:

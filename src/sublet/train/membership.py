@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from sublet.errors import NoCheckpointLeft
 from sublet.train import EXIT_LEFT, EXIT_LOST
 from sublet.train.devices import GLOO, NCCL, device_name
 from sublet.train.group import BROKEN, Group, gist_of
@@ -109,7 +110,7 @@ class Membership:
                 return self._join(line, order)
             except Lost as error:
                 self.lost(str(error))
-            except Superseded:
+            except (Superseded, NoCheckpointLeft):  # the latter has been told; what now is not ours to decide
                 self._drop_group()
             except Broken as error:
                 self._drop_group()

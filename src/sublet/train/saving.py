@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sublet.errors import SubletError
+from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.train.checkpoint import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint_commit import announced
+from sublet.train.checkpoint_commit import announced, set_aside
 from sublet.train.state import Progress
-from sublet.wire.messages import Saved, SaveFailed
+from sublet.wire.messages import Damaged, Saved, SaveFailed
 
 __all__ = ["Saver"]
 
@@ -29,7 +29,9 @@ class Saver:
     lost at most half of what it did, for a handful of writes in all.
     """
 
-    def __init__(self, directory: Path | None, writer: str, tell: Callable[[Saved | SaveFailed], None]) -> None:
+    def __init__(
+        self, directory: Path | None, writer: str, tell: Callable[[Saved | SaveFailed | Damaged], None]
+    ) -> None:
         self.directory, self._writer, self._tell = directory, writer, tell
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
@@ -64,7 +66,21 @@ class Saver:
             print(f"sublet: {path} is damaged ({why}) and was passed over", file=sys.stderr)  # noqa: T201
         if loaded is not None:
             self._committed = loaded.step
+        if self._checkpoints.skipped:
+            self._passed_over(self._checkpoints.skipped, -1 if loaded is None else loaded.step)
         return loaded
+
+    def _passed_over(self, skipped: list[tuple[Path, str]], step: int) -> None:
+        """Tell; without one that can be trusted, begin at step 0 only if somebody has decided that."""
+        start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
+        if start_over and self.directory is not None:
+            place = set_aside(self.directory, [int(path.name.removeprefix("step-")) for path, _ in skipped])
+            print(f"sublet: they are in {place} now; training begins at step 0, as ordered", file=sys.stderr)  # noqa: T201
+            return
+        paths, why = tuple(str(path) for path, _ in skipped), skipped[0][1]
+        self._tell(Damaged(worker_id=self._writer, paths=paths, why=why, step=step))
+        if step < 0:
+            raise NoCheckpointLeft(self.directory, len(skipped), why)
 
     def tick(
         self, now_s: float, tree: Callable[[], dict[str, Any]], progress: Progress, world: int, *, asked: bool

@@ -5,7 +5,7 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
-    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Finished
+    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Damaged, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
@@ -21,6 +21,7 @@ __all__ = [
     "WIRE_VERSION",
     "AboutWorker",
     "Broke",
+    "Damaged",
     "Dismiss",
     "EndWorker",
     "Finished",
@@ -267,6 +268,19 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """Checkpoints that cannot be trusted were passed over, and that of `step` was loaded.
+
+    Without any (`step` is -1) the worker does not begin at 0: it waits for orders.
+    """
+
+    worker_id: str
+    paths: tuple[str, ...]
+    why: str  # of the newest
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """All the work is done and the last checkpoint committed."""
 
@@ -276,7 +290,7 @@ class Finished:
     loss: float | None = None
 
 
-FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | SaveFailed | Finished
+FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | SaveFailed | Damaged | Finished
 
 # ---------------------------------------------------------------------------------------- from an agent
 

@@ -6,8 +6,10 @@ import itertools
 import shutil
 import time
 
+import pytest
 import torch
 
+from sublet.errors import SubletError
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
 from sublet.wire.messages import Saved, SaveFailed
@@ -70,3 +72,50 @@ def test_a_state_that_is_slow_to_write_is_not_written_all_the_time(tmp_path, mon
     began = saved_at(tmp_path, range(601), monkeypatch, takes_s=10.0)
     assert began[0] <= 20  # what it costs is known only then
     assert all(late - early >= 200 for early, late in itertools.pairwise(began))
+
+
+def _spoil(directory, *steps):
+    for step in steps:
+        for path in (directory / f"step-{step}").iterdir():
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def _saved(directory, *steps):
+    told = []
+    saver = Saver(directory, "job.1.0", told.append)
+    saver.opened(1)
+    for step in steps:
+        progress = Progress(samples=8, batch=4)
+        progress.steps = step
+        saver.save({"w": torch.full((3,), float(step))}, progress, 1)
+    saver.close()
+
+
+def test_a_damaged_checkpoint_that_is_passed_over_is_told(tmp_path):
+    _saved(tmp_path, 1, 2)
+    _spoil(tmp_path, 2)
+    told = []
+    saver = Saver(tmp_path, "job.1.1", told.append)
+    saver.opened(2)
+    assert saver.newest().step == 1
+    (damaged,) = told
+    assert (damaged.step, damaged.paths) == (1, (str(tmp_path / "step-2"),))
+    saver.close()
+
+
+def test_where_all_are_damaged_nobody_begins_at_0_unasked(tmp_path, monkeypatch):
+    _saved(tmp_path, 1, 2)
+    _spoil(tmp_path, 1, 2)
+    told = []
+    saver = Saver(tmp_path, "job.1.1", told.append)
+    saver.opened(2)
+    with pytest.raises(SubletError, match="all 2 checkpoints"):
+        saver.newest()
+    assert [message.step for message in told] == [-1]
+    monkeypatch.setenv("SUBLET_START_OVER", "1")
+    assert saver.newest() is None
+    assert sorted(path.name[:6] for path in (tmp_path / "damaged").iterdir()) == ["step-1", "step-2"]
+    monkeypatch.delenv("SUBLET_START_OVER")
+    assert saver.newest() is None  # nothing is in the way of what comes now
+    assert len(told) == 1
+    saver.close()

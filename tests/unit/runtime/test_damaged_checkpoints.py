@@ -1,0 +1,103 @@
+"""Damaged checkpoints are told of; a job that has no other is held, and its owner decides."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.controller_world import MemoryCloud, Training
+from sublet.runtime.clock import Clock
+from sublet.wire import messages as wire
+from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
+
+
+class Rotten(MemoryCloud):
+    """The disk of checkpoints: `rotten` paths are damaged, `good` is the step of one that is not."""
+
+    rotten, good = ("/ck/step-900", "/ck/step-800"), -1
+
+    def _regroup(self, worker, order):
+        over = "SUBLET_START_OVER" in self.started[worker.id].env
+        if order.rank == 0 and worker.step < 0 and self.rotten and not over:
+            self._word(
+                worker.node_id, wire.Damaged(worker_id=worker.id, paths=self.rotten, why="digest", step=self.good)
+            )
+            if self.good < 0:
+                return
+            self.jobs[worker.job_id].saved = self.good
+        super()._regroup(worker, order)
+
+    def __init__(self, offers, clock):
+        super().__init__(offers, clock)
+        self.started = {}
+
+    def _start(self, node, message):
+        self.started[message.worker_id] = message
+        super()._start(node, message)
+
+
+def a_story(folder):
+    story = Story(folder)
+    story.cloud = Rotten(OFFERS, Clock(speedup=60.0))
+    story.cloud.jobs["j-1"] = Training(steps=100_000)
+    return story
+
+
+async def texts(desk, kind):
+    return [event["text"] for event in await desk.events() if event["kind"] == kind]
+
+
+def test_a_job_without_a_checkpoint_that_can_be_trusted_is_held_and_begins_at_0_only_when_told_to(tmp_path):
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            view = await phase(desk, "j-1", "paused")
+            assert "damaged" in view["reason"]
+            assert "--start-over" in view["reason"]
+            assert view["step"] == 0
+            await until(lambda: asyncio.sleep(0, not story.cloud.nodes), "it is held and costs money")
+            assert any("step-900" in text and "none is left" in text for text in await texts(desk, "Damaged"))
+            assert any("--start-over" in text for text in await texts(desk, "Alarm"))
+            assert (await desk.metrics())["checkpoints_damaged"] == 2
+            await desk.resume("j-1")  # perhaps they were mended meanwhile: no
+            await until(lambda: asyncio.sleep(0, len(story.cloud.started) == 2), "it does not look again")
+            await phase(desk, "j-1", "paused")
+            assert (await desk.metrics())["checkpoints_damaged"] == 2
+            await desk.resume("j-1", start_over=True)
+            await trained(desk, "j-1", 5)
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+def test_a_damaged_checkpoint_that_was_passed_over_is_an_event_and_a_metric(tmp_path):
+    story = a_story(tmp_path)
+    story.cloud.good = 700
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec())
+            await trained(desk, "j-1", 701)
+            (text,) = await texts(desk, "Damaged")
+            assert "step 700 is used" in text
+            assert (await desk.metrics())["checkpoints_damaged"] == 2
+            assert await texts(desk, "Alarm") == []
+
+    asyncio.run(live())
+
+
+def test_a_job_is_also_held_where_it_had_trained_before_and_lost_all_its_nodes(tmp_path):
+    story = a_story(tmp_path)
+    story.cloud.rotten = ()
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await trained(desk, "j-1", 5)
+            story.cloud.rotten = ("/ck/step-4",)
+            story.cloud.take(next(iter(story.cloud.nodes)))
+            view = await phase(desk, "j-1", "paused")
+            assert view["failures_infra"] == 0
+
+    asyncio.run(live())
