@@ -52,7 +52,12 @@ class Server:
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
 
+        asked = []
+
         async def receive():
+            if asked:  # whoever asks again waits for us to go away, which we do not
+                await asyncio.Event().wait()
+            asked.append(True)
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message):
@@ -63,7 +68,9 @@ class Server:
         except Exception:
             if not sent:  # else a server would log it: the answer went out before
                 raise
-        return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]) or b"{}")
+        text = b"".join(message.get("body", b"") for message in sent[1:])
+        is_json = dict(sent[0]["headers"]).get(b"content-type", b"").startswith(b"application/json")
+        return sent[0]["status"], json.loads(text) if is_json else text.decode()
 
 
 @asynccontextmanager

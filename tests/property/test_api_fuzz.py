@@ -46,9 +46,10 @@ def requests(draw):
             path = draw(st.sampled_from(["/v1/budget", "/v1/budget/top-up"]))
             return "POST", path, draw(st.dictionaries(st.sampled_from(keys), nasty))
         case 4:
-            numbers = [0, -1, 10**30, 2**53, 2**63, 2**64, "x", ""]
-            name, number = draw(st.sampled_from(["after", "limit", "job"])), draw(st.sampled_from(numbers))
-            return "GET", f"/v1/events?{name}={number}", b""
+            numbers = [0, -1, 10**30, 2**53, 2**63, 2**64, "x", "", "%2e%2e%2fx", "%00"]
+            name = draw(st.sampled_from(["after", "limit", "job", "rank", "worker", "tail"]))
+            paths = ["/v1/events", "/v1/cost", *(f"/v1/jobs/{draw(refs)}{verb}" for verb in ("", "/log", "/explain"))]
+            return "GET", f"{draw(st.sampled_from(paths))}?{name}={draw(st.sampled_from(numbers))}", b""
         case 5:
             return (
                 "POST",
