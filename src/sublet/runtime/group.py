@@ -148,6 +148,7 @@ class Group:
         self._adopted = False  # it trained before this controller was there, and has not been heard since
         self._ends: list[wire.WorkerDown] = []  # of workers that ended before this controller was there
         self._resumable = self._finished = False
+        self._owes_save = False  # asked for, and not committed yet
         self._saver = ""  # the worker that saves on the way out; "" = rank 0, whoever that is
 
     # ------------------------------------------------------------------ orders of the kernel
@@ -290,6 +291,13 @@ class Group:
             self._enter(_State.IDLE, wall_s)
             self._tell_to_leave(members, wall_s)
 
+    def save_now(self) -> None:
+        """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
+        self._owes_save = self.spec.sdk
+        first = next((worker for worker in self._in(WorkerPhase.MEMBER) if worker.rank == 0), None)
+        if self._owes_save and first is not None and self.training:
+            self._send(first, wire.SaveNow(worker_id=first.id))
+
     def node_released(self, node_id: str, wall_s: float) -> None:
         """The node was given back: whoever was on it had left, or was to end."""
         for worker in [w for w in self.workers.values() if w.node_id == node_id]:
@@ -328,6 +336,7 @@ class Group:
                     self.step, self.done = message.step, message.done
             case wire.Saved() | wire.SaveFailed():
                 self._stepped_s = wall_s
+                self._owes_save = self._owes_save and isinstance(message, wire.SaveFailed)
             case wire.Damaged():
                 self._heard_damaged(message, wall_s)
             case wire.Finished():
@@ -532,6 +541,8 @@ class Group:
         self._unformed, self._stepped_s = 0, wall_s
         self._enter(_State.TRAINING, wall_s)
         self._answer_move()
+        if self._owes_save:  # a new group fences off what the old rank 0 was writing
+            self.save_now()
 
     def _answer_move(self) -> None:
         self._nodes = {node_id for node_id, _ in self._placement}

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
+from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
+from sublet.market.hazard import believed_per_h
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.attempts import Attempts
 from sublet.runtime.blame import Blame
 from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
+from sublet.runtime.notice import must_save
 from sublet.runtime.record import ASKS, DAMAGED, JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line, gist_of
@@ -61,8 +64,17 @@ class Workforce:
         self.noticed_wall[node_id] = wall_s
         node = self._hub.kernel.cluster.nodes.get(node_id)
         for job_id in node.jobs if node is not None else ():
-            self._hub.records[job_id].noticed += 1
-            self.attempts.let_go(self._hub.records[job_id])
+            record = self._hub.records[job_id]
+            record.noticed += 1
+            self.attempts.let_go(record)
+            where = {worker.node_id for worker in record.group.workers.values()}
+            if must_save(where, self.noticed_wall.keys(), self._is_spot):
+                record.group.save_now()
+                self.touch(record)
+
+    def _is_spot(self, node_id: str) -> bool:
+        node = self._hub.kernel.cluster.nodes.get(node_id)
+        return node is None or node.offer.market is Market.SPOT
 
     def needs_s(self, node_id: str) -> float:
         """Wall seconds that those on a node need to get away from it, saving included."""
@@ -404,7 +416,8 @@ class Workforce:
         """Wall seconds between checkpoints: what the user asked for, or Young and Daly's."""
         if record.spec.checkpoint_every_s is not None:
             return record.spec.checkpoint_every_s / self._hub.clock.speedup
-        hazard_per_h = max((offer.hazard_per_h for offer in self._hub.provider.offers), default=0.0)
+        offers = [o for o in self._hub.provider.offers if not record.pools or o.pool in record.pools]
+        hazard_per_h = max(map(believed_per_h, offers), default=0.0)
         write_s = max(record.write_s, 0.05)
         every_s = checkpoint_every_s(write_s * self._hub.clock.speedup, hazard_per_h * record.spec.max_workers)
         return min(max(every_s / self._hub.clock.speedup, 10 * write_s), 600.0)

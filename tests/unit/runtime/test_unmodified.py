@@ -31,7 +31,7 @@ class Scripts(MemoryCloud):
     def _start(self, node, message):
         self.orders.append(message)
         node.workers[message.worker_id] = Process(message.worker_id, message.job_id, node.id)
-        where = {"host": "127.0.0.1", "port": 4000} if message.offers else {}
+        where = {"host": "127.0.0.1", "port": 4000} if getattr(message, "offers", False) else {}
         self._say(node.id, wire.WorkerUp(worker_id=message.worker_id, pid=1, **where))
 
     def _end(self, node, worker, code, error=""):

@@ -1,0 +1,89 @@
+"""What is saved at a notice, and how often where nothing is known of a market."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from benchmarks.controller_world import MemoryCloud, an_offer
+from sublet.domain.budget import Limit
+from sublet.runtime.clock import Clock
+from sublet.wire import messages as wire
+from tests.unit.runtime.test_controller import Story, a_spec, phase, trained, until
+from tests.unit.runtime.test_group import joined, sent, training
+
+LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
+
+
+class Recorder(MemoryCloud):
+    """Remembers who was told to save, and how often workers were told to."""
+
+    def __init__(self, offers, clock):
+        super().__init__(offers, clock)
+        self.saves, self.every_s = [], []
+
+    def _arrive(self, node_id, message):
+        if isinstance(message, wire.SaveNow):
+            self.saves.append(message.worker_id)
+        if isinstance(message, wire.StartWorker):
+            self.every_s.append(float(message.env["SUBLET_CHECKPOINT_EVERY_S"]))
+        super()._arrive(node_id, message)
+
+
+def a_story(folder, market):
+    story = Story(folder, limits={market: Limit(max_nodes=4)})
+    story.cloud = Recorder((an_offer(market, 0.5, wind_down_s=120.0),), Clock(speedup=60.0))
+    return story
+
+
+async def noticed(story, width):
+    """A job of this width trains, and one of its nodes is noticed; is it told to save?"""
+    async with story.controller() as desk:
+        await desk.submit(a_spec(min_workers=width, max_workers=width))
+        await phase(desk, "j-1", "running")
+        await trained(desk, "j-1", 5)
+        node_id = next(iter(story.cloud.nodes))
+        story.cloud.warn(node_id, 3600.0)
+
+        async def heard():
+            return (await desk.job("j-1"))["preemptions_noticed"] == 1
+
+        await until(heard, "nobody heard of the notice")
+        for _ in range(5):
+            await asyncio.sleep(0)  # orders are on their way
+        return len(story.cloud.saves)
+
+
+@pytest.mark.parametrize(("market", "width", "saves"), [("spot", 3, 1), ("on-demand", 2, 1), ("on-demand", 3, 0)])
+def test_a_notice_makes_a_job_save_unless_two_nodes_stay_that_the_cloud_does_not_take(tmp_path, market, width, saves):
+    assert asyncio.run(noticed(a_story(tmp_path, market), width)) == saves
+
+
+def test_a_save_that_a_new_group_cuts_off_is_asked_of_its_rank_0():
+    group = training("a", "b")
+    group.save_now()
+    ((node, _),) = sent(group, wire.SaveNow)
+    assert node == "a"
+    group.evacuate("a", 3.0)
+    sent(group, wire.Regroup)
+    joined(group, 11, 4.0)
+    ((node, again),) = sent(group, wire.SaveNow)
+    assert node == "b"
+    facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1}
+    group.hear(wire.Saved(worker_id=again.worker_id, step=11, done=11.0, **facts), 5.0)
+    group.move(2, (("b", 1), ("c", 1)), 0, 6.0)
+    assert sent(group, wire.SaveNow) == []
+
+
+@pytest.mark.parametrize(("market", "low_s", "high_s"), [("spot", 1.0, 60.0), ("on-demand", 10.0, 600.0)])
+def test_a_market_of_which_nothing_is_known_is_not_taken_to_last_for_ever(tmp_path, market, low_s, high_s):
+    story = a_story(tmp_path, market)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec())
+            await phase(desk, "j-1", "running")
+        return story.cloud.every_s[0]
+
+    assert low_s <= asyncio.run(live()) < high_s
