@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
+from sublet.domain.budget import Budget
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
 from sublet.domain.quantity import counted
@@ -91,8 +92,7 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
             within = f", at most {next(iter(most))} nodes of each" if len(most) == 1 and None not in most else ""
             return Line(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
         case news.BudgetChanged(budget=budget):
-            purse = "no purse" if budget.purse is None else f"a purse of {budget.purse}"
-            return Line(kind=kind, text=f"the budget is {purse}")
+            return Line(kind=kind, text=f"the budget is {_limits(budget)}")
         case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
             return None
 
@@ -137,6 +137,15 @@ def _at_price(plan: Plan, job_id: str) -> str:
     """What an hour of this job was worth, where that was weighed against rent."""
     value = plan.weighed[job_id].hour_usd if job_id in plan.weighed else None
     return "" if value is None else f" (an hour of its time is worth USD {value:.2f})"
+
+
+def _limits(budget: Budget) -> str:
+    limits = [
+        "" if budget.burn is None else f"at most USD {budget.burn.usd_per_h:.2f}/h",
+        "" if budget.average is None else f"USD {budget.average.usd_per_h:.2f}/h in the long run",
+        "" if budget.purse is None else f"USD {budget.purse.usd:.2f} in all",
+    ]
+    return ", ".join(filter(None, limits)) or "without a limit"
 
 
 def _count(placement: Placement) -> int:

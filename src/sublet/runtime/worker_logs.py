@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -125,8 +126,13 @@ class WorkerLogs:
     def _add(self, entry: _Entry) -> None:
         self._entries()
         self._remember(entry)
-        with contextlib.suppress(OSError), (self._folder / INDEX).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(asdict(entry))}\n")  # a full disk costs the index, never the job
+        line = f"{json.dumps(asdict(entry))}\n".encode()
+        with contextlib.suppress(OSError):  # a full disk costs the index, never the job
+            index = os.open(self._folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(index, line)
+            finally:
+                os.close(index)
 
 
 def _size(path: Path) -> int:

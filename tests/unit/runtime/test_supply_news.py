@@ -34,6 +34,20 @@ def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
     asyncio.run(live())
 
 
+def test_the_history_says_what_the_budget_is(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.set_budget(burn_limit_usd_per_h=2.0)
+            await desk.set_budget(purse_usd=5.0)
+            texts = [event["text"] for event in await desk.events()]
+            assert "the budget is at most USD 2.00/h" in texts
+            assert "the budget is at most USD 2.00/h, USD 5.00 in all" in texts
+
+    asyncio.run(live())
+
+
 def test_one_worker_is_no_range(tmp_path):
     story = Story(tmp_path)
 

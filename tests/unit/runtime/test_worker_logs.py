@@ -97,6 +97,8 @@ def test_the_log_goes_on_with_whoever_is_rank_0_now(tmp_path):
             alone = await asked(desk, "/v1/jobs/j-1/log", worker=second.id)
             assert {line.split()[0] for line in alone.splitlines()[1:]} == {second.id}
             assert (await asked(desk, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
+            files = (tmp_path / "state" / "jobs" / "j-1" / "logs").glob("*.jsonl")
+            assert [file.stat().st_mode & 0o077 for file in files] == [0]
             lines = [json.loads(line) for line in (await asked(desk, "/v1/jobs/j-1/log", lines="true")).splitlines()]
             assert {line["rank"] for line in lines} == {0}
             assert lines[-1] == {
