@@ -68,11 +68,7 @@ def job_from_text(
         wrong = _Wrong()
         default = name_from(Path(str(source)).stem)
         spec = _spec_from(file, document, base, environment, now or datetime.now(UTC), default, wrong)
-        known = {mistake.path for mistake in mistakes}
-        for error in wrong.found:
-            path = tuple(error.field.split("."))
-            if path not in known:  # else it was left out because it is wrong, and said so already
-                mistakes.append(_Mistake(path=path, text=str(error)))
+        mistakes += [_Mistake(path=tuple(error.field.split(".")), text=str(error)) for error in wrong.found]
         if spec is not None and not mistakes:
             return spec
     raise _told(mistakes, document, source)

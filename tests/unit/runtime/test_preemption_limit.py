@@ -36,6 +36,7 @@ def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_re
             await phase(desk, "j-1", "running")
             await take_one(story, desk, notice=notice)
             await phase(desk, "j-1", "running")
+            await trained(desk, "j-1", (await desk.job("j-1"))["step"] + 1_000)
             assert (await desk.job("j-1"))["phase"] == "running", "one is allowed"
             await take_one(story, desk, notice=notice)
             view = await phase(desk, "j-1", "failed")
