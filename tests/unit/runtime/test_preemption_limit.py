@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from sublet.runtime.jobfile import json_schema
 from sublet.runtime.spec import Retries
 from tests.unit.runtime.test_controller import Story, Training, a_spec, adds_up, phase, trained, until
@@ -25,8 +23,22 @@ async def take_one(story, desk, *, notice):
     await until(moved, "it never came back")
 
 
-@pytest.mark.parametrize("notice", [False, True])
-def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_resumed(tmp_path, notice):
+def test_a_node_that_is_taken_without_a_word_counts_as_well(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1, retries=Retries(preemption=0)))
+            await phase(desk, "j-1", "running")
+            await take_one(story, desk, notice=False)
+            view = await phase(desk, "j-1", "failed")
+            assert view["reason"] == "the cloud took a node 1 time, and retry.preemption is 0"
+
+    asyncio.run(live())
+
+
+def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_resumed(tmp_path):
     story = Story(tmp_path)
     story.cloud.jobs["j-1"] = Training(steps=1_000_000, step_s=0.001)
 
@@ -34,11 +46,11 @@ def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_re
         async with story.controller() as desk:
             await desk.submit(a_spec(max_workers=1, retries=Retries(preemption=1)))
             await phase(desk, "j-1", "running")
-            await take_one(story, desk, notice=notice)
+            await take_one(story, desk, notice=True)
             await phase(desk, "j-1", "running")
             await trained(desk, "j-1", (await desk.job("j-1"))["step"] + 1_000)
             assert (await desk.job("j-1"))["phase"] == "running", "one is allowed"
-            await take_one(story, desk, notice=notice)
+            await take_one(story, desk, notice=True)
             view = await phase(desk, "j-1", "failed")
             assert view["reason"] == "the cloud took a node 2 times, and retry.preemption is 1"
             assert any(event["text"].startswith("failed: the cloud took") for event in await desk.events("j-1"))
@@ -48,7 +60,7 @@ def test_a_job_is_given_up_when_the_cloud_took_its_nodes_too_often_and_can_be_re
             await phase(desk, "j-1", "running")
             step = (await desk.job("j-1"))["step"]
             await trained(desk, "j-1", step + 1)
-            await take_one(story, desk, notice=notice)
+            await take_one(story, desk, notice=True)
             await phase(desk, "j-1", "running")
 
     asyncio.run(live())
@@ -63,7 +75,7 @@ def test_without_a_limit_the_cloud_may_take_nodes_for_ever(tmp_path):
             await desk.submit(a_spec(max_workers=1))
             await phase(desk, "j-1", "running")
             for _ in range(4):
-                await take_one(story, desk, notice=False)
+                await take_one(story, desk, notice=True)
                 await phase(desk, "j-1", "running")
 
     asyncio.run(live())
