@@ -59,6 +59,7 @@ IMPOSSIBLE = [
     (a_spec(min_workers=3, max_workers=4), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
     (a_spec(market="on-demand"), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
     (a_spec(), {"budget": budget(purse=0.1)}, 110, "sublet budget top-up 0.11"),
+    (a_spec(min_workers=2), {"budget": budget(purse=0.3)}, 110, "sublet budget top-up 0.12"),  # two reserves
     (a_spec(deadline_s=3600.0, **SLOW), {}, 111, "could be met, on 2 x"),
 ]
 
@@ -95,6 +96,20 @@ def test_a_deadline_of_a_job_of_unknown_speed_is_taken_with_a_warning(tmp_path):
         async with serving(tmp_path) as server:
             await server.desk.submit(a_spec(deadline_s=3600.0))
             assert await told(server.desk, "j-1", "Warning", "not known")
+
+    asyncio.run(live())
+
+
+def test_a_price_that_is_high_today_is_no_reason_to_refuse_a_job(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud, budget=budget(burn=0.7)) as server:
+            cloud.reprice("spot", 0.9)
+            await asyncio.sleep(0)
+            await server.desk.submit(a_spec())
+            cloud.reprice("spot", 0.5)
+            await phase(server.desk, "j-1", "running")
 
     asyncio.run(live())
 
