@@ -50,6 +50,9 @@ def ray_cluster():
     os.environ["RAY_ADDRESS"] = nodes.address  # for a controller in this process
     cluster = Cluster(nodes.address)
     cluster.connect()
+    from ray._private import worker
+
+    worker._worker_logs_enabled = False  # else Ray prints on standard output while other tests read it
     return nodes, cluster
 
 

@@ -67,7 +67,8 @@ def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
         assert "no data here" in failed["error"]
         assert (views["m"]["phase"], views["m"]["failures_user"]) == ("failed", 1)
         assert "nowhere.py" in views["m"]["error"]
-        assert (views["e"]["phase"], views["e"]["exit_code"]) == ("finished", 0)
+        assert (views["e"]["phase"], views["e"]["exit_code"]) == ("failed", 0)
+        assert "session" in views["e"]["error"]
         assert (views["h"]["phase"], views["h"]["step"]) == ("finished", 300)
         assert views["h"]["failures_infra"] >= 1
         assert (views["c"]["phase"], views["c"]["step"], views["c"]["checkpoint_step"]) == ("finished", 100, None)
