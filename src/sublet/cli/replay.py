@@ -1,7 +1,8 @@
 """`sublet replay`: a recorded history, step by step.
 
 A journal of `simulate --log`, or the store of a controller (its state directory, or `log.sqlite` in it), is lived again
-by a new kernel, which must give the same orders at every step. The history of a controller (`events -o json`,
+by a new kernel, which must give the same orders at every step. What another version of the kernel has recorded is only
+told: it may have had other reasons. The history of a controller (`events -o json`,
 `history.json` of a report, or the controller itself) is told again.
 """
 
@@ -11,12 +12,16 @@ import json as jsonlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sublet.cli import options as opt
 from sublet.cli.show import print_document
+
+if TYPE_CHECKING:
+    from sublet.kernel.kernel import Kernel
+    from sublet.runtime.store import Store
 
 __all__ = ["replay"]
 
@@ -47,8 +52,20 @@ def replay(
     if wants_document:
         print_document({"schema_version": 1, **found})
     else:
-        kind = "orders as recorded" if found["verified"] else "told"
-        typer.echo(f"{found['events']:,} events over {found['span_s']:,.1f} s, {kind}")
+        typer.echo(f"{found['events']:,} events over {found['span_s']:,.1f} s, {_how(found)}")
+
+
+def _how(found: Mapping[str, Any]) -> str:
+    """Whether the orders were compared, and those of which events were not."""
+    if found["verified"]:
+        return "orders as recorded"
+    if "compared" not in found:
+        return "told"
+    other = "written by another version of the kernel, and are only told"
+    if not found["compared"]:
+        return other.removesuffix(", and are only told") + ": told, and not compared"
+    before = found["events"] - found["compared"]
+    return f"orders of the last {found['compared']:,} as recorded; the {before:,} before were {other}"
 
 
 class _Teller:
@@ -73,12 +90,18 @@ def _recorded(path: Path, tell: _Teller) -> dict[str, Any]:
         from sublet.runtime.store import Store
 
         store = Store(path)
-        lines = [store.get("header") or "", *store.lines()]
-        store.close()
-        return _lived(path, lines, tell)
+        try:
+            return _kept(path, store, tell)
+        finally:
+            store.close()
     text = _text(path)
     history = _history(path, text)
-    return _lived(path, text.splitlines(), tell) if history is None else _told(history, tell, source=str(path))
+    if history is not None:
+        return _told(history, tell, source=str(path))
+    header, *lines = text.splitlines() or [""]
+    if _of_another_version(header):
+        return _only_told(path, lines, tell)
+    return _lived(path, [header, *lines], tell)
 
 
 def _is_store(path: Path) -> bool:
@@ -119,7 +142,54 @@ def _told(events: list[dict[str, Any]], tell: _Teller, *, source: str) -> dict[s
 # ---------------------------------------------------------------------- the journal of a kernel
 
 
-def _lived(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]:
+def _kept(path: Path, store: Store, tell: _Teller) -> dict[str, Any]:
+    """A controller's own log: compared from where this version of the kernel began."""
+    from sublet.kernel.kernel import KERNEL_VERSION
+    from sublet.kernel.snapshots import kernel_from_snapshot
+
+    header = store.get("header") or ""
+    if not _of_another_version(header):
+        return _lived(path, [header, *store.lines()], tell)
+    first = store.first_snapshot(KERNEL_VERSION)
+    if first is None:
+        return _only_told(path, list(store.lines()), tell)
+    seq, state = first
+    told = _only_told(path, list(store.lines(until=seq)), tell)
+    kernel = kernel_from_snapshot(jsonlib.loads(state)["kernel"])
+    lived = _lived(path, list(store.lines(after=seq)), tell, kernel)
+    events, compared = told["events"] + lived["events"], lived["events"]
+    span_s = (lived["last_s"] or told["last_s"] or 0.0) - (told["first_s"] or 0.0)
+    facts = {**lived, "events": events, "span_s": span_s, "compared": compared}
+    return {**facts, "first_s": told["first_s"], "verified": False}
+
+
+def _of_another_version(header: str) -> bool:
+    from sublet.kernel.journal import version_of
+    from sublet.kernel.kernel import KERNEL_VERSION
+
+    try:
+        is_journal = "journal" in jsonlib.loads(header)
+    except (ValueError, TypeError):
+        return False  # whoever lives it again will say what it is
+    return is_journal and version_of(header) != KERNEL_VERSION
+
+
+def _only_told(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]:
+    from sublet.errors import BadInput
+
+    times: list[float] = []
+    for number, line in enumerate(recorded, start=2):
+        try:
+            facts = jsonlib.loads(line)
+            times.append(float(facts["event"]["at_s"]))
+            tell.line(*_step(facts))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(path, f"not a line of a journal ({error!r})", line=number) from error
+    return {**_span(path, times), "compared": 0, "verified": False}
+
+
+def _lived(path: Path, recorded: list[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
+    """From the first line on, or from where `kernel` is."""
     from sublet.kernel.journal import replay as replay_journal
 
     times: list[float] = []
@@ -128,14 +198,19 @@ def _lived(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]:
         """Each line is told when the kernel has agreed with the one before."""
         for number, line in enumerate(recorded):
             yield line
-            if number:
+            if number or kernel is not None:
                 facts = jsonlib.loads(line)
                 times.append(float(facts["event"]["at_s"]))
                 tell.line(*_step(facts))
 
-    replay_journal(lines(), source=str(path))
+    replay_journal(lines(), source=str(path), kernel=kernel)
+    return {**_span(path, times), "verified": True}
+
+
+def _span(path: Path, times: list[float]) -> dict[str, Any]:
+    first_s, last_s = (times[0], times[-1]) if times else (None, None)
     span_s = times[-1] - times[0] if times else 0.0
-    return {"source": str(path), "events": len(times), "span_s": span_s, "verified": True}
+    return {"source": str(path), "events": len(times), "span_s": span_s, "first_s": first_s, "last_s": last_s}
 
 
 def _step(facts: Mapping[str, Any]) -> tuple[str, set[str]]:

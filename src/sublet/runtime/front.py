@@ -392,7 +392,7 @@ class FrontDesk:
     async def health(self) -> views.HealthView:
         """Alive, and ready or not."""
         c = self._controller
-        ago = None if c.gauges.reconciled_at is None else time.time() - c.gauges.reconciled_at
+        ago = c.gauges.reconciled_ago_s
         young = time.monotonic() - self._began < FRESH_S
         fresh = young or (ago is not None and ago < FRESH_S)
         why = c.planner.overdue if fresh else "it has not compared itself with its provider lately"

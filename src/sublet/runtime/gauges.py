@@ -47,6 +47,7 @@ class Gauges:
     alarms: Counter[str] = field(default_factory=Counter)  # by kind
     reconcile_s: float | None = None
     reconciled_at: float | None = None
+    _reconciled: float | None = None  # monotonic
 
     def count_resize(self, why: str) -> None:
         """A job changes its width."""
@@ -58,4 +59,9 @@ class Gauges:
 
     def reconciled(self, seconds: float) -> None:
         """What we hold was compared with what there is."""
-        self.reconcile_s, self.reconciled_at = seconds, time.time()
+        self.reconcile_s, self.reconciled_at, self._reconciled = seconds, time.time(), time.monotonic()
+
+    @property
+    def reconciled_ago_s(self) -> float | None:
+        """Since then; the wall clock, which somebody may set, is for people only."""
+        return None if self._reconciled is None else time.monotonic() - self._reconciled

@@ -131,9 +131,11 @@ class Store:
         """One event with the orders that followed it."""
         self._db.execute("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
 
-    def lines(self, *, after: int = 0) -> Iterator[str]:
-        """The log from the start, or from the event after this one on, as a journal."""
-        for (line,) in self._db.execute("SELECT line FROM events WHERE seq > ? ORDER BY seq", (after,)):
+    def lines(self, *, after: int = 0, until: int | None = None) -> Iterator[str]:
+        """The log as a journal: from the start, or from the event after this one on; to its end, or to that event."""
+        last = self.last_seq() if until is None else until
+        found = "SELECT line FROM events WHERE seq > ? AND seq <= ? ORDER BY seq"
+        for (line,) in self._db.execute(found, (after, last)):
             yield line
 
     def last_seq(self) -> int:
