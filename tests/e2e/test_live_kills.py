@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import chaos
 from benchmarks.chaos_rig import JOB, rig
+from sublet.api.state import StateDir
 from sublet.runtime.spec import Retries
 
 NO_ROOM = """import resource, signal
@@ -80,3 +81,22 @@ def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
 
 def _command(pid):
     return Path(f"/proc/{pid}/comm").read_bytes()
+
+
+def test_a_purse_survives_a_kill_and_a_plain_up(sublet, tmp_path, monkeypatch):
+    """As it was topped up, not as it was started; and a start with another limit is no refusal."""
+    monkeypatch.setenv("SUBLET_STATE", str(tmp_path / "state"))
+    state = StateDir(tmp_path / "state")
+    try:
+        assert sublet("up", "--purse", "0.5", "--speedup", "60").code == 0
+        assert sublet("budget", "top-up", "0.25").code == 0
+        os.kill(state.address().pid, signal.SIGKILL)
+        answer = sublet("up", "--nodes", "2")
+        assert answer.code == 0, answer.err
+        assert "nodes: no limit -> 2" in answer.out
+        assert "USD 0.75 in all" in answer.out
+        assert sublet("budget", "show", "--json").json["purse_usd"] == 0.75
+        assert sublet("down").code == 0
+    finally:
+        if state.address_file.exists():
+            os.kill(state.address().pid, signal.SIGKILL)

@@ -5,7 +5,7 @@
 Everything happens on one event loop; only the policy thinks in a thread of its own. Events are handled in batches: all
 that wait are given to the kernel, written to the store with the orders that follow, committed, and only then are the
 orders carried out. So a controller that dies at any point leaves an intent behind for everything that it may have done,
-and the next one replays the log, compares it with what really runs, and goes on (recovery.py).
+and the next one reads snapshot and log, compares it with what really runs, and goes on (recovery.py).
 """
 
 from __future__ import annotations
