@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sublet import plugins
+from sublet.runtime.agent import line_reader
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     Dismiss,
@@ -266,6 +267,30 @@ def test_whoever_does_not_begin_with_hello_is_hung_up_on_at_once_and_fills_no_lo
     assert sum(map(len, texts)) < 10_000
     assert max(map(len, texts)) <= 200
     assert all(text.isprintable() for text in texts)
+
+
+def test_of_a_stranger_that_is_hung_up_on_no_further_line_is_read(rig, monkeypatch):
+    read, from_line = [], line_reader.from_line
+    monkeypatch.setattr(line_reader, "from_line", lambda line: read.append(line) or from_line(line))
+
+    async def scene():
+        async with opened(rig):
+            await asyncio.to_thread(rig.stranger, b"{\n" * 30_000)
+            assert read == [b"{"]
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_says_nothing_of_use_is_cut_off_before_it_costs_much(rig):
+    async def scene():
+        async with opened(rig) as (engine, _):
+            engine.expect("n", "token")
+            hello = to_line(Hello(node_id="n", token=TOKEN, pid=1))
+            talk = asyncio.create_task(asyncio.to_thread(rig.stranger, hello, b"{\n" * 30_000))
+            await asyncio.wait_for(talk, 30.0)  # until it is hung up on
+            assert not engine.send("n", RenewLease())
+
+    asyncio.run(scene())
 
 
 def test_strangers_are_few_and_an_agent_comes_in_all_the_same(rig):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 
 from sublet import __version__
+from sublet.api.callers import bounded_callers
 from sublet.api.desk import Desk
 from sublet.api.server import application
 from sublet.api.state import Address, StateDir
@@ -62,7 +63,13 @@ async def serve(
     host, port = sock.getsockname()[:2]
     app = application(desk, port=port, token_digest=state.new_token())
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=CUT_OFF_S, server_header=False
+        app,
+        http=bounded_callers(),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=CUT_OFF_S,
+        server_header=False,
     )
     server = _Server(config)
     asking: set[asyncio.Task[None]] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import stat
 import threading
 import time
@@ -307,3 +308,33 @@ def test_settings_survive_the_file_and_refuse_nonsense():
     for broken in ("", "[]", "{}", '{"state_dir": "/x", "speedup": "fast"}'):
         with pytest.raises(BadInput, match="settings"):
             settings_from_json(broken)
+
+
+def test_lines_on_which_nothing_comes_are_few_and_cut_nobody_who_is_being_answered(there):
+    job_id = there.client.post("/v1/jobs", body_of())["job_id"]
+    there.desk.change(job_id, **RUNNING)
+    log = there.desk.folder / f"{job_id}-0.log"
+    log.write_bytes(b"first\n")
+    stream = there.client.stream(f"/v1/jobs/{job_id}/log", follow=True)
+    assert next(stream) == b"first\n"
+    lines = []
+    for number in range(300):
+        line = socket.create_connection((there.client.host, there.client.port), timeout=10)
+        line.sendall(b"" if number % 2 else b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        lines.append(line)
+    assert raw(there, "GET", "/v1/jobs")[0] == 200
+    held = 0
+    for line in lines:
+        line.settimeout(0.005)
+        try:
+            held += line.recv(1) != b""
+        except TimeoutError:
+            held += 1
+        except ConnectionError:
+            pass
+        line.close()
+    assert held <= 128
+    with log.open("ab") as file:
+        file.write(b"second\n")
+    assert next(stream) == b"second\n"
+    stream.close()

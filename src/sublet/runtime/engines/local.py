@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sublet.domain.quantity import positive
 from sublet.errors import BadInput, InvalidValue
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.line_reader import LineReader, message_from
 from sublet.runtime.agent.link import address_from
 from sublet.runtime.engines.engine import Hear
 from sublet.wire.lines import LONGEST_LINE, Message, to_line
@@ -39,6 +39,7 @@ LEASE_S = 30.0
 HELLO_S = 5.0  # for a stranger to say who it is
 MOST_STRANGERS = 64  # at once; the oldest goes
 LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
+MOST_REFUSED = 1000  # lines of one agent, before its line is cut
 MOST_COMPLAINTS = 20  # a minute, in the log, about strangers or about one agent
 HANG_UP_S = 1.0  # for what was sent to be read, when the engine closes
 MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
@@ -131,6 +132,10 @@ class LocalEngine:
         elif not isinstance(message, Ping):
             what = message if isinstance(message, BadInput) else type(message).__name__
             line.complaints.log("refused from %s: %s", line.node_id, what)
+            line.refused += 1
+            if line.refused > MOST_REFUSED:
+                line.complaints.log("%s says nothing that can be used: its line is cut", line.node_id)
+                line.cut()
 
     def _admit(self, line: _Line, hello: Message | BadInput) -> None:
         if (why := self._why_not(hello)) or not isinstance(hello, Hello):
@@ -213,6 +218,7 @@ class _Line(asyncio.Protocol):
         self.pings = False
         self.heard_s = 0.0  # the loop's time
         self.complaints = _Complaints()
+        self.refused = 0  # lines
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for Hello, but not for long."""
@@ -229,10 +235,10 @@ class _Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Lines, whole or in part."""
         self.heard_s = asyncio.get_running_loop().time()
-        for message in self._reader.feed(data):
+        for line in self._reader.whole(data):
             if self._transport is None or self._transport.is_closing():
-                return
-            self._engine.heard(self, message)
+                return  # the rest is not even read: a stranger must not cost time
+            self._engine.heard(self, message_from(line))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The agent is gone, or we have hung up."""
