@@ -115,6 +115,7 @@ class Session:
     # ------------------------------------------------------------------------------------------- the loop
 
     def __enter__(self) -> Self:
+        self._schedules.find()  # which takes a while: before anybody waits for us
         descriptor = os.environ.get("SUBLET_CONTROL_FD")
         if descriptor is not None:
             _claim_process()
@@ -199,7 +200,7 @@ class Session:
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
         if not self._entered:
             self._entered, self._epochs = True, epochs
-            self._schedules.find()
+            self._schedules.find_late()
             self._state.schedulers = self._schedules.all
             self._settle_in(self._members.enter())
 

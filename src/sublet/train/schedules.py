@@ -59,6 +59,11 @@ class Schedules:
                 raise InvalidValue("scheduler", f"{names.count(name)} {name} of one optimizer", allowed)
         self.note()
 
+    def find_late(self) -> None:
+        """Those that were made since, if there is a trace of any."""
+        if not self.all and any("initial_lr" in group for group in self._optimizer.param_groups):
+            self.find()
+
     def step(self) -> None:
         """Those that are the session's to step."""
         for scheduler in self._given:

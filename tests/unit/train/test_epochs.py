@@ -215,11 +215,21 @@ def test_schedulers_that_cannot_be_told_apart_must_be_handed_over():
     model = network()
     optimizer = adam(model)
     both = [SCHEDULES["step"](optimizer), SCHEDULES["step"](optimizer)]
-    with train.session(model, optimizer, data(), global_batch=16) as s, pytest.raises(InvalidValue, match="2 StepLR"):
-        next(iter(s.batches(epochs=1)))
+    with pytest.raises(InvalidValue, match="2 StepLR"), train.session(model, optimizer, data(), global_batch=16):
+        pass
     with train.session(model, optimizer, data(), global_batch=16, scheduler=both) as s:
         for batch in s.batches(epochs=1):
             s.step(loss_of(model, batch))
+
+
+def test_a_scheduler_that_is_made_within_the_session_is_found_too():
+    model = network()
+    optimizer = adam(model)
+    with train.session(model, optimizer, data(), global_batch=16, epochs=1) as s:
+        scheduler = SCHEDULES["step"](optimizer)
+        for batch in s:
+            s.step(loss_of(model, batch))
+        assert s._state.schedulers == [scheduler]
 
 
 def test_a_checkpoint_without_the_schedule_is_refused(tmp_path):
