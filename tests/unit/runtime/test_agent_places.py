@@ -93,11 +93,11 @@ def test_workers_of_one_node_see_a_gpu_each_among_those_that_the_node_may_see(ri
             assert [env["CUDA_VISIBLE_DEVICES"] for env in found] == ["4", "6"]
             assert [env["LOCAL_RANK"] for env in found] == ["0", "0"]  # of the devices that it sees
             assert [(env["RANK"], env["WORLD_SIZE"]) for env in found] == [("0", "2"), ("1", "2")]
-            send(EndWorker(worker_id=job.started[0]))  # its GPU is free again, and goes to the next
-            await ears.next(WorkerDown, worker_id=job.started[0])
+            send(EndWorker(worker_id=job.started[1]))  # its GPU is free again, and goes to the next
+            await ears.next(WorkerDown, worker_id=job.started[1])
             send(rig.start("next", rig.script("show.py", SHOW)))
             await ears.next(WorkerDown, worker_id="next")
-            assert json.loads(rig.printed("next"))["CUDA_VISIBLE_DEVICES"] == "4"
+            assert json.loads(rig.printed("next"))["CUDA_VISIBLE_DEVICES"] == "6"
 
     asyncio.run(scene())
 

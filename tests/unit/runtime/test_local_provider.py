@@ -317,3 +317,22 @@ def test_what_is_released_while_it_is_being_rented_is_gone_in_the_end(rig):
             assert ears.all(NodeLost) == []
 
     asyncio.run(scene())
+
+
+# ---------------------------------------------------------------------- GPUs
+
+
+def test_nodes_of_the_box_have_gpus_of_their_own_and_share_only_where_there_are_fewer(rig, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,8")
+
+    def gpus(node_id):
+        return json.loads((rig.folder / "nodes" / f"{node_id}.json").read_text(encoding="utf-8"))["gpus"]
+
+    async def scene():
+        async with cloud(rig, "a", "b", "c") as (provider, _):
+            assert [gpus(node_id) for node_id in "abc"] == [["7"], ["8"], ["7"]]
+            await provider.release("b")
+            await provider.rent("d", "spot", "token-d")
+            assert gpus("d") == ["8"]
+
+    asyncio.run(scene())
