@@ -78,7 +78,9 @@ def bill_sentence(found: dict[str, Any]) -> str:
     on_demand = found["usd_on_demand"]
     if on_demand:
         saved = 1 - found["usd_total"] / on_demand
-        text += f"; on demand it would have been {money(on_demand)}" + (f" ({saved:.0%} saved)" if saved > 0 else "")
+        text += f"; on demand it would have been {money(on_demand)}" + (
+            f" ({saved:.0%} saved)" if saved > 0 and not found["usd_unknown"] else ""
+        )
     if found["usd_unknown"] > 0:
         text += f"; of {money(found['usd_unknown'])} nothing says that the work was kept"
     noticed, unnoticed = found["preemptions_noticed"], found["preemptions_unnoticed"]

@@ -7,13 +7,15 @@ nothing. Until it has saved, no plan moves it by choice: only the cloud and its 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sublet.domain.money import Money
+from sublet.runtime.blame import BACK_OFF
 from sublet.runtime.members import LEFT_ON_ORDER
-from sublet.runtime.record import JobRecord
+from sublet.runtime.record import GIVEN_UP, JobRecord
 from sublet.runtime.telling import Line
 from sublet.wire import messages as wire
 
@@ -48,6 +50,8 @@ class Attempts:
         """The order to start one of its workers; the first of a round begins an attempt."""
         round_ = order.worker_id.rsplit(".", 2)[1]
         running = self._running.get(record.id)
+        if running is None:
+            self._hub.bill.lost(record.id)  # of a start that ended while no controller was there
         if running is None or running.round != round_:
             self.over(record)
             self._running[record.id] = _Attempt(round_, wall_s)
@@ -69,6 +73,9 @@ class Attempts:
     def heard(self, record: JobRecord, message: object) -> None:
         """Its agent has looked at a worker, or a worker has ended."""
         running = self._running.get(record.id)
+        if running is None and isinstance(message, wire.WorkerSeen) and message.worker_id in record.group.workers:
+            round_ = message.worker_id.rsplit(".", 2)[1]  # it was started by an earlier controller
+            running = self._running[record.id] = _Attempt(round_, time.monotonic())
         if running is None:
             return
         if isinstance(message, wire.WorkerSeen):
@@ -102,7 +109,7 @@ class Attempts:
         bill.settle_job(record.id, self._hub.now_s())
         bill.lost(record.id)
         self.let_go(record)
-        if running.kept or running.failed:
+        if running.kept or running.failed or record.paused in (BACK_OFF, GIVEN_UP):  # other words are told of these
             return
         record.starts_over += 1
         if record.starts_over >= MANY_STARTS:

@@ -124,6 +124,7 @@ class JobRecord:
             "starts_over": self.starts_over,
             "blamed": self.blamed,
             "start_over": self.start_over,
+            "pinned": self.pinned,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],
@@ -143,6 +144,8 @@ class JobRecord:
         self.group.done = plain.pop("done", 0.0)
         self.group.round = plain.pop("round", 0)
         self.group.failures = Counter(plain.pop("failures", {}))
+        pinned = plain.pop("pinned", None)
+        self.pinned = None if pinned is None else (pinned[0], pinned[1])
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}

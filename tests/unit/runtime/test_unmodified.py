@@ -85,6 +85,13 @@ async def earning(desk, usd=0.02, job_id="j-1"):
     await until(spent, "it costs nothing")
 
 
+async def start_over(desk, job_id="j-1"):
+    """It has to leave, and may come back."""
+    await desk.pause(job_id)
+    await phase(desk, job_id, "paused")
+    await desk.resume(job_id)
+
+
 async def texts(desk, kind):
     return [event["text"] for event in await desk.events() if event["kind"] == kind]
 
@@ -203,7 +210,7 @@ def test_what_was_thrown_away_is_not_counted_as_saved_against_on_demand(tmp_path
         for start in range(1, 4):
             await until(lambda start=start: asyncio.sleep(0, len(story.cloud.orders) == start), "it does not start")
             await earning(desk)
-            story.cloud.take(next(iter(story.cloud.nodes)))
+            await start_over(desk)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 4), "it does not start")
         bill = await desk.cost("j-1")
         assert (bill["usd_on_demand"] or 0.0) < bill["usd_total"]
@@ -294,6 +301,28 @@ def test_a_script_that_has_not_saved_leaves_a_node_that_will_be_taken_and_no_oth
     living(story, scene)
 
 
+def test_no_plan_of_the_next_controller_resizes_it_either_and_what_it_saves_then_counts(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(1)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            await desk.submit(a_script(max_workers=2))
+            await earning(desk)
+            desk._controller._save_all_facts()
+        story.policy.wide = 2
+        async with story.controller() as desk:
+            desk._controller.relearn(desk.record("j-1"))
+            await earning(desk)
+            assert len(story.cloud.orders) == 1
+            assert (await desk.cost("j-1"))["usd_useful"] == 0
+            story.cloud.see(saved_ago_s=0.0)
+            assert (await desk.cost("j-1"))["usd_useful"] >= 0.02
+            await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it never grows")
+
+    asyncio.run(live())
+
+
 def test_its_owner_may_still_scale_it(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(4)
@@ -321,7 +350,7 @@ def test_after_the_third_start_over_its_owner_is_told_what_to_do(tmp_path):
             assert ("SUBLET_CHECKPOINT_DIR" in story.cloud.orders[-1].note) is (start == 4)
             await phase(desk, "j-1", "running")
             if start < 4:
-                story.cloud.take(next(iter(story.cloud.nodes)))
+                await start_over(desk)
         (warning,) = (await desk.job("j-1"))["warnings"]
         assert "started over 3 times" in warning
         assert [text for text in await texts(desk, "Alarm") if "SUBLET_CHECKPOINT_DIR" in text] == [warning]

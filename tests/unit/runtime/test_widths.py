@@ -13,7 +13,6 @@ from sublet.domain.budget import Limit
 from sublet.runtime import group as groups
 from sublet.runtime.clock import Clock
 from sublet.runtime.group import Group, Outcome
-from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
@@ -155,13 +154,6 @@ def test_a_job_that_never_forms_begins_as_narrow_as_its_owner_lets_it():
     orders = sent(group, wire.Regroup)
     assert orders[-1].world == 1
     assert [news.width for news in group.news if news.outcome is Outcome.NARROWED] == [2]
-
-
-@pytest.mark.parametrize(("too_wide", "most"), [(None, 8), (8, 4), (5, 4), (4, 2), (2, 8)])
-def test_what_is_planned_stays_below_a_width_that_failed_and_within_the_sizes_of_the_job(too_wide, most):
-    spec = JobSpec(name="j", argv=("x",), cwd="/", min_workers=2, max_workers=8, sizes=(2, 4, 8))
-    record = JobRecord("j-1", spec, Group("j-1", spec, log_of=str, env=dict), 0.0, too_wide=too_wide)
-    assert kernel_job(record, 1.0).max_gpus == most
 
 
 @pytest.mark.parametrize("policy", ["max-speedup", "price"])
