@@ -517,15 +517,22 @@ def one_two_one(directory: Path) -> dict[str, object]:
 
 
 def together(directory: Path, *, width: int = 2) -> dict[str, object]:
-    """Start at this width, and wait until all processes have ended by themselves; what they said last."""
-    world = World(by_epoch, directory)
-    world.start(width)
-    world.until_ready(world.workers)
-    world.regroup(world.workers)
-    world.until(lambda: all(worker.code is not None for worker in world.workers), "exits", watch=False)
-    world._listen(0.0)
-    errors = {path.stem: path.read_text()[-2000:] for path in directory.glob("*.err")}
-    return {"codes": world.codes(), "finished": world.finished, "errors": errors, **read_logs(directory)}
+    """One run after the other, for each of LOOPS, until all processes have ended by themselves; what they said last."""
+    found = {}
+    for loop in os.environ["LOOPS"].split(","):
+        place = directory / loop
+        place.mkdir()
+        world = World(by_epoch, place, LOOP=loop)
+        world.start(width)
+        world.until_ready(world.workers)
+        world.regroup(world.workers)
+        with contextlib.suppress(TimeoutError):
+            world.until(lambda w=world: all(worker.code is not None for worker in w.workers), "exits", watch=False)
+        world._listen(0.0)
+        errors = {path.stem: path.read_text()[-2000:] for path in place.glob("*.err")}
+        found[loop] = {"codes": world.codes(), "finished": world.finished, "errors": errors, **read_logs(place)}
+        world.end()
+    return found
 
 
 def late(directory: Path) -> dict[str, object]:

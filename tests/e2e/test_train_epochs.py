@@ -11,9 +11,15 @@ STEPS, EPOCHS = 20, 6  # an epoch of 320 samples in steps of 16
 SMALL = {"SAMPLES": "320", "BATCH": "16", "EPOCHS": str(EPOCHS)}
 
 
-@pytest.mark.parametrize("schedule", ["step", "lambda"])
-def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_changes(tmp_path, schedule):
-    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": schedule})
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two workers each, with a loop that does something wrong, but for the one in which all stop."""
+    env = SMALL | {"EPOCHS": "3", "LOOPS": "apart,last,one stops,all stop,twice"}
+    return world("together", tmp_path_factory.mktemp("runs"), env=env)
+
+
+def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_changes(tmp_path):
+    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": "lambda"})
     (expected,), (ended,) = (runs[name]["ends"] for name in ("alone", "resized"))  # the other has left before the end
     assert ended["steps"] == expected["steps"] == EPOCHS * STEPS
     assert ended["rate"] == expected["rate"]
@@ -25,8 +31,8 @@ def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_cha
     assert set(runs["resized"]["work"]) == {EPOCHS * 320.0}  # all of it, not that of an epoch
 
 
-def test_ranks_whose_learning_rates_differ_are_an_error(tmp_path):
-    run = world("together", tmp_path, env=SMALL | {"LOOP": "apart"})
+def test_ranks_whose_learning_rates_differ_are_an_error(runs):
+    run = runs["apart"]
     assert not run["finished"]
     assert set(run["codes"].values()) == {1}
     for said in run["errors"].values():
@@ -35,21 +41,20 @@ def test_ranks_whose_learning_rates_differ_are_an_error(tmp_path):
         assert "at step 42" in said  # the next check is at 40, its news comes with 41
 
 
-def test_ranks_that_differ_after_the_last_step_are_not_finished(tmp_path):
-    run = world("together", tmp_path, env=SMALL | {"LOOP": "last", "EPOCHS": "1"})
+def test_ranks_that_differ_after_the_last_step_are_not_finished(runs):
+    run = runs["last"]
     assert not run["finished"]
     assert set(run["codes"].values()) == {1}
     assert all("differs from rank 0 in weights: this is no result" in said for said in run["errors"].values())
 
 
-def test_one_rank_that_stops_before_the_others_is_an_error_and_all_together_are_not(tmp_path):
-    one = world("together", tmp_path / "one", env=SMALL | {"LOOP": "one stops"})
+def test_one_rank_that_stops_before_the_others_is_an_error_and_all_together_are_not(runs):
+    one, every = runs["one stops"], runs["all stop"]
     assert not one["finished"]
     assert set(one["codes"].values()) == {1}
     for said in one["errors"].values():
         assert "1 of 2 have left their loop, before the end of the training" in said
         assert "next: leave the loop of the session at the same step in every rank" in said
-    every = world("together", tmp_path / "all", env=SMALL | {"LOOP": "all stop"})
     assert every["finished"]
     assert {end["steps"] for end in every["ends"]} == {25}
 
@@ -61,7 +66,7 @@ def test_the_loop_of_old_is_refused_before_a_newcomer_can_go_through_it_again(tm
     assert "for epoch in s.epochs()" in run["errors"]["w0"]
 
 
-def test_a_second_session_in_a_process_is_refused(tmp_path):
-    run = world("together", tmp_path, env=SMALL | {"LOOP": "twice", "EPOCHS": "1"}, width=1)
-    assert run["codes"] == {"w0": 1}
+def test_a_second_session_in_a_process_is_refused(runs):
+    run = runs["twice"]
+    assert set(run["codes"].values()) == {1}
     assert "submit the next training as another job" in run["errors"]["w0"]
