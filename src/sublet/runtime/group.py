@@ -696,6 +696,7 @@ class Group:
         )
         self.news.append(told)
         self._placement = narrowed(self._placement, width, self._in(WorkerPhase.READY, WorkerPhase.MEMBER))
+        self._in_a_row -= min(self._in_a_row, self._widths.failures - 1)  # the tries before this one are forgiven
         self._widths.ordered()
         if keep and self.spec.sdk and self._in(WorkerPhase.MEMBER):
             self._once_more(wall_s)

@@ -18,15 +18,15 @@ class Widths:
 
     def __init__(self) -> None:
         self.worked = 0  # workers with which it last made a step; 0 = it never did
-        self._failures = 0  # in a row, without a step, under this order
+        self.failures = 0  # in a row, without a step, under this order
 
     def ordered(self) -> None:
         """A new order: whatever failed before had other reasons."""
-        self._failures = 0
+        self.failures = 0
 
     def stepped(self, width: int) -> None:
         """It trains."""
-        self.worked, self._failures = width, 0
+        self.worked, self.failures = width, 0
 
     def back_from(self, width: int, spec: JobSpec, *, crashed: bool) -> int | None:
         """`width` failed before its first step: the width to go back to, None = try again.
@@ -34,9 +34,9 @@ class Widths:
         A script that crashes (`crashed`) is tried no narrower than it is known to work: it may just be wrong. A group
         that does not form may do so with fewer, whom nothing has to carry from one to the other.
         """
-        self._failures += 1
+        self.failures += 1
         narrow = self.worked or (0 if crashed else smallest(spec))
-        if not 0 < narrow < width or (self._failures < TRIES and not crashed):
+        if not 0 < narrow < width or (self.failures < TRIES and not crashed):
             return None
         return narrow
 

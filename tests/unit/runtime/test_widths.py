@@ -11,6 +11,7 @@ from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_ov
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime import group as groups
+from sublet.runtime import workforce
 from sublet.runtime.clock import Clock
 from sublet.runtime.group import Group, Outcome
 from sublet.runtime.spec import JobSpec, Retries
@@ -160,12 +161,31 @@ def test_a_job_that_never_forms_begins_as_narrow_as_its_owner_lets_it():
 def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_path, monkeypatch, policy):
     """Seen on one GPU: healthy at one worker, scaled to two, failed seven times in 14 s, and ended as failed."""
     monkeypatch.setattr(groups, "APART_S", 0.05)
+    view, told = lived(tmp_path, policy, 150)
+    assert (view["phase"], view["step"]) == ("finished", 150), view["error"]
+    tried = [text for text in told if "cannot train on 2 workers" in text]
+    if policy == "max-speedup":
+        assert len(tried) == 1, told
+    assert all("Duplicate GPU" in text for text in tried)
+    assert not any("nobody is gone" in text for text in told)
+
+
+def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "APART_S", 0.05)
+    monkeypatch.setattr(workforce, "TOO_WIDE_S", 0.2)
+    view, told = lived(tmp_path, "max-speedup", 100)
+    assert view["phase"] == "finished"
+    assert sum("cannot train on 2 workers" in text for text in told) > 1
+
+
+def lived(folder, policy, steps):
+    """A job that is scaled from one worker to two: how it ended, and what was told of it."""
     cloud = OneGpu([an_offer("spot")], Clock(speedup=60.0))
-    cloud.jobs["j-1"] = Training(steps=150, step_s=0.02)
+    cloud.jobs["j-1"] = Training(steps=steps, step_s=0.02)
 
     async def live():
         with desk_over(
-            cloud, tmp_path, plugins.load("sublet.policies", policy)(), limits={"spot": Limit(max_nodes=2)}
+            cloud, folder, plugins.load("sublet.policies", policy)(), limits={"spot": Limit(max_nodes=2)}
         ) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
@@ -180,13 +200,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
             await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
         return view, told
 
-    view, told = asyncio.run(live())
-    assert (view["phase"], view["step"]) == ("finished", 150), view["error"]
-    tried = [text for text in told if "cannot train on 2 workers" in text]
-    if policy == "max-speedup":
-        assert len(tried) == 1, told
-    assert all("Duplicate GPU" in text for text in tried)
-    assert not any("nobody is gone" in text for text in told)
+    return asyncio.run(live())
 
 
 async def until(desk, reached):
