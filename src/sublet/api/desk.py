@@ -34,6 +34,7 @@ class Submitted(TypedDict):
     job_id: str
     name: str
     expected: NotRequired[ExpectedView | None]  # None = the policy weighs no money
+    warning: NotRequired[str]  # what nobody can know of it now, such as whether its deadline can be met
 
 
 class Desk(Protocol):

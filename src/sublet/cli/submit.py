@@ -115,6 +115,8 @@ def _hand_in(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> No
         typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
         if line := expected_line(found.get("expected")):
             typer.echo(line)
+        if found.get("warning"):
+            typer.echo(f"warning: {found['warning']}")
         typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")
     if follow:
         raise typer.Exit(follow_log(client, job_id, rank=0, lines=as_json))

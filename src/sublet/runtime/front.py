@@ -64,6 +64,7 @@ class Submitted(TypedDict):
     job_id: str
     name: str
     expected: NotRequired[views.ExpectedView | None]  # None = the policy weighs no money
+    warning: NotRequired[str]  # what nobody can know of it now, such as whether its deadline can be met
 
 
 class FrontDesk:
@@ -110,7 +111,7 @@ class FrontDesk:
         record = c.add(f"{spec.name}-{number}", spec, key)
         if warning:
             c.note(Line(kind="Warning", job_id=record.id, text=warning))
-        return {"job_id": record.id, "name": spec.name, "expected": expected}
+        return {"job_id": record.id, "name": spec.name, "expected": expected, "warning": warning}
 
     def _refuse_the_impossible(self, spec: JobSpec) -> str:
         """What can never run is refused; what may not is warned of."""

@@ -94,7 +94,8 @@ def test_the_deadline_that_is_offered_instead_is_taken(tmp_path):
 def test_a_deadline_of_a_job_of_unknown_speed_is_taken_with_a_warning(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
-            await server.desk.submit(a_spec(deadline_s=3600.0))
+            answer = await server.desk.submit(a_spec(deadline_s=3600.0))
+            assert "not known" in answer["warning"]
             assert await told(server.desk, "j-1", "Warning", "not known")
 
     asyncio.run(live())
