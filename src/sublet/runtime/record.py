@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on o
 FORGETS = 0.3  # weight of the newest measurement of a width
 WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
 WORTH_TELLING = 0.25  # relative change of a rate, or part of a job's own purse, that is worth a new plan
+SLOWEST_PER_S, FASTEST_PER_S = 1e-9, 1e12  # samples: a report beyond them is not learned from
+LEAST_RATE, MOST_RATE = 1e-12, 1e3  # whole jobs a second: one job's words must not break the plan of all
+LONGEST_PAUSE_S = 86_400.0  # wall, to regroup
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class JobRecord:
         if report.step_s <= 0 or report.global_batch <= 0 or workers < 1:
             return False
         key, rate = (gpu, workers), report.global_batch / report.step_s
+        if not SLOWEST_PER_S <= rate <= FASTEST_PER_S:
+            return False  # a worker may say anything; what nobody can be is not learned from
         self.reports[key] += 1
         old = self.rates.get(key, rate)
         self.rates[key] = old + max(FORGETS, 1.0 / self.reports[key]) * (rate - old)
@@ -176,13 +182,13 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     spec, work = record.spec, record.group.work or record.spec.work
     guess = 1.0 / (UNKNOWN_H * 3600.0)
     if work is not None and spec.samples_per_s is not None:
-        guess = spec.samples_per_s / work / speedup
+        guess = _believable(spec.samples_per_s / work / speedup)
     measured = tuple(
-        Measured(gpu=gpu, workers=workers, rate=rate / work / speedup)
+        Measured(gpu=gpu, workers=workers, rate=_believable(rate / work / speedup))
         for (gpu, workers), rate in sorted(record.rates.items())
-        if work and record.reports[gpu, workers] >= WARM_REPORTS
+        if work and math.isfinite(rate) and record.reports[gpu, workers] >= WARM_REPORTS
     )
-    pause_s = max(record.pauses_s[-3:], default=spec.restart_s)
+    pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
     low, high, pools = spec.min_workers, narrower_than(spec, record.too_wide), record.pools
     if record.pinned is not None and low <= record.pinned[1] <= high:
         pools, low = record.pinned[:1], record.pinned[1]
@@ -205,3 +211,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         pools=pools,
         paused=bool(record.paused),
     )
+
+
+def _believable(rate: float) -> float:
+    return min(max(rate, LEAST_RATE), MOST_RATE)

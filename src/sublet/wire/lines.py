@@ -1,8 +1,8 @@
 """Messages as lines of JSON: `{"type": "Meet", "generation": 3, ...}` and back.
 
 A line that is too long or too deep, not JSON, of an unknown type, with a missing or ill-typed field or with a number
-beyond 64 bits is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer may
-say more.
+beyond its bounds is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer
+may say more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ __all__ = ["LONGEST_LINE", "LineBuffer", "Message", "from_line", "to_line"]
 LONGEST_LINE = 1 << 20  # bytes; far beyond any message, short of what a hostile peer could fill memory with
 MOST_DIGITS = 20  # of a whole number: a sign and 64 bits
 HIGHEST = (1 << 63) - 1
-MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these need not be finite
+MOST = 1e15  # of anything that is measured: seconds, samples
+MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any number, and none
+# What is billed, or becomes a plan: counted from 0. Others may be below (a signal, an end that is over, "not yet").
+FROM_ZERO = frozenset(
+    {"step", "done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes"}
+)
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 
 
@@ -105,12 +110,18 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
             raise TypeError(f"{name} = {value!r} is not a map of strings")
         return {_text(key): _text(item) for key, item in value.items()}
     if kind is float and type(value) is int:
-        return float(value)
+        value = float(value)
     if type(value) is not kind:
         raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
-    if kind is float and not math.isfinite(value) and name not in MAY_DIVERGE:
-        raise ValueError(f"{name} = {value!r} is not finite")
+    if kind in (int, float) and name not in MAY_DIVERGE:
+        _bounded(name, value)
     return _text(value) if kind is str else value
+
+
+def _bounded(name: str, value: Any) -> None:
+    low = 0 if name in FROM_ZERO else -math.inf
+    if not low <= value or (type(value) is float and not abs(value) <= MOST):
+        raise ValueError(f"{name} = {value!r} is beyond what can be")
 
 
 def _text(value: str) -> str:
