@@ -14,6 +14,7 @@ from sublet.runtime import group as groups
 from sublet.runtime import workforce
 from sublet.runtime.clock import Clock
 from sublet.runtime.group import Group, Outcome
+from sublet.runtime.record import JobRecord, kernel_job
 from sublet.runtime.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
@@ -157,6 +158,13 @@ def test_a_job_that_never_forms_begins_as_narrow_as_its_owner_lets_it():
     assert [news.width for news in group.news if news.outcome is Outcome.NARROWED] == [2]
 
 
+@pytest.mark.parametrize(("too_wide", "most"), [(None, 8), (8, 4), (5, 4), (4, 2), (2, 8)])
+def test_what_is_planned_stays_below_a_width_that_failed_and_within_the_sizes_of_the_job(too_wide, most):
+    spec = JobSpec(name="j", argv=("x",), cwd="/", min_workers=2, max_workers=8, sizes=(2, 4, 8))
+    record = JobRecord("j-1", spec, Group("j-1", spec, log_of=str, env=dict), 0.0, too_wide=too_wide)
+    assert kernel_job(record, 1.0).max_gpus == most
+
+
 @pytest.mark.parametrize("policy", ["max-speedup", "price"])
 def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_path, monkeypatch, policy):
     """Seen on one GPU: healthy at one worker, scaled to two, failed seven times in 14 s, and ended as failed."""
@@ -173,7 +181,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "APART_S", 0.05)
     monkeypatch.setattr(workforce, "TOO_WIDE_S", 0.2)
-    view, told = lived(tmp_path, "max-speedup", 100)
+    view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1
 
