@@ -133,10 +133,12 @@ def test_two_jobs_that_both_bring_nodes_down_do_not_excuse_one_another(blame):
 
 def test_several_nodes_of_one_start_count_once(blame):
     record = a_record()
-    start(record, "a", "b", "c", "d", at_s=0.0)
-    for node in "abcd":
-        assert blame.lost(node, [record], 1.0) == set()
-    assert (record.paused, record.blamed) == ("", "")
+    for turn in range(3):
+        assert (record.paused, record.blamed) == ("" if turn < 2 else "back-off", "")
+        start(record, "a", "b", "c", "d", at_s=100.0 * turn)
+        for node in "abcd":  # from the third start on all of them are its own doing
+            assert blame.lost(node, [record], 100.0 * turn + 1.0) == ({"j"} if turn == 2 else set())
+    assert record.group.failures["user"] == 1
 
 
 def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sublet.domain.events import JobFailed
 from sublet.runtime.group import Group, Outcome
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.spec import JobSpec, Retries
 from sublet.runtime.telling import line_from_event
 from sublet.wire import messages as wire
 
@@ -142,3 +142,21 @@ def test_workers_that_ended_well_while_the_controller_was_away_without_a_step_ha
     group.hear(wire.WorkerDown(worker_id="job-1.1.0", code=0), 0.5)
     group.all_agents_came(1.0)
     assert group.news[-1].outcome is Outcome.FAILED
+
+
+def test_a_script_that_hangs_at_every_start_is_given_up():
+    group = a_group(sdk=False, hang_s=1000.0, retries=Retries(infra=2))
+    group.move(1, (("a", 1),), 0, 0.0)
+    now_s, told = 0.0, []
+    for _ in range(3):
+        ((_, start),) = sent(group, wire.StartWorker)
+        group.hear(wire.WorkerUp(worker_id=start.worker_id, pid=1), now_s)
+        now_s += 1001.0  # longer than what makes up for failures, but nothing was done in it
+        group.hear(wire.WorkerSeen(worker_id=start.worker_id, quiet_s=1001.0), now_s)
+        group.tick(now_s)
+        told += [(news.outcome, news.silent_s) for news in group.news if news.outcome is not Outcome.MOVED]
+        group.news.clear()
+        group.hear(wire.WorkerDown(worker_id=start.worker_id, code=-9), now_s)
+        now_s += 60.0
+        group.tick(now_s)
+    assert told == [(Outcome.RESTARTED, 1001.0), (Outcome.RESTARTED, 1001.0), (Outcome.FAILED, 1001.0)]

@@ -85,6 +85,13 @@ async def earning(desk, usd=0.02, job_id="j-1"):
     await until(spent, "it costs nothing")
 
 
+async def planned_again(desk, job_id="j-1"):
+    """A plan is made that knows of everything."""
+    controller, now_s = desk._controller, desk._controller.now_s()
+    controller.relearn(desk.record(job_id))
+    await until(lambda: asyncio.sleep(0, controller.plan_s > now_s and not controller.kernel.planning), "no plan")
+
+
 async def start_over(desk, job_id="j-1"):
     """It has to leave, and may come back."""
     await desk.pause(job_id)
@@ -270,9 +277,8 @@ def test_no_plan_resizes_a_script_before_it_has_saved(tmp_path):
         await desk.submit(a_script(max_workers=2))
         await earning(desk)
         story.policy.wide = 2
-        desk._controller.relearn(desk.record("j-1"))
-        await earning(desk)
-        assert len(story.cloud.orders) == 1
+        await planned_again(desk)
+        assert desk._controller.kernel.jobs["j-1"].shape.gpus == 1
         story.cloud.see(saved_ago_s=0.0)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it never grows")
         assert (await phase(desk, "j-1", "running"))["workers"] == 2
@@ -289,9 +295,8 @@ def test_a_script_that_has_not_saved_leaves_a_node_that_will_be_taken_and_no_oth
         await earning(desk)
         ((node, _),) = story.cloud.running()
         story.policy.markets.reverse()
-        desk._controller.relearn(desk.record("j-1"))
-        await earning(desk)
-        assert len(story.cloud.orders) == 1
+        await planned_again(desk)
+        assert desk._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
         story.cloud.warn(node.id, 3600.0)
         await until(
             lambda: asyncio.sleep(0, [each.offer_id for each, _ in story.cloud.running()] == ["on-demand"]),
@@ -312,9 +317,8 @@ def test_no_plan_of_the_next_controller_resizes_it_either_and_what_it_saves_then
             desk._controller._save_all_facts()
         story.policy.wide = 2
         async with story.controller() as desk:
-            desk._controller.relearn(desk.record("j-1"))
-            await earning(desk)
-            assert len(story.cloud.orders) == 1
+            await planned_again(desk)
+            assert desk._controller.kernel.jobs["j-1"].shape.gpus == 1
             assert (await desk.cost("j-1"))["usd_useful"] == 0
             story.cloud.see(saved_ago_s=0.0)
             assert (await desk.cost("j-1"))["usd_useful"] >= 0.02

@@ -17,14 +17,12 @@ from tests.rigs import LocalRig
 from tests.unit.runtime.test_agent import agent
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"
-BURN = "import time\nwhile time.process_time() < 0.5: pass\n"
+BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\nsys.stdin.read()\n"
 PARENT = f"""
 import subprocess, sys
 print('up', flush=True)
 sys.stdin.readline()
-subprocess.run([sys.executable, '-c', {BURN!r}])
-print('done', flush=True)
-sys.stdin.read()
+subprocess.run([sys.executable, '-c', {BURN!r}])  # which stays, so that only a look at it tells of its time
 """
 
 
