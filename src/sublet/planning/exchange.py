@@ -15,14 +15,15 @@ counts only until then:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from sublet.planning.congestion import WAIT, Wishes, best_within, filled, trimmed
+from sublet.planning.congestion import WAIT, Wishes, best_within, cheapest, filled, trimmed
 from sublet.planning.menu import Floats, Ints
 from sublet.planning.to_go import Options
 
-__all__ = ["pays", "steady"]
+__all__ = ["pays", "pinned", "steady"]
 
 # J jobs, P pools
 
@@ -39,6 +40,16 @@ def steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> 
     first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
     column_J = trimmed(all_wishes, column_J, first_J, most_P)
     return filled(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
+
+
+def pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+    """Those that run stay in their pools and shrink there; as few as possible wait. Cost: an integer program."""
+    rows = np.arange(len(held_J))
+    home_J = all_wishes.site_JC[rows, held_J]
+    own_JC = np.where(all_wishes.site_JC == home_J[:, None], all_wishes.cost_JC, np.inf)
+    stays_J = (held_J != WAIT) & np.isfinite(own_JC).any(axis=1)
+    cost_JC = np.where(stays_J[:, None], own_JC, all_wishes.cost_JC)
+    return cheapest(replace(all_wishes, cost_JC=cost_JC), rank_J, most_P).column_J
 
 
 def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Floats:

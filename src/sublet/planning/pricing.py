@@ -14,7 +14,7 @@ from sublet.planning.cluster_split import Claim, split
 from sublet.planning.congestion import WAIT, Fit, Wishes, cheapest, fit, wishes
 from sublet.planning.deadline import in_time
 from sublet.planning.draft import Draft
-from sublet.planning.exchange import pays, steady
+from sublet.planning.exchange import pays, pinned, steady
 from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents, sharers, sites_of
 from sublet.planning.own_purse import ever_had, rent_to_the_end, within_purse
 from sublet.planning.ranking import arrival
@@ -254,7 +254,10 @@ class _Pricing:
         pools = len(self.sites)
         free_J = every.columns(np.zeros(pools))
         wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
-        old_J = steady(every, held_J, ranks_J, self._obtainable(wanted_P))
+        most_P = self._obtainable(wanted_P)
+        old_J = steady(every, held_J, ranks_J, most_P)
+        if (old_J == WAIT).sum() > (found.column_J == WAIT).sum():
+            old_J = pinned(every, held_J, ranks_J, most_P)
         if pays([options for _, options in asked], held_J, found.column_J, old_J):
             return found
         return replace(found, column_J=old_J)
