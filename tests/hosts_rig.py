@@ -58,7 +58,8 @@ class Hosts:
             self._ip("-n", name, "link", "set", "eth0", "up")
             self._ip("-n", name, "link", "set", "lo", "up")
             self._relays.append(self._run(name, [sys.executable, "-m", "tests.hosts_rig", str(PORT), str(self.path)]))
-        self._ip("-n", first, "route", "add", "default", "via", "10.213.7.254")  # the other has no way out
+        # One finds its address by the way out, the other has none. Not a default route: names would be looked up there.
+        self._ip("-n", first, "route", "add", "192.0.2.0/24", "via", "10.213.7.254")
 
     def clear(self) -> None:
         """Nothing is left."""
