@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from sublet.domain.actions import StartJob
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import NodeLost, OffersChanged, PriceChanged
+from sublet.domain.events import JobFinished, JobSubmitted, NodeLost, OffersChanged, PlanMade, PriceChanged
 from sublet.domain.money import Money, Price
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
 from sublet.errors import BadInput, InvalidValue, InvariantBroken
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.following import Follower
@@ -78,6 +81,21 @@ def test_a_life_of_a_kernel_that_decides_otherwise_is_followed_as_it_was(monkeyp
         n: node.jobs for n, node in driver.kernel.cluster.nodes.items()
     }
     check(ours)
+
+
+def test_who_is_listed_first_is_chosen_first_also_after_a_snapshot():
+    driver = Driver([an_offer("o", pool="p", gpus=1)], limits={"o": Limit(min_nodes=2, max_nodes=2)})
+    driver.submit(a_job("a", gpus=1))
+    driver.settle(Equal())
+    assert driver.kernel.tenancy.placement["a"] == (("n1", 1),)
+    driver.tell(JobFinished(5.0, "a"))  # n1 is listed again, behind n2
+    driver.settle(Equal())
+    ours = kernel_from_snapshot(json.loads(json.dumps(driver.kernel.facts())))
+    plan = Plan(shapes={"b": Shape(pool="p", gpus=1)})
+    for kernel in (driver.kernel, ours):
+        kernel.handle(JobSubmitted(6.0, a_job("b", gpus=1)))
+        (start,) = [o for o in kernel.handle(PlanMade(6.0, plan, kernel.seen)) if isinstance(o, StartJob)]
+        assert start.placement == (("n2", 1),)
 
 
 # ---------------------------------------------------------------------- other offers
