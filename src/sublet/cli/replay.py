@@ -168,8 +168,8 @@ def _of_another_version(header: str) -> bool:
     from sublet.kernel.kernel import KERNEL_VERSION
 
     try:
-        is_journal = "journal" in jsonlib.loads(header)
-    except (ValueError, TypeError):
+        is_journal = {"journal", "offers"} <= jsonlib.loads(header).keys()
+    except (ValueError, TypeError, AttributeError):
         return False  # whoever lives it again will say what it is
     return is_journal and version_of(header) != KERNEL_VERSION
 
