@@ -144,10 +144,13 @@ class Controller:
         self.stopping = True
         for record in list(self.records.values()):
             if record.id in self.kernel.jobs:
-                if end_jobs:
-                    self.cancel(record)
-                else:
-                    self.tell(news.JobChanged(self.now_s(), replace(self._job(record), paused=True)))
+                try:
+                    if end_jobs:
+                        self.cancel(record)
+                    else:
+                        self.tell(news.JobChanged(self.now_s(), replace(self._job(record), paused=True)))
+                except Exception:  # one job's trouble must not keep everybody's nodes rented
+                    log.exception("%s cannot be told to stop: it ends with its nodes", record.id)
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and any(  # noqa: ASYNC110 - with a deadline, and nothing sets an event
             s.gpus for s in self.kernel.jobs.values()

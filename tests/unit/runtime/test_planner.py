@@ -161,6 +161,7 @@ def test_a_controller_whose_policy_hangs_ends_at_once_when_told_to(tmp_path):
             return policy.asked
 
         await until(asked, "it was never asked")
+        assert all(each.daemon for each in threading.enumerate() if each.name == "policy"), "nor does the process wait"
 
     began_s = time.monotonic()
     try:

@@ -85,3 +85,31 @@ def test_a_checkpoint_of_impossible_length_is_refused_on_the_wire(blocked_s):
     saved = wire.Saved(worker_id="w", step=1, done=1.0, seconds=1.0, blocked_s=blocked_s, size_bytes=1)
     with pytest.raises(BadInput, match="blocked_s"):
         from_line(to_line(saved))
+
+
+def test_a_job_that_cannot_be_told_to_stop_does_not_keep_the_nodes_of_all(tmp_path, monkeypatch):
+    async def live():
+        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        policy = plugins.load("sublet.policies", "max-speedup")()
+        with desk_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            for name in ("wild", "tame"):
+                await desk.submit(JobSpec(name=name, argv=("x",), cwd="/", max_workers=1))
+
+            async def both_train():
+                return all(view["step"] > 0 for view in await desk.jobs())
+
+            await until(both_train, "they never trained")
+            sound = desk._controller._job
+            fault = RuntimeError("a fault of ours")
+            monkeypatch.setattr(desk._controller, "_job", lambda r: sound(r) if r.id == "tame-1" else raises(fault))
+            await desk._controller.stop(limit_s=1.0)
+            assert cloud.nodes == {}
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(live())
+
+
+def raises(error):
+    raise error
