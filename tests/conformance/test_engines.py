@@ -343,7 +343,7 @@ def test_an_agent_that_falls_silent_is_hung_up_on_and_one_that_pings_is_not(rig)
     asyncio.run(scene())
 
 
-def test_a_hearer_that_fails_does_not_cost_the_line(rig):
+def test_a_hearer_that_fails_does_not_cost_the_line_nor_fill_the_log(rig, caplog):
     async def scene():
         async with opened(rig) as (engine, ears):
             engine.expect("n", "token")
@@ -358,7 +358,10 @@ def test_a_hearer_that_fails_does_not_cost_the_line(rig):
             await ears.next(Hello)
             engine.send("n", rig.start("w", rig.script("sleep.py", SLEEP)))
             await ears.next(WorkerUp)
+            for number in range(200):
+                engine._pass_up("n", WorkerUp(worker_id=f"x{number}", pid=1))
             engine.send("n", EndWorker(worker_id="w"))
             await ears.next(WorkerDown, worker_id="w", code=-9)
 
     asyncio.run(scene())
+    assert len([record for record in caplog.records if "could not be taken" in record.getMessage()]) <= 20

@@ -63,7 +63,7 @@ class LocalEngine:
         self._tokens: dict[str, str] = {}
         self._lines: dict[str, _Line] = {}
         self._strangers: dict[_Line, None] = {}  # the oldest first
-        self._complaints = _Complaints()
+        self._complaints, self._faults = _Complaints(), _Complaints()
         self._server: asyncio.Server | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._hear: Hear | None = None
@@ -168,7 +168,7 @@ class LocalEngine:
         try:
             self._hear(node_id, message)
         except Exception:  # noqa: BLE001 - a fault of the hearer's; the line and what follows on it live on
-            _log.exception("%s from %s could not be taken", type(message).__name__, node_id)
+            self._faults.log("%s from %s could not be taken", type(message).__name__, node_id, trace=True)
 
     async def _renew(self) -> None:
         """Keep leases alive, and hang up on agents that have been silent for too long: they dial again."""
@@ -192,7 +192,7 @@ class _Complaints:
     def __init__(self) -> None:
         self._since_s, self._told, self._untold = -60.0, 0, 0
 
-    def log(self, text: str, *facts: object) -> None:
+    def log(self, text: str, *facts: object, trace: bool = False) -> None:
         """A warning, or one more that is only counted."""
         now_s = time.monotonic()
         if now_s - self._since_s >= 60.0:  # noqa: PLR2004 - a minute
@@ -201,7 +201,7 @@ class _Complaints:
             self._since_s, self._told, self._untold = now_s, 0, 0
         if self._told < MOST_COMPLAINTS:
             self._told += 1
-            _log.warning("%s", plain_text(text % facts))
+            _log.warning("%s", plain_text(text % facts), exc_info=trace)
         else:
             self._untold += 1
 
