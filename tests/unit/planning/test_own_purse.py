@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,8 @@ from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning.menu import menu_of, rents, sites_of
 from sublet.policies.price import Price
+from sublet.runtime.record import JobRecord, kernel_job
+from sublet.runtime.spec import JobSpec
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 
@@ -47,6 +50,16 @@ def test_a_job_with_two_cents_left_is_not_moved_on_demand():
     driver.tell(AvailabilityChanged(120.0, "s", 1))
     driver.settle(Price())
     assert str(driver.kernel.jobs["a"].shape) == "1 x T4x1:spot"
+
+
+@pytest.mark.parametrize(("purse_usd", "goes_on"), [(0.02, False), (5.0, True)])
+def test_what_its_owner_lets_a_job_spend_is_in_the_plan(purse_usd, goes_on):
+    """The same, from the specification that was submitted: an hour on one worker."""
+    spec = JobSpec(name="a", argv=("true",), cwd="/", work=36_000.0, samples_per_s=10.0, purse_usd=purse_usd)
+    record = JobRecord(id="a", spec=spec, group=SimpleNamespace(work=36_000.0), submitted_s=0.0)
+    driver, _ = after_spot_is_gone(kernel_job(record, 1.0))
+    shape = driver.kernel.jobs["a"].shape
+    assert (shape is not None and shape.pool.endswith("on-demand")) == goes_on
 
 
 @pytest.mark.parametrize("left_usd", [None, 5.0])
