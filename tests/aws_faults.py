@@ -306,6 +306,8 @@ class Wishes:
 class Agents:
     """An engine whose agents come by themselves, BOOT_S after the launch, with the token of the user data."""
 
+    lease_s = 900.0  # how long they live on without a controller, as AwsConfig has it
+
     def __init__(self, cloud):
         self._cloud, self._tokens, self._came, self._hear = cloud, {}, set(), None
 
