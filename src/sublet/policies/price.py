@@ -11,7 +11,7 @@ from sublet.planning.pricing import Knows, priced_plan
 from sublet.planning.value_of_time import TRUSTED_H, price_of_time
 from sublet.planning.worth import HURRY, hour_worth
 
-__all__ = ["Price", "in_a_hurry"]
+__all__ = ["Price", "hour_usd_of", "in_a_hurry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,13 @@ class Price:
             hour_usd=self.hour_usd,
         )
 
-    def hour_of(self, snapshot: Snapshot, job: Job) -> float:
-        """What an hour of a job that comes now is worth to this policy, its weight included."""
-        sites = sites_of(snapshot)
-        value = price_of_time(snapshot, sites, self.trusted_h).usd_per_h
-        worth = None if job.hurry else hour_worth(snapshot, self.hour_usd)
-        return job.weight * (value if worth is None else min(value, worth(menu_of(job, sites))))
+
+def hour_usd_of(policy: Price, snapshot: Snapshot, job: Job) -> float:
+    """What an hour of a job that comes now is worth to the policy, its weight included."""
+    sites = sites_of(snapshot)
+    value = price_of_time(snapshot, sites, policy.trusted_h).usd_per_h
+    worth = None if job.hurry else hour_worth(snapshot, policy.hour_usd)
+    return job.weight * (value if worth is None else min(value, worth(menu_of(job, sites))))
 
 
 def in_a_hurry(policy: Policy) -> Policy:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sublet.planning.prospect import prospect
-from sublet.policies.price import Price
+from sublet.policies.price import Price, hour_usd_of
 from sublet.runtime.record import kernel_job
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.views import ExpectedView
@@ -24,9 +24,9 @@ def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
         return None
     job = kernel_job(controller.workforce.bare_record(spec.name, spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot()
-    value = policy.hour_of(snapshot, job)
+    value = hour_usd_of(policy, snapshot, job)
     ours = prospect(snapshot, job, value)
-    quick = prospect(snapshot, job, policy.hour_of(snapshot, replace(job, hurry=True)))
+    quick = prospect(snapshot, job, hour_usd_of(policy, snapshot, replace(job, hurry=True)))
     steady = prospect(snapshot, job, value, on_demand=True)
     if ours is None or quick is None:
         return None
