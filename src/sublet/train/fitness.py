@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,14 @@ def wide() -> bool:
 
 def check_optimizer(optimizer: Any) -> None:
     """A torch optimizer that takes one gradient per step."""
+    if isinstance(optimizer, Mapping | list | tuple | set):
+        raise InvalidValue(
+            "optimizer",
+            f"a {type(optimizer).__name__} of {len(optimizer)}",
+            "one torch.optim.Optimizer: a session has one today, so a loop with several, such as a GAN's, cannot be "
+            "made elastic yet; run it unmodified (--no-sdk), with its own saving to $SUBLET_CHECKPOINT_DIR. For "
+            "several learning rates give one optimizer several parameter groups",
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidValue(
             "optimizer",

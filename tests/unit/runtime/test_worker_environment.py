@@ -119,3 +119,33 @@ def test_the_run_that_a_user_names_on_the_node_is_kept(tmp_path, monkeypatch):
 
     asyncio.run(scene())
     assert rig.clean_up() == []
+
+
+def test_a_run_in_the_shell_of_the_controller_is_not_that_of_every_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "of my shell")
+    monkeypatch.setenv("MLFLOW_RUN_ID", "of my shell")
+    monkeypatch.setenv("DATA", "for all")
+    rig = LocalRig()
+
+    async def scene():
+        orders = [await order_of(tmp_path / name) for name in ("one", "two")]
+        engine, ears, provider = rig.engine(), Ears(), rig.provider()
+        await engine.open(ears.hear)
+        engine.expect("n", "token")
+        await provider.open(ears.tell)
+        await provider.rent("n", "spot", "token")
+        await ears.next(Hello)
+        for number, order in enumerate(orders):
+            log, name = str(rig.folder / f"{number}.log"), f"w{number}"
+            engine.send("n", replace(order, worker_id=name, argv=(sys.executable, rig.script("s.py", SHOW)), log=log))
+            await ears.next(WorkerDown, worker_id=name, code=0)
+        seen = [json.loads(rig.printed(str(number))) for number in range(len(orders))]
+        assert [each["WANDB_RUN_ID"] for each in seen] == [order.defaults["WANDB_RUN_ID"] for order in orders]
+        assert not any("MLFLOW_RUN_ID" in each for each in seen)
+        assert {each["DATA"] for each in seen} == {"for all"}
+        await provider.release("n")
+        await provider.close()
+        await engine.close()
+
+    asyncio.run(scene())
+    assert rig.clean_up() == []

@@ -27,9 +27,13 @@ def own_address(line: str) -> str:
 
 
 def network_env(host: str) -> dict[str, str]:
-    """What workers need to meet those of other machines here; left to itself, gloo believes the hosts file."""
+    """What workers need to meet those of other machines here; left to itself, gloo believes the hosts file.
+
+    Gloo takes the name as it stands; to NCCL it is the beginning of names (eth1 is eth10, too) unless "=" says that it
+    is all of it.
+    """
     interface = interface_of(host)
-    named = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+    named = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else {}
     return {"SUBLET_HOST": host, **named}
 
 

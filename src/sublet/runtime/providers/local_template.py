@@ -17,6 +17,8 @@ from sublet.runtime.private import private_file
 
 __all__ = ["Template", "TemplateEnded"]
 
+RUNS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")  # each names one run of one job: in the shell of `sublet up`, no job's
+
 
 class TemplateEnded(Exception):
     """The template died while it was asked; an agent may have been forked or not."""
@@ -26,7 +28,7 @@ class Template:
     """One warm process; requests are answered one after the other."""
 
     module = "sublet.runtime.agent.template"  # what is started
-    env: Mapping[str, str] | None = None  # what it and its agents begin with; None = ours
+    env: Mapping[str, str] | None = None  # what it and its agents begin with; None = ours, without RUNS
 
     def __init__(self, preload: Sequence[str], log: Path) -> None:
         self._preload, self._log = tuple(preload), log
@@ -43,6 +45,7 @@ class Template:
         """Without waiting for what it imports."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", self.module, str(theirs.fileno()), *self._preload]
+        inherited = {name: value for name, value in os.environ.items() if name not in RUNS}
         self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         private_file(self._log)
         with theirs, self._log.open("ab") as log:
@@ -51,7 +54,7 @@ class Template:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self.env,
+                env=inherited if self.env is None else self.env,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at the terminal is for the controller alone
             )
