@@ -108,13 +108,13 @@ class MemoryCloud:
         """What there is."""
         return [RentedNode(node_id=n.id, offer_id=n.offer_id, token=n.token, began_s=0.0) for n in self.nodes.values()]
 
-    def take(self, node_id: str) -> None:
-        """The cloud takes a node back."""
+    def take(self, node_id: str, why: str = "") -> None:
+        """The cloud takes a node back; `why`, if it has ended from inside instead."""
         node = self.nodes.pop(node_id)
         self._gone.add(node.token)
         self._forget(node)
         if self._tell is not None:
-            self._tell(NodeLost(self.clock.now_s(), node_id))
+            self._tell(NodeLost(self.clock.now_s(), node_id, why=why))
         else:
             self._untold.append(node_id)
 

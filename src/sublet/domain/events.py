@@ -145,7 +145,8 @@ class NodeLost:
     """The cloud took the node; it is no longer paid for.
 
     `billed_from_s` and `billed_to_s` are the cloud's own record of what it charges for, where it tells: the order came
-    before the launch, and the news of the end comes after it. `void` = it never was there, and nothing is paid.
+    before the launch, and the news of the end comes after it. `void` = it never was there, and nothing is paid. `why`:
+    it ended from inside, the cloud had no part in it; "" = the cloud took it, as far as anybody knows.
     """
 
     at_s: float
@@ -153,6 +154,7 @@ class NodeLost:
     billed_from_s: float | None = None
     billed_to_s: float | None = None
     void: bool = False
+    why: str = ""
 
     def __post_init__(self) -> None:
         for name in ("billed_from_s", "billed_to_s"):

@@ -1,9 +1,10 @@
 """Nodes that die under a job: taken by the cloud, or brought down by the job itself.
 
-A script can end the agent of its node, exhaust its memory or crash its driver; from here that looks as if the cloud had
-taken the node, and another one would be rented for it, for ever. What tells the two apart is the time: a node that goes
-without notice within seconds of the start of a job's workers on it, start after start, while nodes of others stay, goes
-because of that job. It then waits longer and longer between two starts, and each counts as its own failure.
+A script can end the agent of its node, exhaust its memory or crash its driver; another one would be rented for it, for
+ever. Some providers know that they did not take the node: that counts against the job, however old it was. Of others it
+looks as if the cloud had taken it, and what tells the two apart is the time: a node that goes without notice within
+seconds of the start of a job's workers on it, start after start, while nodes of others stay, goes because of that job.
+It then waits longer and longer between two starts, and each counts as its own failure.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Suspicion:
     """What speaks against a job."""
 
     rounds: set[int] = field(default_factory=set)  # starts in a row whose nodes died at once
+    inside: set[int] = field(default_factory=set)  # starts whose nodes the cloud did not take; never forgiven
     rests_until_s: float = 0.0  # wall
 
 
@@ -43,12 +45,19 @@ class Blame:
         self._suspicions: dict[str, _Suspicion] = {}
         self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
 
-    def lost(self, node_id: str, records: list[JobRecord], wall_s: float) -> set[str]:
-        """A node is gone without notice; these had workers on it. Those that are to blame, by id."""
+    def lost(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
+        """A node is gone without notice; these had workers on it. Those that were not preempted by it, by id.
+
+        `why`: the provider knows that it did not take the node.
+        """
+        if why:
+            for record in records:
+                self._ended_its_node(record, wall_s, why, alone=len(records) == 1)
+            return {record.id for record in records}
         early = [record for record in records if _age_s(record, node_id, wall_s) < EARLY_S]
         for record in records:
-            if record not in early:
-                self._suspicions.pop(record.id, None)
+            if record not in early and (found := self._suspicions.get(record.id)) is not None:
+                found.rounds.clear()
         if not early:
             self._settled_s = wall_s
             return set()
@@ -70,30 +79,46 @@ class Blame:
         times = len(found.rounds)
         if times == 1 or record.paused:
             return False
-        if times >= SURE:
-            self._blame(record, times)
-        if record.blamed:
-            record.paused = GIVEN_UP  # at once: the next start would be the next node
-        else:
-            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (times - 2))
-            found.rests_until_s = wall_s + rest_s
-            text = f"the node ended within seconds of its start, {times} times in a row: it waits {rest_s:.0f} s"
-            self._hub.note(Line(kind="BackOff", job_id=record.id, text=text))
-            record.paused = BACK_OFF
-        self._hub.relearn(record)
-        return times >= SURE
-
-    def _blame(self, record: JobRecord, times: int) -> None:
-        failures, limit = record.group.failures, record.spec.retries.user
         if times == SURE:
             record.unnoticed = max(0, record.unnoticed - (SURE - 1))  # the cloud had no part in these
+        if times >= SURE:
+            self._count(record, f"its nodes ended within {EARLY_S:.0f} s of its start, {times} times in a row")
+        self._rest(record, found, times, wall_s, f"the node ended within seconds of its start, {times} times in a row")
+        return times >= SURE
+
+    def _ended_its_node(self, record: JobRecord, wall_s: float, why: str, *, alone: bool) -> None:
+        """The cloud has not taken it. With others on the node nobody knows whose doing it was: then it only waits."""
+        found = self._suspicions.setdefault(record.id, _Suspicion())
+        if record.group.round in found.inside:
+            return  # another node of the same start
+        found.inside.add(record.group.round)
+        times = len(found.inside)
+        if times == 1 or record.paused:
+            return
+        if times >= SURE and alone:
+            self._count(record, f"its nodes ended {times} times and the cloud did not take them ({why})")
+        self._rest(record, found, times, wall_s, f"the cloud did not take its node ({why}), {times} times by now")
+
+    def _count(self, record: JobRecord, what: str) -> None:
+        """It is its own failure."""
+        failures, limit = record.group.failures, record.spec.retries.user
         failures[Fault.USER] += 1
         if limit is not None and failures[Fault.USER] > limit:
             record.blamed = (
-                f"its nodes ended within {EARLY_S:.0f} s of its start, {times} times in a row: it ends the agent, or "
-                f"uses up the machine\n  next: sublet logs {record.id}; it can be resumed when that is mended"
+                f"{what}: it ends the agent, or uses up the machine\n"
+                f"  next: sublet logs {record.id}; it can be resumed when that is mended"
             )
             del self._suspicions[record.id]
+
+    def _rest(self, record: JobRecord, found: _Suspicion, times: int, wall_s: float, what: str) -> None:
+        if record.blamed:
+            record.paused = GIVEN_UP  # at once: the next start would be the next node
+        else:
+            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(times - 2, 30))
+            found.rests_until_s = wall_s + rest_s
+            self._hub.note(Line(kind="BackOff", job_id=record.id, text=f"{what}: it waits {rest_s:.0f} s"))
+            record.paused = BACK_OFF
+        self._hub.relearn(record)
 
 
 def _age_s(record: JobRecord, node_id: str, wall_s: float) -> float:

@@ -477,7 +477,7 @@ class Controller:
             late_s = max(in_s / 2, in_s - self.workforce.needs_s(event.node_id))  # the plan comes first, if it can
             asyncio.get_running_loop().call_later(late_s, self.workforce.evacuate, event.node_id)
         elif isinstance(event, news.NodeLost):
-            self.workforce.node_lost(event.node_id, wall_s)
+            self.workforce.node_lost(event.node_id, wall_s, event.why)
         self.queue(event)
         self.soon()
 

@@ -76,8 +76,9 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
             return Line(kind=kind, node_id=node_id, text="is ready")
         case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
             return Line(kind=kind, node_id=node_id, text=f"will be taken back in {lost_s - at_s:.0f} s")
-        case news.NodeLost(node_id=node_id):
-            return Line(kind=kind, node_id=node_id, text="was taken back")
+        case news.NodeLost(node_id=node_id, why=why):
+            text = f"was lost, not taken by the cloud: {why}" if why else "was taken back"
+            return Line(kind=kind, node_id=node_id, text=text)
         case news.NodeReleased(node_id=node_id):
             return Line(kind=kind, node_id=node_id, text="was given back; its bill has ended")
         case news.RentRefused(node_id=node_id, why=why):

@@ -91,8 +91,8 @@ class Workforce:
             self.touch(record)
         self._hub.soon()
 
-    def node_lost(self, node_id: str, wall_s: float) -> None:
-        """A node is gone with all on it."""
+    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> None:
+        """A node is gone with all on it; `why`, if it is known that the cloud did not take it."""
         noticed = self.noticed_wall.pop(node_id, None) is not None
         self.agents.discard(node_id)
         self._vouching.forget(node_id)
@@ -100,7 +100,7 @@ class Workforce:
         jobs = self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ())
         records = [self._hub.records[job_id] for job_id in jobs]
         there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
-        blamed = set() if noticed else self.blame.lost(node_id, there, wall_s)
+        blamed = set() if noticed else self.blame.lost(node_id, there, wall_s, why)
         for record in records:
             self.touch(record)
             self.attempts.let_go(record)

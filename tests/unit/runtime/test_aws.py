@@ -245,6 +245,34 @@ def test_a_second_instance_of_a_node_is_ended(rig):
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("Client.InstanceInitiatedShutdown", "it was shut down from inside"),
+        ("Server.SpotInstanceTermination", ""),
+        ("Client.UserInitiatedShutdown", ""),
+    ],
+)
+def test_an_instance_that_shut_itself_down_was_not_taken(rig, code, why):
+    class Ended(Tripwire):
+        def describe_instances(self, **request):
+            answer = self._client.describe_instances(**request)
+            for row in [row for one in answer["Reservations"] for row in one["Instances"]]:
+                row["State"], row["StateReason"] = {"Name": "terminated"}, {"Code": code}
+            return answer
+
+    async def scene():
+        async with cloud(rig) as (provider, _, ears):
+            await provider.rent("n1", rig.offer_id, "t")
+            provider._fleet._calls = Calls(Ended().make, dice=lambda: -0.5)
+            await provider.list()
+            (lost,) = ears.all(news.NodeLost)
+            assert getattr(lost, "why", "") == why
+            account().terminate_instances(InstanceIds=[row["InstanceId"] for row in instances(rig.server_id)])
+
+    asyncio.run(scene())
+
+
 def test_instances_in_a_region_that_is_no_longer_asked_for_are_found(rig):
     async def scene():
         both = a_config(regions=(REGION, "us-west-2"), markets=(Market.SPOT,))

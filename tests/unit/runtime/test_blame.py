@@ -17,12 +17,15 @@ class Deadly(MemoryCloud):
     """A node on which a worker of these jobs starts is gone at once."""
 
     deadly, starts = ("j-1",), 0
+    why = ""  # the cloud knows that it was not the one
 
     def _start(self, node, message):
         super()._start(node, message)
         self.starts += message.job_id in self.deadly
         if message.job_id in self.deadly:
-            asyncio.get_running_loop().call_soon(lambda: node.id in self.nodes and self.take(node.id))
+            asyncio.get_running_loop().call_soon(
+                lambda: node.id in self.nodes and self.take(node.id, **({"why": self.why} if self.why else {}))
+            )
 
 
 def a_story(folder):
@@ -50,6 +53,25 @@ def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_trai
             story.cloud.jobs["j-1"] = Training(steps=5)
             await desk.resume("j-1")
             await phase(desk, "j-1", "finished")
+            adds_up(desk)
+
+    asyncio.run(live())
+
+
+def test_a_job_that_ends_its_agents_late_fails_too_where_the_cloud_knows_that_it_took_no_node(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.runtime.blame.FIRST_REST_S", 0.05)
+    monkeypatch.setattr("sublet.runtime.blame.EARLY_S", 0.0)  # every end is a late one
+    story = a_story(tmp_path)
+    story.cloud.why = "its agent ended"
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            view = await phase(desk, "j-1", "failed")
+            assert "the cloud did not take them (its agent ended)" in view["error"]
+            assert (view["failures_user"], view["preemptions_unnoticed"], story.cloud.starts) == (2, 0, 4)
+            said = [event["text"] for event in await desk.events() if event["kind"] == "NodeLost"]
+            assert set(said) == {"was lost, not taken by the cloud: its agent ended"}
             adds_up(desk)
 
     asyncio.run(live())
@@ -129,6 +151,29 @@ def test_two_jobs_that_both_bring_nodes_down_do_not_excuse_one_another(blame):
             start(record, record.id, at_s=100.0 * turn)
             blame.lost(record.id, [record], 100.0 * turn + 1.0)
     assert all("4 times in a row" in record.blamed for record in records)
+
+
+@pytest.mark.parametrize("age_s", [1.0, 24.0, 100_000.0])
+def test_nodes_that_the_cloud_did_not_take_count_at_any_age_and_what_it_takes_between_makes_up_for_nothing(
+    blame, age_s
+):
+    record = a_record()
+    for turn in range(4):
+        start(record, "n", at_s=1e6 * turn)
+        assert blame.lost("n", [record], 1e6 * turn + 500_000.0) == set()  # the cloud's
+        start(record, "n", at_s=1e6 * turn + 600_000.0)
+        assert blame.lost("n", [record], 1e6 * turn + 600_000.0 + age_s, "its agent ended") == {"j"}
+        assert record.paused == ("" if turn == 0 else "back-off" if turn < 3 else "preemption")
+    assert "4 times" in record.blamed
+
+
+def test_of_two_jobs_on_a_node_that_ended_neither_is_failed_for_the_other_but_both_wait(blame):
+    records = [a_record("a"), a_record("b")]
+    for turn in range(10):
+        for record in records:
+            start(record, "n", at_s=1000.0 * turn)
+        assert blame.lost("n", records, 1000.0 * turn + 24.0, "its agent ended") == {"a", "b"}
+    assert [(record.paused, record.blamed) for record in records] == [("back-off", "")] * 2
 
 
 def test_several_nodes_of_one_start_count_once(blame):

@@ -218,6 +218,19 @@ def test_a_record_that_cannot_be_read_stands_in_nobodys_way(rig):
     asyncio.run(scene())
 
 
+def test_an_agent_that_ends_by_itself_is_told_from_one_that_the_cloud_takes(rig):
+    async def scene():
+        script = [Strike(at_s=60.0, verb="kill", nodes=("b",))]
+        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        async with cloud(rig, "a", "b", script=script) as (_, ears):
+            rig.kill("a")
+            await until(lambda: len(ears.all(NodeLost)) == 2)
+            whys = {event.node_id: getattr(event, "why", "") for event in ears.all(NodeLost)}
+            assert whys == {"a": "its agent ended", "b": ""}
+
+    asyncio.run(scene())
+
+
 def test_a_template_that_dies_is_replaced_and_its_agents_stay(rig):
     async def scene():
         async with cloud(rig, "a") as (provider, ears):

@@ -84,7 +84,8 @@ class Fleet:
         billed = self.billed([found]) if found is not None else Billed()
         self.ended |= {record.instance} if found is not None else set()
         self.forget(node_id)
-        self.tell(NodeLost(self._clock.now_s(), node_id, billed.from_s, billed.to_s))
+        why = "it was shut down from inside" if found is not None and found.shut_itself_down else ""
+        self.tell(NodeLost(self._clock.now_s(), node_id, billed.from_s, billed.to_s, why=why))
 
     async def _end_doubles(self, alive: Sequence[Instance]) -> None:
         """A second instance of a node should never be; where there is one, it goes."""

@@ -21,6 +21,7 @@ SERVER_TAG, NODE_TAG, OFFER_TAG = "sublet:server", "sublet:node", "sublet:offer"
 TOKEN_TAG, EXPIRES_TAG = "sublet:token", "sublet:expires-at"
 ALIVE = ("pending", "running", "stopping", "stopped")
 ENDED = ("shutting-down", "terminated")  # no longer billed
+INSIDE = "Client.InstanceInitiatedShutdown"  # StateReason, as EC2 documents it
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
 WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")  # in StateTransitionReason
 
@@ -42,11 +43,17 @@ class Instance:
     expires_unix: float | None = None
     home: str = ""  # whence it was renewed last; "" = by a version that did not say
     spot_request: str = ""  # by which EC2 knows when it took the instance
+    state_reason: str = ""  # EC2's code for why it is in this state
 
     @property
     def alive(self) -> bool:
         """It may cost something."""
         return self.state not in ENDED
+
+    @property
+    def shut_itself_down(self) -> bool:
+        """From inside: neither did spot take it nor did anybody end it by a call."""
+        return not self.alive and self.state_reason == INSIDE
 
 
 def token_tag(token: str) -> str:
@@ -83,6 +90,7 @@ def instance_from(row: Mapping[str, Any], region: str) -> Instance:
         expires_unix=_unix_from(tags.get(EXPIRES_TAG, "").partition(" ")[0]),
         home=tags.get(EXPIRES_TAG, "").partition(" ")[2],
         spot_request=row.get("SpotInstanceRequestId") or "",
+        state_reason=(row.get("StateReason") or {}).get("Code", ""),
     )
 
 

@@ -66,7 +66,7 @@ class LocalProvider:
         self._clock, self._notice_s, self._boot_s, self._lease_s = clock, notice_s, boot_s, lease_s
         self._address = address or f"unix:{home / 'agents.sock'}"
         self._template = Template(preload, home / "template.log")
-        self._nodes = Nodes(Records(home / "nodes"), self._template, self._lose)
+        self._nodes = Nodes(Records(home / "nodes"), self._template, self._died)
         self._stock = Stock()
         self._replay = Replay(market, script, notice_s)
         self._rng = np.random.default_rng(seed)
@@ -272,12 +272,17 @@ class LocalProvider:
             self._nodes.doom(node_id, lost_s)
             self._tell(NodeNoticed(self._clock.now_s(), node_id, lost_s))
 
-    def _lose(self, *node_ids: str) -> None:
+    def _died(self, node_id: str) -> None:
+        """Its agent has ended, and nobody here had struck it; one that is being taken may go a little early."""
+        record = self._nodes.held.get(node_id)
+        self._lose(node_id, why="its agent ended" if record is not None and record.lost_s is None else "")
+
+    def _lose(self, *node_ids: str, why: str = "") -> None:
         """They are gone, or go now."""
         for node_id in node_ids:
             if (record := self._nodes.held.get(node_id)) is not None:
                 self._nodes.end(record)
-                self._tell(NodeLost(self._clock.now_s(), node_id))
+                self._tell(NodeLost(self._clock.now_s(), node_id, why=why))
 
     def _take_from_supply(self, node_ids: Sequence[str]) -> None:
         offer_ids = [self._nodes.held[node_id].offer_id for node_id in node_ids]
