@@ -95,3 +95,15 @@ def test_a_loss_that_diverges_can_be_told(loss):
     said = messages.Stepped(worker_id="w", generation=1, step=2, done=3.0, epoch=0, loss=loss, step_s=0.1)
     read = from_line(to_line(said))
     assert repr(read) == repr(said)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Damaged(worker_id="j.1.0", paths=("/ck/step-9",), why="cut short", step=-1),  # none is left
+        messages.SaveFailed(worker_id="j.1.0", step=-1, why="disk full"),  # before the first
+    ],
+    ids=["damaged", "save-failed"],
+)
+def test_there_may_be_no_step_yet(message):
+    assert from_line(to_line(message)) == message

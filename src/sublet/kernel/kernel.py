@@ -99,6 +99,7 @@ class Kernel:
             self.ledger.aim(self.supply.budget.average, event.at_s)
         self.seen += 1
         self._actions = self.tenancy.orders = []
+        self.tenancy.plan_due = bool(self._changed)
         self._handlers[type(event)](event)
         if self.supply.changed:
             self._adjust_supply()
@@ -317,6 +318,7 @@ class Kernel:
             raise PlanRefused(what, needed=self._plans_now, available=MOST_PLANS_AT_ONCE, now_s=self.now_s)
         if event.seen >= self._changed:
             self._changed, self._woken = 0, False
+            self.tenancy.plan_due = False
         self.cluster.packing = event.plan.packing
         self._apply(event.plan)
         self.supply.wish(event.plan.hold)

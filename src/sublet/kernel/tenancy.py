@@ -35,6 +35,7 @@ class Tenancy:
     def __init__(self, supply: Supply) -> None:
         self.now_s = 0.0
         self.orders: list[Action] = []
+        self.plan_due = False  # what was promised is about to be looked at again
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
         self.waiting = Waiting()  # those without shape and GPUs
@@ -219,11 +220,14 @@ class Tenancy:
         return any(self._lines.values())
 
     def serve_lines(self) -> None:
-        """Give free GPUs to the jobs in line, until the first that must go on waiting."""
+        """Give free GPUs to the jobs in line, until the first that must go on waiting.
+
+        One that leaves another pool for this one keeps its place: what it leaves for is not given to those behind it.
+        """
         for line in self._lines.values():
             while line:
                 job_id = next(iter(line))
-                if not self.settle(self.jobs[job_id]):
+                if not self.settle(self.jobs[job_id]) or self._is_leaving_for_another(self.jobs[job_id]):
                     break
                 line.pop(job_id, None)
 
@@ -233,7 +237,7 @@ class Tenancy:
             return True  # looked at again when the answer comes
         job_id, shape = state.job.id, state.shape
         held = self.placement.get(job_id, ())
-        if shape is None or (held and self._cluster.nodes[held[0][0]].offer.pool != shape.pool):
+        if shape is None or self._is_elsewhere(state):
             if self._may_train_on(state):
                 return False
             if state.phase is not Phase.WAITING:
@@ -247,13 +251,25 @@ class Tenancy:
             self._order_move(state, shape, placement)
         return True
 
+    def _is_elsewhere(self, state: JobState) -> bool:
+        """Its GPUs are of another pool than those that it was promised."""
+        held = self.placement.get(state.job.id, ())
+        return bool(held) and state.shape is not None and self._cluster.nodes[held[0][0]].offer.pool != state.shape.pool
+
+    def _is_leaving_for_another(self, state: JobState) -> bool:
+        return state.phase is Phase.STOPPING and self._is_elsewhere(state)
+
     def _may_train_on(self, state: JobState) -> bool:
-        """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are."""
+        """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
+
+        If none is on its way, jobs may be about to change places, and somebody has to leave first; but not while
+        another plan is due, which will know that a node was refused.
+        """
         held, shape = self.placement.get(state.job.id, ()), state.shape
         if shape is None or state.phase is not Phase.RUNNING or self._cluster.healthy(held) != held:
             return False
         pool = self._supply.pools[shape.pool]
-        return self._cluster.free_gpus[pool.name] < shape.gpus and self._supply.coming(pool)
+        return self._cluster.free_gpus[pool.name] < shape.gpus and (self.plan_due or self._supply.coming(pool))
 
     def _order_stop(self, state: JobState) -> None:
         state = self._with_gpus(state, self.placement[state.job.id], Phase.STOPPING, state.generation + 1)

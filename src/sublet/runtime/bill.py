@@ -86,9 +86,11 @@ class Account:
                 self.move(purpose, grains)
             return
         more = self.total.grains - sum(told.get(purpose, 0) for purpose in PURPOSES)
+        replayed, listed = self.useful + self.unknown, self.on_demand
         for purpose, grains in told.items():
             setattr(self, purpose, grains)
         setattr(self, training, getattr(self, training) + max(more, 0))
+        self.on_demand += max(more, 0) * listed // max(replayed, 1)  # at the ratio of the whole record
         for purpose in (training, *PURPOSES):
             less = min(getattr(self, purpose), max(-more, 0))
             setattr(self, purpose, getattr(self, purpose) - less)

@@ -28,9 +28,8 @@ HIGHEST = (1 << 63) - 1
 MOST = 1e15  # of anything that is measured: seconds, samples
 MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any number, and none
 # What is billed, or becomes a plan: counted from 0. Others may be below (a signal, an end that is over, "not yet").
-FROM_ZERO = frozenset(
-    {"step", "done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes"}
-)
+FROM_ZERO = frozenset({"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes"})
+NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 
 
@@ -119,7 +118,7 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
 
 
 def _bounded(name: str, value: Any) -> None:
-    low = 0 if name in FROM_ZERO else -math.inf
+    low = 0 if name in FROM_ZERO else NO_STEP if name == "step" else -math.inf
     if not low <= value or (type(value) is float and not abs(value) <= MOST):
         raise ValueError(f"{name} = {value!r} is beyond what can be")
 
