@@ -260,7 +260,7 @@ def logged_training(directory: Path) -> None:
     plain = os.environ.get("OPTIMIZER") == "sgd"  # a step of which is the gradient itself
     optimizer = (torch.optim.SGD if plain else torch.optim.Adam)(model.parameters(), lr=1.0 if plain else 0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * -(-SAMPLES // BATCH))
-    path = directory / f"{os.environ.get('SUBLET_WORKER_ID', 'alone')}.log"
+    path, hold = directory / f"{os.environ.get('SUBLET_WORKER_ID', 'alone')}.log", directory / "hold"
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(**facts: object) -> None:
@@ -276,6 +276,8 @@ def logged_training(directory: Path) -> None:
             dataset.asked = []
             if pause_s:
                 time.sleep(pause_s)
+            while hold.exists():
+                time.sleep(0.005)
             s.step(loss)
             if s.steps > step:
                 note(said="applied", step=step, generation=generation)
@@ -371,11 +373,14 @@ def resizes(directory: Path, *, count: int = 50, widest: int = 4, seed: int = 1)
     world.until_ready(world.workers)
     world.regroup(world.workers)
     world.until_joined()
-    done, pauses_s = 0, []
+    done, pauses_s, hold = 0, [], directory / "hold"
     while done < count and not world.finished:
         width = rng.choice([width for width in range(1, widest + 1) if width != len(world.members)])
+        if width > len(world.members):
+            hold.touch()  # a busy machine takes long to start them: the last step must not come before the last change
         new = world.start(max(0, width - len(world.members)))
         world.until_ready(new)
+        hold.unlink(missing_ok=True)
         keep = rng.sample(world.members, min(width, len(world.members)))
         if world.finished:
             break
