@@ -10,8 +10,9 @@ from sublet.domain.job import Job
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape
+from sublet.planning.congestion import WAIT
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
-from sublet.planning.own_purse import rent_to_the_end
+from sublet.planning.own_purse import ever_had, rent_to_the_end, within_purse
 from sublet.planning.supply import most_gpus_alone
 from sublet.planning.to_go import options_of
 
@@ -34,6 +35,8 @@ def prospect(snapshot: Snapshot, job: Job, value_of_time: float, *, on_demand: b
     menu = menu_of(job, sites)
     state = JobState(job=job, seq=0, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     options = options_of(menu, state, snapshot.now_s, value_of_time, *rent)
+    if job.purse_left_usd is not None:
+        options = within_purse(options, job.purse_left_usd, *rent, ever_had(snapshot), WAIT)
     most = most_gpus_alone(snapshot)
     had_P = [most[site.pool] if not on_demand or _is_on_demand(snapshot, site.pool) else 0.0 for site in sites]
     cost_C = np.where(menu.gpus_C <= np.array(had_P)[menu.site_C], options.cost_C, np.inf)

@@ -54,3 +54,11 @@ def test_a_policy_that_weighs_no_money_says_nothing(tmp_path):
     found, _ = submitted(tmp_path, a_spec(**KNOWN), Fifo())
     assert found["expected"] is None
     assert expected_line(None) == ""
+
+
+def test_a_job_of_small_means_is_told_of_what_it_can_pay_for(tmp_path):
+    spec = replace(a_spec(max_workers=4, **KNOWN), purse_usd=0.05)
+    found, rehearsed = submitted(tmp_path, spec)
+    rich, _ = submitted(tmp_path / "rich", replace(spec, purse_usd=None))
+    assert found["expected"]["shape"] == rehearsed["shape"]
+    assert found["expected"]["usd_per_h"] < rich["expected"]["usd_per_h"]
