@@ -26,8 +26,10 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 
 import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
+from sublet.train import line
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import (
+    Busy,
     Damaged,
     Finished,
     Joined,
@@ -337,6 +339,25 @@ def by_epoch(directory: Path) -> None:
                 step(x, y)
 
 
+def evaluating(directory: Path) -> None:
+    """Rank 0 evaluates within the first epoch and after it, each until it is let go on."""
+    torch.set_num_threads(1)
+    model, dataset = network(), Logged(BATCH * 6)
+    with train.session(model, torch.optim.SGD(model.parameters(), 0.01), dataset, global_batch=BATCH, epochs=2) as s:
+
+        def evaluate(name: str) -> None:
+            while s.rank == 0 and not (directory / name).exists():
+                time.sleep(0.01)
+
+        for epoch in s.epochs():
+            for x, y in s:
+                if s.steps == 3:
+                    evaluate("within")
+                s.step(torch.nn.functional.mse_loss(model(x), y))
+            if epoch == 0:
+                evaluate("after")
+
+
 def read_logs(directory: Path) -> dict[str, object]:
     """Per epoch the samples of applied steps; of a step that was done again only the last time counts."""
     rows = [json.loads(line) for path in sorted(directory.glob("*.log")) for line in path.read_text().splitlines()]
@@ -557,9 +578,31 @@ def late(directory: Path) -> dict[str, object]:
     return {"codes": world.codes(), "finished": world.finished, "errors": errors, **read_logs(directory)}
 
 
+def evaluations(directory: Path) -> dict[str, object]:
+    """Who says that it is busy: the one that evaluates, and not the one that waits for it."""
+    line.BEAT_S = 0.1
+    world = World(evaluating, directory)
+    members = world.start(2)
+    world.until_ready(members)
+    world.regroup(members)
+    world.until_joined()
+    busy = [0]
+
+    def alone() -> bool:
+        said = [name for _, name, message in world.messages[busy[-1] :] if isinstance(message, Busy)]
+        return len(said) >= 5 and set(said[-5:]) == {members[0].name}
+
+    for name in ("within", "after"):
+        world.until(alone, f"it is busy {name} the epoch")
+        busy.append(len(world.messages))
+        (directory / name).touch()
+    world.until_over()
+    return {"codes": world.codes(), "finished": world.finished}
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (fixed, resizes, kills, resumes, held, orphans, one_two_one, together, late)
+    for scenario in (fixed, resizes, kills, resumes, held, orphans, one_two_one, together, late, evaluations)
 }
 
 

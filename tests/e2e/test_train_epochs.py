@@ -70,3 +70,10 @@ def test_a_second_session_in_a_process_is_refused(runs):
     run = runs["twice"]
     assert set(run["codes"].values()) == {1}
     assert "submit the next training as another job" in run["errors"]["w0"]
+
+
+def test_whoever_evaluates_says_so_and_whoever_waits_for_it_does_not(tmp_path):
+    """Within an epoch and after one: that is how the controller tells an evaluation from a hang."""
+    run = world("evaluations", tmp_path, env=SMALL)
+    assert run["finished"]
+    assert set(run["codes"].values()) == {0}

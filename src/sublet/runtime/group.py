@@ -12,6 +12,7 @@ Every state but IDLE and OVER has a time after which `tick` does something about
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ __all__ = ["Group", "GroupNews", "Outcome"]
 
 ROUNDS = 1_000  # rounds of one controller within one generation of the kernel, at most
 LIVES = 1_000_000  # controllers one after the other, at most: each counts its rounds above those of all before it
-SILENT_S = 60.0  # wall: a group that makes no step for so long, and for STEPS of its own steps, hangs
+SILENT_S = 60.0  # wall: a group that makes no step, in no script of its own, for so long and for STEPS steps, hangs
 FIRST_STEP_S = 300.0  # wall: the same for the first step in a process, which may compile
 STEPS = 5.0
 FORM_S = 30.0  # wall, from the order to the first joined member, before silence counts as failure
@@ -328,6 +329,8 @@ class Group:
                 self._heard_joined(worker, message, wall_s)
             case wire.Stepped():
                 self._heard_step(worker, message, wall_s)
+            case wire.Busy():
+                worker.busy_s = wall_s
             case wire.Broke():
                 self._heard_broke(worker, message, wall_s)
             case wire.Left():
@@ -362,8 +365,8 @@ class Group:
                 self._tick_gathering(wall_s, waited_s)
             case _State.FORMING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
                 self._not_formed(self._cry or "the group fell apart while it formed", wall_s)
-            case _State.FORMING if waited_s > FORM_S:
-                self._not_formed(f"the group did not form within {FORM_S:g} s", wall_s)
+            case _State.FORMING if min(waited_s, self._unbusy_s(wall_s)) > FORM_S or waited_s > self._longest_s(FORM_S):
+                self._not_formed(f"the group did not form within {waited_s:.0f} s", wall_s)
             case _State.TRAINING if self.spec.sdk and quitter is not None and wall_s - quitter.at_s > QUIT_S:
                 self._fail(Fault.USER, quitter.why, quitter.code, wall_s)
             case _State.TRAINING if not self._members_complete() and suspect is None and quitter is None:
@@ -759,10 +762,22 @@ class Group:
             return
         stepped = self.stepped if self.joined and self.stepped and self.stepped.step > self.joined.step else None
         limit_s = FIRST_STEP_S if stepped is None else max(SILENT_S, STEPS * stepped.step_s)
-        silent_s = wall_s - self._stepped_s
+        stood_s = wall_s - self._stepped_s
+        silent_s = min(stood_s, self._unbusy_s(wall_s))
         if silent_s > limit_s:
-            why = f"no step for {limit_s:.0f} s: it hangs"
+            why = f"no step for {stood_s:.0f} s: it hangs"
             self._fail(Fault.INFRA, why, None, wall_s, unfit=stepped is None, silent_s=silent_s)
+        elif stood_s > self._longest_s(limit_s):
+            why = f"no step for {stood_s:.0f} s, though its script does something (training.hang): it hangs"
+            self._fail(Fault.INFRA, why, None, wall_s, unfit=stepped is None, silent_s=stood_s)
+
+    def _unbusy_s(self, wall_s: float) -> float:
+        """Since when no member said that it is in its script's own code, where it makes no step and hears no order."""
+        return wall_s - max((worker.busy_s for worker in self._in(WorkerPhase.MEMBER)), default=-math.inf)
+
+    def _longest_s(self, limit_s: float) -> float:
+        """For which a script may be in its own code, where others get `limit_s`."""
+        return max(limit_s, self.spec.hang_s)
 
     def _rest_s(self) -> float:
         return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(self.failures.total() - 1, 30)))

@@ -62,6 +62,7 @@ class Worker:
     start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
     quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
     seen_s: float | None = None  # wall, when that was
+    busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
 
 
 def fault_of(code: int) -> Fault:

@@ -44,7 +44,7 @@ class JobSpec:
     checkpoint_every_s: float | None = None  # None = from hazard and write time
     checkpoint_keep: int = 3
     grace_s: float = 30.0  # for an unmodified script, between SIGTERM and SIGKILL
-    hang_s: float = 1800.0  # wall: an unmodified script that prints nothing and uses no processor for so long hangs
+    hang_s: float = 1800.0  # wall: no step (without the SDK: no output, no processor used) for so long is a hang
     retries: Retries = Retries()
     purse_usd: float | None = None  # what this job may spend in all
     deadline_s: float | None = None  # cloud time from submission

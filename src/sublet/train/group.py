@@ -30,7 +30,7 @@ from sublet.wire.messages import Leading, Regroup
 __all__ = ["BROKEN", "Group", "gist_of"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
-MEET_S = 300.0  # for the first member to open the store
+MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
 CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still makes sense

@@ -18,12 +18,13 @@ from types import TracebackType
 from sublet.errors import BadInput
 from sublet.train import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
-from sublet.wire.messages import Leave, Meet, Regroup, SaveNow
+from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
 
 __all__ = ["Forming", "Line", "Lost", "Order", "Superseded"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
+BEAT_S = 2.0  # between two words that the script is busy; the controller takes a minute of silence for a hang
 ORPHAN_GRACE_S = 10.0  # from the end of the line to the end of this process, wherever the training loop is stuck
 
 
@@ -42,6 +43,7 @@ class Line:
         self.worker_id = worker_id
         self.pending = False  # an order waits; read in the hot path, without the lock
         self.save_now = False
+        self.script_s: float | None = None  # monotonic, since when the loop is in the script's own code
         self.gone = False
         self._connection = connection
         self._news = threading.Condition()
@@ -52,6 +54,7 @@ class Line:
         self._hang_up: Callable[[], None] | None = None
         self._forming = False
         self._cutting = False
+        self._said_s = 0.0  # monotonic, of the last Busy
         threading.Thread(target=self._listen, name="sublet-line", daemon=True).start()
 
     def say(self, message: Message) -> None:
@@ -112,7 +115,7 @@ class Line:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
-            if poll.poll(CUT_AGAIN_S * 1e3 if self._cutting else None):
+            if poll.poll((CUT_AGAIN_S if self._cutting else BEAT_S) * 1e3):
                 try:
                     data = self._connection.recv(65536)
                     for message in lines.feed(data):
@@ -122,6 +125,7 @@ class Line:
                 if not data:
                     break
             self._cut()
+            self._beat()
         self._end()
         ends_s = time.monotonic() + ORPHAN_GRACE_S
         while time.monotonic() < ends_s:
@@ -145,6 +149,13 @@ class Line:
                 case _:
                     pass  # a newer agent may say more
             self._news.notify_all()
+
+    def _beat(self) -> None:
+        """A step that takes long is not to be told from a hang, but that its process runs the script is."""
+        now_s, since_s = time.monotonic(), self.script_s
+        if since_s is not None and now_s - max(since_s, self._said_s) >= BEAT_S:
+            self._said_s = now_s
+            self.say(Busy(worker_id=self.worker_id))
 
     def _cut(self) -> None:
         with self._news:

@@ -129,6 +129,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._script_waits()
         if kind is None and self._entered:
             self._catch_up()
             self._finish()
@@ -155,9 +156,12 @@ class Session:
             if epoch >= self._epochs:
                 break
             self._until = epoch + 1
+            self._script_goes_on()
             yield epoch
+            self._script_waits()
             self._end_epoch(epoch)
         self._over = True
+        self._script_goes_on()
 
     def batches(self, epochs: int | None = None) -> Iterator[Any]:
         """The micro-batches of this worker: within `epochs()` those of the epoch, otherwise of the whole training.
@@ -171,6 +175,7 @@ class Session:
             if self._progress.epoch >= self._until:
                 raise InvalidValue("batches()", "a second call", "called once for each epoch of epochs()")
             yield from self._until_epoch(self._until)
+            self._script_goes_on()
             return
         total = epochs or self.options.epochs
         if epochs is not None:
@@ -189,6 +194,7 @@ class Session:
         yield from self._until_epoch(total)
         self._boundary()
         self._over = True
+        self._script_goes_on()
 
     def __iter__(self) -> Iterator[Any]:
         """As `batches()`."""
@@ -206,11 +212,15 @@ class Session:
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress
+        self._script_waits()
         while progress.epoch < epochs:
             self._boundary()
             if progress.epoch >= epochs:  # the others were past its end
                 return
-            yield from self._steps.batches(self._members.group, self._ordered)
+            for batch in self._steps.batches(self._members.group, self._ordered):
+                self._script_goes_on()
+                yield batch
+                self._script_waits()
             if self._steps.broken is None:
                 self._report.count(self._steps.gradients.wait_s)
             else:
@@ -242,7 +252,9 @@ class Session:
 
     def step(self, loss: torch.Tensor) -> None:
         """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
+        self._script_waits()
         self._steps.step(loss)
+        self._script_goes_on()
 
     # ------------------------------------------------------------------------------------------- between steps
 
@@ -330,6 +342,16 @@ class Session:
     def _say(self, message: Message) -> None:
         if self._line is not None:
             self._line.say(message)
+
+    def _script_goes_on(self) -> None:
+        """What runs from here on is the script's own code: that it takes long is a sign of life."""
+        if self._line is not None:
+            self._line.script_s = time.monotonic()
+
+    def _script_waits(self) -> None:
+        """What runs from here on is ours, and may wait for others."""
+        if self._line is not None:
+            self._line.script_s = None
 
     def _ordered(self) -> bool:
         return self._line is not None and self._line.pending and not self._line.gone

@@ -5,7 +5,8 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
-    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Broke, Left, Saved, SaveFailed, Damaged, Finished
+    worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
+                                     Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
@@ -21,6 +22,7 @@ __all__ = [
     "WIRE_VERSION",
     "AboutWorker",
     "Broke",
+    "Busy",
     "Damaged",
     "Dismiss",
     "EndWorker",
@@ -227,6 +229,13 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """It lives, in the script's own code (an evaluation, say) and not in ours; said now and then while that lasts."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broke:
     """The group of `generation` failed under this worker: somebody is gone. It waits for the next Regroup."""
 
@@ -290,7 +299,7 @@ class Finished:
     loss: float | None = None
 
 
-FromWorkerMessage = Ready | Leading | Joined | Stepped | Broke | Left | Saved | SaveFailed | Damaged | Finished
+FromWorkerMessage = Ready | Leading | Joined | Stepped | Busy | Broke | Left | Saved | SaveFailed | Damaged | Finished
 
 # ---------------------------------------------------------------------------------------- from an agent
 
