@@ -52,6 +52,10 @@ class Hosts:
         first, second = self._names
         self._ip("netns", "add", first)
         self._ip("netns", "add", second)
+        for name in self._names:  # as on every machine with docker: before the cable, at the same address
+            self._ip("-n", name, "link", "add", "docker0", "type", "bridge")
+            self._ip("-n", name, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+            self._ip("-n", name, "link", "set", "docker0", "up")
         self._ip("link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
         for name, address in zip(self._names, self.addresses, strict=True):
             self._ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")

@@ -17,6 +17,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.market.hazard import believed_per_h
 from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.addresses import Addresses
 from sublet.runtime.attempts import Attempts
 from sublet.runtime.blame import Blame
 from sublet.runtime.feasibility import STOP_S
@@ -55,6 +56,7 @@ class Workforce:
         self._last_told: dict[str, float] = defaultdict(float)  # wall
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
         self._vouching = Vouching(hub, self._jobs_on)
+        self._addresses = Addresses(hub.alarms)
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
         self._logs: dict[str, WorkerLogs] = {}
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
@@ -96,6 +98,7 @@ class Workforce:
         noticed = self.noticed_wall.pop(node_id, None) is not None
         self.agents.discard(node_id)
         self._vouching.forget(node_id)
+        self._addresses.forget(node_id)
         node = self._hub.kernel.cluster.nodes.get(node_id)
         jobs = self._jobs_on.pop(node_id, set()) | set(node.jobs if node is not None else ())
         records = [self._hub.records[job_id] for job_id in jobs]
@@ -114,6 +117,7 @@ class Workforce:
         """A node was given back."""
         self.agents.discard(node_id)
         self._vouching.forget(node_id)
+        self._addresses.forget(node_id)
         for job_id in self._jobs_on.pop(node_id, ()):
             self.touch(self._hub.records[job_id])
             self._hub.records[job_id].group.node_released(node_id, wall_s)
@@ -153,7 +157,11 @@ class Workforce:
             self._hub.hear_market(news.NodeNoticed(now_s, node_id, lost_s))
 
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
+        if message.trouble:
+            self._addresses.refused(node_id, message.trouble)
+            return
         self.agents.add(node_id)
+        self._addresses.claimed(node_id, message)
         by_job = self._vouching.claimed(node_id, message)
         for job_id in self._jobs_on[node_id] | by_job.keys():
             if (record := self._hub.records.get(job_id)) is not None:

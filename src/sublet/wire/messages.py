@@ -315,6 +315,8 @@ class Hello:
     host: str = "127.0.0.1"
     workers: Mapping[str, str] = field(default_factory=dict)
     pings: bool = False  # it says Ping every sixth of a lease, so that its silence means something
+    machine: str = ""  # the same for all agents of one machine and its network; "" = it does not say
+    trouble: str = ""  # why it cannot serve, and goes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

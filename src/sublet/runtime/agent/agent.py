@@ -22,7 +22,7 @@ from sublet.errors import BadInput
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.crew import Crew, log
 from sublet.runtime.agent.devices import Devices, found_devices
-from sublet.runtime.agent.host import own_address
+from sublet.runtime.agent.host import NoAddress, machine_id, own_address
 from sublet.runtime.agent.link import Link
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.worker import Worker
@@ -186,8 +186,14 @@ class _Agent:
 
     def _greet(self) -> None:
         """First of all on every connection; starts and ends that may not have been read are told again."""
+        trouble = ""
         if not self._host:
-            self._host = own_address(self._link.here())
+            try:
+                self._host = own_address(self._link.here())
+            except NoAddress as error:
+                trouble = str(error)
+                log(trouble)
+                self._go(0.0)
         hello = Hello(
             node_id=self._facts.node_id,
             token=self._facts.token,
@@ -195,6 +201,8 @@ class _Agent:
             host=self._host,
             workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},
             pings=True,
+            machine=machine_id(),
+            trouble=trouble,
         )
         waiting = self._link.waiting()
         ends = [line for line in map(to_line, self._crew.ended.values()) if line not in waiting]

@@ -1,4 +1,4 @@
-"""Where other machines reach this one: its address, the network interface that has it, and free ports."""
+"""Where other machines reach this one: its address, the network interface that has it, and free ports. IPv4 only."""
 
 from __future__ import annotations
 
@@ -7,23 +7,52 @@ import fcntl
 import socket
 import struct
 from collections.abc import Container
+from pathlib import Path
 
-__all__ = ["LOOPBACK", "free_port", "interface_of", "network_env", "own_address"]
+__all__ = ["LOOPBACK", "NoAddress", "free_port", "interface_of", "machine_id", "network_env", "own_address"]
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = ("192.0.2.1", 9)  # TEST-NET-1: nobody is there, and nothing is sent; the kernel only looks up the way
 SIOCGIFADDR = 0x8915
+NOARP = 0x80  # IFF_NOARP
 TRIES = 100
+NETWORK = Path("/sys/class/net")
+ADDRESSES_6 = Path("/proc/net/if_inet6")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE = Path("/proc/self/ns/net")
+GLOBAL = "00"  # the scope of an IPv6 address that other machines can use
+OVERLAYS = ("vxlan", "geneve", "wireguard", "ppp", "wwan")
+
+
+class NoAddress(Exception):
+    """Other machines may be there, and there is no address of ours that their workers could use."""
 
 
 def own_address(line: str) -> str:
     """By the address of our end of the line to the controller; "" for one that does not leave the machine.
 
-    A line that ends on loopback is a tunnel: it says nothing of where others find us, so the way out does.
+    A line that ends on loopback is a tunnel: it says nothing of where others find us, so the way out does. Without one
+    it is the interface that most likely leads to others. A machine that has no network at all is alone.
     """
     if not line:
         return LOOPBACK
-    return line if not line.startswith("127.") else _by_the_way_out() or _first_of_ours() or LOOPBACK
+    if not line.startswith("127."):
+        return line
+    found = _by_the_way_out() or _best_of_ours()
+    if not found and _has_ipv6():
+        raise NoAddress(
+            "this machine has addresses of IPv6 only, and workers meet over IPv4; "
+            "next: give it one that the others reach, named by --host or SUBLET_HOST"
+        )
+    return found or LOOPBACK
+
+
+def machine_id() -> str:
+    """Of the machine, and of its network: containers of one machine may have addresses of their own."""
+    try:
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()} {NAMESPACE.readlink()}"
+    except OSError:
+        return ""
 
 
 def network_env(host: str) -> dict[str, str]:
@@ -62,8 +91,45 @@ def _by_the_way_out() -> str:
         return str(probe.getsockname()[0])
 
 
-def _first_of_ours() -> str:
-    return next((address for _, address in _interfaces() if not address.startswith("127.")), "")
+def _best_of_ours() -> str:
+    """Of the first interface among those that most likely lead to other machines."""
+    ranked = [(rank, address) for name, address in _interfaces() if (rank := _rank(name, address)) is not None]
+    return min(ranked, key=lambda each: each[0])[1] if ranked else ""
+
+
+def _rank(name: str, address: str) -> int | None:
+    """0: a device, or what is built on one. 1: a pair's end, as containers have. 2: an overlay, a tunnel. None: no way.
+
+    By what the kernel says of it, because names are anybody's choice.
+    """
+    folder = NETWORK / name
+    if address.startswith("127.") or _word(folder / "operstate") in ("down", "lowerlayerdown"):
+        return None
+    if not folder.exists():
+        return 1  # nobody describes devices here
+    if (folder / "bridge").exists():  # docker0 and virbr0 have the same address everywhere; nothing leaves by them
+        return 0 if any((NETWORK / port.name / "device").exists() for port in (folder / "brif").glob("*")) else None
+    if (folder / "device").exists() or (folder / "bonding").exists():
+        return 0
+    kind = next((word for word in OVERLAYS if f"DEVTYPE={word}" in _word(folder / "uevent").split()), "")
+    if kind or (folder / "tun_flags").exists():
+        return 2
+    if int(_word(folder / "flags") or "0", 16) & NOARP:  # nobody is asked who has an address there: a dummy, say
+        return 2 if _word(folder / "iflink") != _word(folder / "ifindex") else None
+    return 1
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _has_ipv6() -> bool:
+    """An address that other machines could use: lines are address, index, prefix, scope, flags, name."""
+    rows = [line.split() for line in _word(ADDRESSES_6).splitlines()]
+    return any(len(row) == 6 and row[3] == GLOBAL and row[5] != "lo" for row in rows)  # noqa: PLR2004
 
 
 def _interfaces() -> list[tuple[str, str]]:

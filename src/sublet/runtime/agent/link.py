@@ -31,6 +31,8 @@ def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
     host, _, port = rest.rpartition(":")
     if kind == "unix" and rest:
         return socket.AF_UNIX, rest
+    if kind == "tcp" and ":" in host:
+        raise InvalidValue("address", text, "tcp:host:port with an IPv4 address or a name: IPv6 is not supported yet")
     if kind == "tcp" and host and port.isdigit():
         return socket.AF_INET, (host, int(port))
     raise InvalidValue("address", text, "unix:/path or tcp:host:port")
