@@ -17,7 +17,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -345,13 +345,21 @@ class Controller:
             actions = [*self.kernel.orders, self._ask_again()]
         self.store.append(event.at_s, line_from(event, actions))
         self.memory.heard(event, actions)
-        if isinstance(event, news.PlanMade):
-            self._lines += lines_from_plan(event.plan)
+        try:
+            self._lines += self._lines_from(event, actions)
+        except Exception as error:  # what was ordered is done, whether or not it can be told
+            log.exception("%s cannot be told", type(event).__name__)
+            self.alarms.sound("history", f"{type(event).__name__} is not in the history: {type(error).__name__}")
+        return actions
+
+    def _lines_from(self, event: Event, actions: Sequence[Action]) -> list[Line]:
+        """What people are told of it; nothing that is done depends on it."""
         told = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, self.kernel)
+        lines = lines_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
         for line in (line_from_event(event, self.kernel), *(line_from_order(a, self.kernel) for a in actions)):
             if line is not None and (told or line.kind != "AvailabilityChanged"):
-                self._lines.append(line)
-        return actions
+                lines.append(line)
+        return lines
 
     def _ask_again(self) -> order.SetTimer:
         """Any offer will do: that an offer may be had again calls for a plan."""
@@ -384,7 +392,8 @@ class Controller:
             if workers is None and line.job_id in kernel.jobs:
                 workers = kernel.jobs[line.job_id].gpus
             facts = {"workers": workers, "nodes_held": ready, "usd_per_h": burn, "usd_total": spent}
-            rows.append((now_s, at, line.kind, line.job_id, line.node_id, line.text, json.dumps(facts)))
+            text = line.text.encode(errors="replace").decode()  # half a character is no text to the store
+            rows.append((now_s, at, line.kind, line.job_id, line.node_id, text, json.dumps(facts)))
         self._lines.clear()
         with self.store.together():
             self.store.tell(rows)

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from sublet.domain.events import PlanMade
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.domain.quantity import positive
+from sublet.domain.shape import Shape
+from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
+from sublet.planning.weighing import WeighedOptions
+from sublet.runtime.telling import lines_from_plan
 
 __all__ = ["LIMIT_S", "Made", "Planner"]
 
@@ -95,7 +101,7 @@ class Planner:
             if plan is not None:
                 answer.set_result(plan)
             else:
-                answer.set_exception(PolicyFailed(f"it raised {type(error).__name__}", str(error)))
+                answer.set_exception(PolicyFailed(f"it raised {type(error).__name__}", _said(error)))
 
         def think() -> None:
             plan, error = None, None
@@ -121,10 +127,51 @@ class Planner:
             raise PolicyFailed(f"it has not answered within {self.limit_s:g} s") from None
 
 
+def _said(error: BaseException | None) -> str:
+    """What an exception says of itself; it is the policy's own, and may fail at that, too."""
+    try:
+        return str(error)
+    except BaseException as worse:  # noqa: BLE001 - as in think
+        return f"and {type(worse).__name__} when asked what that means"
+
+
 def _checked(plan: object, snapshot: Snapshot) -> Plan:
-    """As it will stand in the log: what cannot be written down, or not be read again, is no plan."""
+    """As the log will have it: what cannot be written down, not be read again or not be told to people is no plan."""
     if not isinstance(plan, Plan):
         raise TypeError(f"{type(plan).__name__} is no Plan")
-    event = PlanMade(snapshot.now_s, plan, snapshot.seen)
-    event_from_json(json.loads(line_from(event, ()))["event"])
-    return plan
+    event = event_from_json(json.loads(line_from(PlanMade(snapshot.now_s, plan, snapshot.seen), ()))["event"])
+    assert isinstance(event, PlanMade)  # noqa: S101 - as it was written
+    for text in (*event.plan.reasons.values(), *event.plan.warnings.values()):
+        text.encode()
+    for number in (event.plan.value_of_time_usd_per_h or 0.0, *event.plan.congestion_usd_per_gpu_h.values()):
+        if math.isnan(number):
+            raise ValueError("a price that is no number")
+    read = replace(event.plan, weighed=_weighed(plan.weighed, snapshot))
+    lines_from_plan(read)
+    return read
+
+
+def _weighed(weighed: object, snapshot: Snapshot) -> dict[str, Weighing]:
+    """It is not logged, but `explain` will ask it."""
+    if not isinstance(weighed, Mapping):
+        raise TypeError(f"weighed is {type(weighed).__name__}, not a mapping of jobs")
+    for job_id, weighing in weighed.items():
+        if type(job_id) is not str:
+            raise TypeError(f"weighed[{job_id!r}]: {type(job_id).__name__} is no id of a job")
+        if type(weighing) is WeighedOptions:  # our own: its rows cost, and nobody may ever ask for them
+            continue
+        if (hour_usd := weighing.hour_usd) is not None and not _is_number(hour_usd):
+            raise TypeError(f"weighed[{job_id!r}].hour_usd is {type(hour_usd).__name__}, not a finite number")
+        for row in weighing.rows():
+            if not isinstance(row, Weighed) or not isinstance(row.shape, Shape):
+                raise TypeError(f"weighed[{job_id!r}].rows() has {type(row).__name__}, not Weighed with a Shape")
+            if row.shape.pool not in snapshot.pools:
+                raise ValueError(f"weighed[{job_id!r}].rows() has {row.shape}, of no pool that there is")
+            for field in fields(row):
+                if field.type == "float" and not _is_number(getattr(row, field.name)):
+                    raise TypeError(f"weighed[{job_id!r}].rows(): {field.name} is not a finite number")
+    return dict(weighed)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)

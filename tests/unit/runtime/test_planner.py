@@ -12,11 +12,37 @@ from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_ov
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
+from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
 from sublet.runtime.spec import JobSpec
+from sublet.runtime.telling import Line
 
 PATIENCE_S = 20.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)
+
+
+class Speechless(Exception):
+    """Does not say what it means."""
+
+    def __str__(self):
+        raise ValueError
+
+
+class Weighing:
+    """What a policy may say that it weighed."""
+
+    def __init__(self, hour_usd, rows):
+        self.hour_usd, self._rows = hour_usd, rows
+
+    def rows(self):
+        return self._rows
+
+
+ROW = Weighed(
+    shape=Shape("nowhere", 1), hours=1.0, usd_per_h=1.0, rent_usd=1.0, time_usd=0.0, scarce_usd=0.0, other_usd=0.0,
+    usd=1.0, obtainable=True,
+)  # fmt: skip
 
 
 class Moody:
@@ -75,8 +101,20 @@ def _raises(error):
         lambda: _raises(SystemExit(3)),
         lambda: "not a plan",
         lambda: Plan(reasons={"j-1": {1, 2}}),  # cannot be written down
+        lambda: _raises(Speechless()),
+        lambda: Plan(weighed={"j-1": 7}),  # is not logged, but told
+        lambda: Plan(weighed=[("j-1", None)]),
+        lambda: Plan(weighed={"j-1": Weighing("a lot", ())}),
+        lambda: Plan(weighed={"j-1": Weighing(1.0, ["no row"])}),
+        lambda: Plan(weighed={"j-1": Weighing(1.0, [ROW])}),  # of a pool that nobody has
+        lambda: Plan(warnings={"j-1": 7}),
+        lambda: Plan(reasons={"j-1": "\ud800"}),  # JSON can have it, the history cannot
+        lambda: Plan(congestion_usd_per_gpu_h={"spot": float("nan")}),
     ],
-    ids=["memory", "bug", "exit", "no-plan", "unwritable"],
+    ids=[
+        *("memory", "bug", "exit", "no-plan", "unwritable", "speechless", "weighed", "weighed-list", "weighed-hour"),
+        *("weighed-row", "weighed-pool", "warning", "half-a-letter", "nan"),
+    ],
 )
 def test_a_policy_that_fails_twice_is_alarmed_and_asked_again_and_the_job_runs(tmp_path, fault):
     policy = Moody(lambda asked: fault() if asked <= 2 else None)
@@ -187,3 +225,35 @@ def test_many_failures_are_few_lines_of_history(tmp_path):
         assert len(told[0]["text"]) <= 200
 
     lived(tmp_path, policy, scene)
+
+
+def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
+    def speechless(plan):
+        raise AttributeError("no words for it")
+
+    async def scene(desk):
+        monkeypatch.setattr("sublet.runtime.controller.lines_from_plan", speechless)
+        await desk.submit(SPEC)
+
+        async def finished():
+            return (await desk.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "what the kernel had ordered was lost")
+        assert (await desk.metrics())["alarms"]["history"] >= 1
+        assert any("PlanMade" in each["text"] for each in await alarms(desk))
+
+    lived(tmp_path, Moody(lambda asked: None), scene)
+
+
+def test_half_a_letter_in_the_history_costs_nobody_an_order(tmp_path):
+    async def scene(desk):
+        desk._controller.note(Line(kind="Note", text="\ud800 of somebody's"))
+        await desk.submit(SPEC)
+
+        async def finished():
+            return (await desk.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "what the kernel had ordered was lost")
+        assert any(each["text"] == "? of somebody's" for each in await desk.events())
+
+    lived(tmp_path, Moody(lambda asked: None), scene)
