@@ -2,7 +2,8 @@
 
 Such a script says nothing to us. What its agent sees stands for that: files written below SUBLET_CHECKPOINT_DIR are
 work that was kept, so is an exit with the code that means "I have saved"; a start that ends without either was for
-nothing. Until it has saved, no plan moves it by choice: only the cloud and its owner do.
+nothing. Until it has saved, no plan moves it by choice: only the cloud and its owner do. One that saves anew without
+having read what it had saved has started over all the same: what had counted as useful was for nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sublet.domain.money import Money
+from sublet.domain.quantity import counted
 from sublet.runtime.blame import BACK_OFF
 from sublet.runtime.members import LEFT_ON_ORDER
 from sublet.runtime.record import GIVEN_UP, JobRecord
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Attempts"]
 
 MANY_STARTS = 3  # from the beginning, after which its owner is told; again at every doubling
+UNSEEN = (
+    "the file system of its $SUBLET_CHECKPOINT_DIR notes no reads (noatime): whether it loads what it saved is not "
+    "known, and it counts as kept"
+)
 ALONE_S = 60.0  # wall, of several workers of which none has looked for another, until their owner is told
 
 
@@ -37,6 +43,9 @@ class _Attempt:
     kept: bool = False
     met: bool = False  # its workers speak with one another
     failed: bool = False  # by itself: that it starts over is no surprise
+    loaded: str = ""  # as in WorkerSeen
+    reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
+    reader_seen: bool = True
 
 
 class Attempts:
@@ -55,8 +64,13 @@ class Attempts:
         if running is None or running.round != round_:
             self.over(record)
             self._running[record.id] = _Attempt(round_, wall_s)
+            record.start_useful = self._hub.bill.jobs[record.id].useful
+        worker = record.group.workers.get(order.worker_id)
+        first = worker is not None and worker.rank == 0
+        if first:
+            self._running[record.id].reader, self._running[record.id].reader_seen = order.worker_id, False
         note = f"sublet: {warning}" if (warning := record.warnings.get("starts-over")) else ""
-        return replace(order, watch=True, note=note)
+        return replace(order, watch=True, reads=first, note=note)
 
     def moved(self, record: JobRecord) -> None:
         """Its workers run: it stays as it is until it has saved something."""
@@ -80,7 +94,9 @@ class Attempts:
             return
         if isinstance(message, wire.WorkerSeen):
             running.met |= message.met
-            if message.saved_ago_s is not None:
+            running.loaded = message.loaded or running.loaded
+            running.reader_seen |= message.worker_id == running.reader
+            if message.saved_ago_s is not None and running.reader_seen:
                 self._kept(record, running, message.saved_ago_s * self._hub.clock.speedup)
         elif isinstance(message, wire.WorkerDown) and message.code == LEFT_ON_ORDER:
             self._kept(record, running, 0.0)
@@ -102,6 +118,8 @@ class Attempts:
     def over(self, record: JobRecord) -> None:
         """Its workers have ended, and it has not; what they did since the last save was for nothing."""
         running = self._running.pop(record.id, None)
+        if running is not None and record.outcome == "finished" and record.start_useful and _anew(record, running):
+            self._start_over(record, at_most=self._hub.bill.jobs[record.id].unknown)  # it may have had little to do
         if running is None or record.outcome or record.paused == "cancel":
             return
         record.warnings.pop("apart", None)
@@ -109,30 +127,52 @@ class Attempts:
         bill.settle_job(record.id, self._hub.now_s())
         bill.lost(record.id)
         self.let_go(record)
-        if running.kept or running.failed or record.paused in (BACK_OFF, GIVEN_UP):  # other words are told of these
+        if running.kept or running.failed or running.loaded == "yes":
             return
+        if record.paused in (BACK_OFF, GIVEN_UP):  # other words are told of these
+            return
+        if not _anew(record, running) or record.start_useful is not None:  # else it was counted when it wrote anew
+            self._count(record)
+
+    def _count(self, record: JobRecord) -> None:
         record.starts_over += 1
-        if record.starts_over >= MANY_STARTS:
-            text = _advice(record.starts_over, bill.jobs[record.id].told())
-            again = record.starts_over / MANY_STARTS
+        many = MANY_STARTS if record.loads else 1  # one that was seen not to load is told of at once
+        if record.starts_over >= many:
+            text = _advice(record, self._hub.bill.jobs[record.id].told())
+            again = record.starts_over / many
             if again == int(again) and int(again).bit_count() == 1:
                 self._warn(record, "starts-over", text)
             record.warnings["starts-over"] = text
 
     def remember(self, record: JobRecord) -> None:
         """After a restart of the controller."""
-        if record.starts_over >= MANY_STARTS and not record.spec.sdk:
+        if record.starts_over >= (MANY_STARTS if record.loads else 1) and not record.spec.sdk:
             told = self._hub.bill.jobs[record.id].told()
-            record.warnings["starts-over"] = _advice(record.starts_over, told)
+            record.warnings["starts-over"] = _advice(record, told)
 
     def _kept(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
         self._hub.bill.settle_job(record.id, self._hub.now_s())
+        anew = _anew(record, running)
+        if anew and record.start_useful is not None:
+            self._start_over(record, at_most=record.start_useful)
         self._hub.bill.kept(record.id, ago_s)
+        if anew:
+            return  # it stays where it is: it would start over again
+        if running.loaded == "unknown" and record.start_useful and "unseen" not in record.warnings:
+            self._warn(record, "unseen", UNSEEN)
+        record.start_useful, record.loads = None, True  # as far as anybody can see
         if not running.kept:
             running.kept = True
             record.starts_over = 0
             record.warnings.pop("starts-over", None)
             self.let_go(record)
+
+    def _start_over(self, record: JobRecord, *, at_most: int) -> None:
+        """It is past the point where it would have read what it had saved: that was for nothing."""
+        self._hub.bill.jobs[record.id].throw_away(min(record.start_useful or 0, at_most))
+        record.start_useful, record.loads = None, False
+        self._count(record)
+        self._hub.save_facts(record)
 
     def _pin(self, record: JobRecord, where: tuple[str, int] | None) -> None:
         if record.pinned != where:
@@ -144,8 +184,21 @@ class Attempts:
         self._hub.note(Line(kind="Alarm", job_id=record.id, text=text))
 
 
-def _advice(times: int, bill: Mapping[str, int]) -> str:
+def _anew(record: JobRecord, running: _Attempt) -> bool:
+    """There was work of an earlier start to read, and it was not read. What others left there is none of it."""
+    before = not record.loads if record.start_useful is None else record.start_useful > 0
+    return running.loaded == "no" and before
+
+
+def _advice(record: JobRecord, bill: Mapping[str, int]) -> str:
+    over = f"has started over {counted(record.starts_over, 'time')}, USD {Money(bill['redone']).usd:.2f} for nothing"
+    if not record.loads:
+        return (
+            f"{over}: it saves but does not load: a start has not read what the one before it left in "
+            "$SUBLET_CHECKPOINT_DIR. Load that at the start (init_from=resume, resume_from_checkpoint), "
+            "use sublet.train, or rent on demand"
+        )
     return (
-        f"has started over {times} times, USD {Money(bill['redone']).usd:.2f} for nothing: nothing was saved in "
+        f"{over}: nothing was saved in "
         "$SUBLET_CHECKPOINT_DIR. Save there and load it at the start, use sublet.train, or rent on demand"
     )

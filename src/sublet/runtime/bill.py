@@ -75,6 +75,13 @@ class Account:
         self.unknown -= grains
         self.useful += grains
 
+    def throw_away(self, grains: int) -> None:
+        """So much of what had counted as useful was for nothing; what is unknown stays so."""
+        grains, trained = max(0, min(grains, self.useful)), self.unknown + self.useful
+        self.on_demand -= self.on_demand * grains // max(trained, 1)
+        self.useful -= grains
+        self.redone += grains
+
     def told(self) -> dict[str, int]:
         """The split, for a later controller: the log has the whole alone."""
         return {purpose: getattr(self, purpose) for purpose in (*PURPOSES, "on_demand")}

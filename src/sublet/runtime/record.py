@@ -58,6 +58,8 @@ class JobRecord:
     write_s: float = 0.0  # wall, of the last checkpoint
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
     starts_over: int = 0  # of a script without a session, in a row, without having saved
+    start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
+    loads: bool = True  # as far as seen; False: it has started over beside what it had saved
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
     damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
@@ -128,6 +130,8 @@ class JobRecord:
             "steps_lost": self.steps_lost,
             "steps_made": self.steps_made,
             "starts_over": self.starts_over,
+            "start_useful": self.start_useful,
+            "loads": self.loads,
             "blamed": self.blamed,
             "start_over": self.start_over,
             "pinned": self.pinned,

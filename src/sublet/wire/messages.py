@@ -140,6 +140,7 @@ class StartWorker:
     together: str = ""  # workers of one name see the same GPUs; "" = this one has its own
     offers: bool = False  # find a free port where others meet it, set MASTER_ADDR and MASTER_PORT, tell them
     watch: bool = False  # it has no session: say WorkerSeen now and then
+    reads: bool = False  # ... and whether it reads what an earlier start saved
     note: str = ""  # a line for its log, before it begins
 
 
@@ -351,6 +352,9 @@ class WorkerSeen:
     quiet_s: float = 0.0  # wall, since anybody of it printed something or used a processor
     saved_ago_s: float | None = None  # wall, since it wrote below SUBLET_CHECKPOINT_DIR; None = it never did
     met: bool = False  # somebody on its node was seen at MASTER_PORT: its workers speak with one another
+    loaded: str = (
+        ""  # whether it has read what was saved before: no | yes | unknown; "" = there was nothing, or not asked
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

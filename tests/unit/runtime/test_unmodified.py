@@ -225,6 +225,111 @@ def test_what_was_thrown_away_is_not_counted_as_saved_against_on_demand(tmp_path
     living(story, scene)
 
 
+# ---------------------------------------------------------------------- one that saves and does not load
+
+
+async def saved_once(story, desk, **facts):
+    """It has saved in its first start, and is started again."""
+    await desk.submit(a_script(**facts))
+    await earning(desk)
+    story.cloud.see(saved_ago_s=0.0)
+    story.cloud.take(next(iter(story.cloud.nodes)))
+    await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
+    await earning(desk)
+    return await desk.cost("j-1")
+
+
+def test_what_a_script_saved_and_did_not_read_is_redone_and_its_owner_is_told_at_once(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        bill = await saved_once(story, desk)
+        assert bill["usd_useful"] >= 0.02
+        story.cloud.see(loaded="no")
+        assert (await desk.job("j-1"))["warnings"] == []  # it may still load
+        story.cloud.see(loaded="no", saved_ago_s=0.0)
+        after = await desk.cost("j-1")
+        assert after["usd_redone"] >= bill["usd_redone"] + bill["usd_useful"] * 0.99
+        assert after["usd_useful"] == pytest.approx(after["usd_total"] - after["usd_redone"], abs=0.05)
+        (warning,) = (await desk.job("j-1"))["warnings"]
+        assert "saves but does not load" in warning
+        assert desk.record("j-1").starts_over == 1
+        story.cloud.see(loaded="no", saved_ago_s=0.0)  # told once
+        assert desk.record("j-1").starts_over == 1
+        await until(lambda: texts(desk, "Alarm"), "no event says so")
+        assert await texts(desk, "Alarm") == [warning]
+        story.cloud.take(next(iter(story.cloud.nodes)))
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it does not start again")
+        assert "saves but does not load" in story.cloud.orders[-1].note
+        assert desk.record("j-1").starts_over == 1  # counted when it wrote anew
+        await phase(desk, "j-1", "running")
+        story.cloud.see(loaded="yes", saved_ago_s=0.0)  # it was mended
+        assert (await desk.job("j-1"))["warnings"] == []
+
+    living(story, scene)
+
+
+def test_a_script_that_does_not_load_is_moved_by_no_plan_and_one_that_does_is(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(1)
+
+    async def scene(desk):
+        await saved_once(story, desk, market="auto")
+        story.cloud.see(loaded="no", saved_ago_s=0.0)
+        story.policy.markets.reverse()
+        await planned_again(desk)
+        assert desk._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
+        story.cloud.see(loaded="yes", saved_ago_s=0.0)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it is nailed down")
+
+    living(story, scene)
+
+
+@pytest.mark.parametrize("loaded", ["yes", "unknown", ""])
+def test_a_script_that_loads_keeps_what_it_saved_and_so_does_one_of_which_it_cannot_be_known(tmp_path, loaded):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        bill = await saved_once(story, desk)
+        story.cloud.see(loaded=loaded, saved_ago_s=0.0)
+        after = await desk.cost("j-1")
+        assert after["usd_redone"] == bill["usd_redone"]
+        assert after["usd_useful"] >= bill["usd_useful"] + 0.01
+        warnings = (await desk.job("j-1"))["warnings"]
+        assert ["noatime" in warning for warning in warnings] == [True] * (loaded == "unknown")
+
+    living(story, scene)
+
+
+def test_one_that_reads_nothing_and_finishes_has_done_it_all_again(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        bill = await saved_once(story, desk)
+        await earning(desk)
+        story.cloud.see(loaded="no")
+        story.cloud.end_all(0)
+        after = await phase(desk, "j-1", "finished")
+        assert after["usd_redone"] >= bill["usd_redone"] + bill["usd_useful"] * 0.99
+        assert after["usd_useful"] >= 0.02
+
+    living(story, scene)
+
+
+def test_files_that_others_left_in_the_directory_are_none_of_its_work(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await earning(desk)
+        story.cloud.see(loaded="no", saved_ago_s=0.0)
+        view = await desk.job("j-1")
+        assert view["usd_useful"] >= 0.02
+        assert (view["usd_redone"], view["warnings"]) == (0, [])
+
+    living(story, scene)
+
+
 # ---------------------------------------------------------------------- a hang
 
 

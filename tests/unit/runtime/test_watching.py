@@ -110,3 +110,55 @@ def test_an_agent_tells_what_a_watched_worker_saved_before_it_tells_of_its_end()
 
     asyncio.run(scene())
     assert rig.clean_up() == []
+
+
+# ---------------------------------------------------------------------- what it reads
+
+
+LOADS = "import sys; open(sys.argv[1], 'rb').read()"
+SAVES = "import os, sys; open(sys.argv[1] + '.tmp', 'wb').write(b'new'); os.replace(sys.argv[1] + '.tmp', sys.argv[1])"
+OVERWRITES = "import sys; open(sys.argv[1], 'wb').write(b'new')"
+DELETES = "import os, sys; os.remove(sys.argv[1]); open(sys.argv[1], 'wb').write(b'new')"
+
+
+@pytest.mark.parametrize("save", [SAVES, OVERWRITES, DELETES])
+def test_what_a_start_has_read_is_seen_even_if_it_writes_anew_at_once(tmp_path, save):
+    from sublet.runtime.agent.reading import Reading
+
+    (tmp_path / "ckpt").write_bytes(b"of the first start")
+    for load, told in ((True, "yes"), (True, "yes"), (False, "no"), (True, "yes"), (False, "no")):  # start by start
+        reading = Reading(str(tmp_path))
+        assert reading.look(settled=False) == ("unknown" if reading.told == "unknown" else "no")
+        if reading.told == "unknown":
+            pytest.skip("this file system notes no reads")
+        for code in [LOADS] * load + [save]:
+            subprocess.run([sys.executable, "-c", code, str(tmp_path / "ckpt")], check=True)
+        assert reading.look(settled=True) == told
+        assert reading._held == {}
+        if load:  # and once more, of a file that nobody has written since
+            assert reading.look(settled=False) == "yes"
+
+
+def test_a_file_that_was_read_by_the_start_before_is_seen_to_be_read_again_or_not(tmp_path):
+    from sublet.runtime.agent.reading import Reading
+
+    (tmp_path / "ckpt").write_bytes(b"of the first start")
+    for load in (True, True, False, True):
+        reading = Reading(str(tmp_path))
+        if reading.told == "unknown":
+            pytest.skip("this file system notes no reads")
+        if load:
+            (tmp_path / "ckpt").read_bytes()
+        assert reading.look(settled=True) == ("yes" if load else "no")
+
+
+def test_nothing_is_said_of_an_empty_directory_and_nothing_is_known_where_no_read_is_noted(tmp_path, monkeypatch):
+    from sublet.runtime.agent import reading
+
+    assert reading.Reading(str(tmp_path)).told == ""
+    assert reading.Reading(str(tmp_path / "nowhere")).told == ""
+    (tmp_path / "ckpt").write_bytes(b"x")
+    written = (tmp_path / "ckpt").stat().st_mtime_ns
+    monkeypatch.setattr(reading.Reading, "_notes_reads", lambda self: False)
+    assert reading.Reading(str(tmp_path)).told == "unknown"
+    assert (tmp_path / "ckpt").stat().st_mtime_ns == written

@@ -30,7 +30,6 @@ from sublet.wire.messages import (
     SaveNow,
     StartWorker,
     WorkerDown,
-    WorkerSeen,
     WorkerUp,
 )
 from sublet.wire.text import plain_text
@@ -211,8 +210,8 @@ class Crew:
         self._hang_up(worker)
         del self.workers[worker.worker_id]
         self._devices.give_back(worker.worker_id)
-        if worker.watch is not None and (saved_ago_s := worker.watch.saved_ago_s()) is not None:  # on SIGTERM, say
-            self._tell(WorkerSeen(worker_id=worker.worker_id, saved_ago_s=saved_ago_s))
+        if worker.watch is not None:
+            self._tell(worker.watch.last_look())
         self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
 
     def _tell_end(self, down: WorkerDown) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from sublet.runtime.agent.reading import Reading
 from sublet.wire.messages import WorkerSeen
 
 __all__ = ["LOOK_S", "Watch", "met_at", "newest_below"]
@@ -24,8 +25,16 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Watch:
     """One worker, from its start on."""
 
-    def __init__(self, worker_id: str, pid: int, log: str, env: Mapping[str, str], now_s: float) -> None:
-        self._worker_id, self._pid, self._log = worker_id, pid, log
+    def __init__(
+        self,
+        worker_id: str,
+        pid: int,
+        log: str,
+        env: Mapping[str, str],
+        now_s: float,
+        reading: Reading | None = None,  # begun before it was started
+    ) -> None:
+        self._worker_id, self._pid, self._log, self._reading = worker_id, pid, log, reading
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
         self._began_unix_s = time.time()
         self._active_s = self._looked_s = now_s
@@ -40,8 +49,21 @@ class Watch:
             self._active_s = now_s
         self._ticks, self._printed, self._looked_s = ticks, printed, now_s
         self._met = self._met or (self._port.isdigit() and met_at(int(self._port)))
+        return self._seen(quiet_s=now_s - self._active_s)
+
+    def last_look(self) -> WorkerSeen:
+        """It has ended: what it saved on SIGTERM, say, and the sockets that it leaves behind for a while."""
+        self._met = self._met or (self._port.isdigit() and met_at(int(self._port)))
+        seen = self._seen()
+        if self._reading is not None:
+            self._reading.let_go()
+        return seen
+
+    def _seen(self, quiet_s: float = 0.0) -> WorkerSeen:
+        saved_ago_s = self.saved_ago_s()
+        loaded = "" if self._reading is None else self._reading.look(settled=saved_ago_s is not None)
         return WorkerSeen(
-            worker_id=self._worker_id, quiet_s=now_s - self._active_s, saved_ago_s=self.saved_ago_s(), met=self._met
+            worker_id=self._worker_id, quiet_s=quiet_s, saved_ago_s=saved_ago_s, met=self._met, loaded=loaded
         )
 
     def saved_ago_s(self) -> float | None:

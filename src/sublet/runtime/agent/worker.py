@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.runtime.agent.processes import die_with_parent, rename
+from sublet.runtime.agent.reading import Reading
 from sublet.runtime.agent.script import run_script, warm_command
 from sublet.runtime.agent.watching import Watch
 from sublet.wire.messages import StartWorker, WorkerUp
@@ -65,6 +66,8 @@ def start(order: StartWorker, own_env: Mapping[str, str]) -> Worker:
     log, log_from = _open_log(order.log)
     if order.note:
         os.write(log, f"{order.note}\n".encode())
+    folder = {**order.env, **own_env}.get("SUBLET_CHECKPOINT_DIR", "")
+    reading = Reading(folder) if order.reads else None  # before it can read anything
     ours, theirs = socket.socketpair()
     try:
         sys.stdout.flush()
@@ -75,6 +78,8 @@ def start(order: StartWorker, own_env: Mapping[str, str]) -> Worker:
             _child(order, own_env, log, theirs.fileno(), agent)  # does not return
     except OSError:
         ours.close()
+        if reading is not None:
+            reading.let_go()
         raise
     finally:
         os.close(log)
@@ -84,7 +89,8 @@ def start(order: StartWorker, own_env: Mapping[str, str]) -> Worker:
     ours.settimeout(0.0)
     worker = Worker(order, pid, ours, log_from)
     if order.watch:
-        worker.watch = Watch(worker.worker_id, pid, order.log, {**order.env, **own_env}, time.monotonic())
+        env = {**order.env, **own_env}
+        worker.watch = Watch(worker.worker_id, pid, order.log, env, time.monotonic(), reading)
     return worker
 
 
