@@ -89,8 +89,7 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
     for written in records.read():
         record = records.found(written)
         if members := records.members(record):
-            # An agent holds a lock in the directory that it was started from; in a copy of that nobody does.
-            elsewhere = members[0].pid == record.pid and not records.is_held(record.node_id)
+            elsewhere = records.is_anothers(record)
             why = "its controller runs" if live else "no controller runs"
             if elsewhere:
                 why = "it was started from another state directory: this one is a copy"

@@ -88,6 +88,9 @@ def up(  # noqa: PLR0913 - one argument per option
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew: what is there is moved aside, never deleted.")
     ] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="This directory was moved: take over what it rented at its old place.")
+    ] = False,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -125,10 +128,10 @@ def up(  # noqa: PLR0913 - one argument per option
         asked |= dict.fromkeys(BUDGET)
     if provider is not None and engine is None:
         asked["engine"] = "ray" if provider == "ray" else "local"
-    _go_on(asked, fresh=fresh, foreground=foreground, document=opt.wants_document(output, json))
+    _go_on(asked, fresh=fresh, moved=moved, foreground=foreground, document=opt.wants_document(output, json))
 
 
-def _go_on(asked: Mapping[str, Any], *, fresh: bool, foreground: bool, document: bool) -> None:
+def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bool, document: bool) -> None:
     """From what was asked for, and what there was, to a controller."""
     from sublet.api.state import StateDir
     from sublet.cli.asked import price_from_text
@@ -153,6 +156,8 @@ def _go_on(asked: Mapping[str, Any], *, fresh: bool, foreground: bool, document:
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
     if before is not None and asked.keys() & set(BUDGET):
         kept.set_budget_anew(state.path)
+    if moved and before is not None:
+        kept.say_moved(state.path)
     if not document:
         if aside is not None:
             typer.echo(f"what was there is now {aside}")

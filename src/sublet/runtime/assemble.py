@@ -106,13 +106,14 @@ def _on_ray(settings: Settings) -> FrontDesk:
 
 def _on_aws(settings: Settings) -> FrontDesk:
     """The same controller over EC2 instances; agents come to a port on loopback, through a tunnel of the user's."""
+    from sublet.runtime.kept import was_moved
     from sublet.runtime.providers.aws import aws_provider, server_id_from
 
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)
     store = Store(state_dir / "log.sqlite")
     clock = clock_from(store, settings.speedup)
-    provider, config = aws_provider(state_dir, clock, server_id_from(store))
+    provider, config = aws_provider(state_dir, clock, server_id_from(store), moved=was_moved(store, state_dir))
     most = settings.most_nodes
     controller = Controller(
         state_dir=state_dir,

@@ -161,7 +161,8 @@ class Controller:
                 self.cancel(record, now=True)  # it has left, or has had its time
         await asyncio.gather(*(self.renting.release(node_id) for node_id in list(self.kernel.cluster.nodes)))
         for left in await self.provider.list():
-            await self.provider.release(left.node_id)
+            if not left.elsewhere:
+                await self.provider.release(left.node_id)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

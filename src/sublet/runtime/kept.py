@@ -15,10 +15,21 @@ from typing import Any
 from sublet.domain.budget import Budget
 from sublet.errors import BadInput
 from sublet.kernel.values_json import restored
+from sublet.runtime.providers.aws_records import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import Store
 
-__all__ = ["Change", "changes", "kept_settings", "refuse_while_rented", "rented_nodes", "set_aside", "set_budget_anew"]
+__all__ = [
+    "Change",
+    "changes",
+    "kept_settings",
+    "refuse_while_rented",
+    "rented_nodes",
+    "say_moved",
+    "set_aside",
+    "set_budget_anew",
+    "was_moved",
+]
 
 FIXED = ("provider", "engine", "speedup", "slots_per_node")  # as long as nodes are rented
 LABELS = {
@@ -91,6 +102,20 @@ def set_budget_anew(state_dir: Path) -> None:
     store = Store(state_dir / "log.sqlite")
     store.put("budget", "")
     store.close()
+
+
+def say_moved(state_dir: Path) -> None:
+    """The next start here takes over what was rented at another place."""
+    store = Store(state_dir / "log.sqlite")
+    store.put("moved_to", home_of(state_dir))
+    store.close()
+
+
+def was_moved(store: Store, state_dir: Path) -> bool:
+    """Whether its owner said so, of this place: true once."""
+    moved = store.get("moved_to") == home_of(state_dir)
+    store.put("moved_to", "")
+    return moved
 
 
 def changes(old: Settings, new: Settings) -> list[Change]:

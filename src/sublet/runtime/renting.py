@@ -141,7 +141,12 @@ class Renting:
             except Exception as error:  # noqa: BLE001 - the next sweep may do better
                 log.warning("the provider cannot be listed: %s", error)
                 continue
-            for node_id in listed.keys() - self._hub.kernel.cluster.nodes.keys() - self._releasing.keys():
+            for each in listed.values():
+                if each.elsewhere:
+                    text = "another controller renews it: one of the two state directories is a copy; stop one of them"
+                    self._hub.alarms.sound("copy", text, node_id=each.node_id)
+            ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
+            for node_id in ours - self._hub.kernel.cluster.nodes.keys() - self._releasing.keys():
                 self._hub.gauges.orphans += 1
                 self._hub.note(Line(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended"))
                 self._hub.spawn(self.release(node_id), f"sweep {node_id}")

@@ -23,13 +23,13 @@ from pathlib import Path
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import named, positive
-from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
+from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws_calls import Calls, Refusal, client_maker
 from sublet.runtime.providers.aws_config import AwsConfig, config_path, read_config
 from sublet.runtime.providers.aws_fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
-from sublet.runtime.providers.aws_instances import Instance, instance_from, launch_request, token_tag
+from sublet.runtime.providers.aws_instances import Instance, instance_from, launch_request, stamp_from, token_tag
 from sublet.runtime.providers.aws_market import Pools, SpotPrices
 from sublet.runtime.providers.aws_offers import offers_from
 from sublet.runtime.providers.aws_records import NodeRecord, Records, home_of
@@ -48,12 +48,17 @@ Instances = list[Instance]  # inside the class, `list` is a verb
 _log = logging.getLogger(__name__)
 
 
-def aws_provider(state_dir: Path, clock: Clock, server_id: str) -> tuple[AwsProvider, AwsConfig]:
+def aws_provider(
+    state_dir: Path, clock: Clock, server_id: str, *, moved: bool = False
+) -> tuple[AwsProvider, AwsConfig]:
     """As `aws.toml` says; MissingExtra without boto3."""
     client_maker()  # that the extra is missing is said before that the file is
     config = read_config(config_path(state_dir))
     calls = Calls(client_maker(config.endpoint_url))
-    return AwsProvider(state_dir=state_dir, clock=clock, config=config, server_id=server_id, calls=calls), config
+    provider = AwsProvider(
+        state_dir=state_dir, clock=clock, config=config, server_id=server_id, calls=calls, moved=moved
+    )
+    return provider, config
 
 
 def server_id_from(store: Store) -> str:
@@ -80,6 +85,7 @@ class AwsProvider:
         unix_s: Callable[[], float] = time.time,
         poll_s: float = POLL_S,
         prices_s: float | None = PRICES_S,
+        moved: bool = False,
     ) -> None:
         if clock.speedup != 1.0:
             raise InvalidValue("speedup", clock.speedup, "1 with real money")
@@ -90,6 +96,7 @@ class AwsProvider:
         self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s, poll_s, prices_s
+        self._state_dir, self._moved = state_dir, moved
         records = Records(state_dir.resolve() / "aws")
         self._home = home_of(state_dir)
         self._fleet = Fleet(
@@ -113,10 +120,14 @@ class AwsProvider:
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
         self._tell = self._fleet.tell = tell
+        if not self._moved:
+            await self._refuse_a_copy()
         if self._config.most_nodes is not None:
             for offer_id in self._offers:
                 tell(AvailabilityChanged(self._clock.now_s(), offer_id, self._config.most_nodes))
+        self._fleet.moved = self._moved
         await self._fleet.look()
+        self._fleet.moved = False  # from here on another place that renews what we hold is a second controller
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._repeat(self._fleet.look, self._poll_s))]
         if self._prices_s is not None:
@@ -129,6 +140,19 @@ class AwsProvider:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         self._watching = []
+
+    async def _refuse_a_copy(self) -> None:
+        """Two controllers of one id would end one another's nodes: the one whose nodes are renewed goes on."""
+        if not (renewed := await self._fleet.renewed_elsewhere()):
+            return
+        until = stamp_from(max(instance.expires_unix or 0.0 for instance in renewed))
+        nodes = ", ".join(sorted(instance.node_id for instance in renewed))
+        why = f"is a copy: the same controller in another directory or on another machine renews {nodes} until {until}"
+        hint = (
+            "'sublet up' in the original; or begin anew elsewhere with SUBLET_STATE=/path; "
+            "or, if the directory was moved and nothing runs at its old place, 'sublet up --moved'"
+        )
+        raise BadInput(self._state_dir, why, hint=hint)
 
     # ------------------------------------------------------------------ rent
 
@@ -183,6 +207,7 @@ class AwsProvider:
         """Adopt what an earlier attempt may have made; else ask EC2, which makes no second one for this token."""
         for found in await self._fleet.of_node(record):
             if found.alive and found.token_tag == token_tag(record.token):
+                self._refuse_anothers(found)
                 self._fleet.keep(replace(record, instance=found.id))
                 return
         zone_name = await self._prices.zone_name(record.region, record.zone)
@@ -193,9 +218,16 @@ class AwsProvider:
         launched = instance_from(answer["Instances"][0], record.region)
         if not launched.alive:  # the token was used, long ago
             raise Refusal("gone", "the node of this token was rented, and is gone again", 0.0)
+        self._refuse_anothers(launched)
         self._fleet.keep(replace(record, instance=launched.id))
         self._fleet.seen_s[record.node_id] = self._clock.now_s()
         self._pools.worked(record.offer_id)
+
+    def _refuse_anothers(self, found: Instance) -> None:
+        """A copy of this directory has the same tokens: what it rented with one is not ours."""
+        if self._fleet.elsewhere(found):
+            why = f"a controller in another directory, of which one is a copy, has rented {found.node_id} already"
+            raise Refusal("copy", why, 0.0)
 
     # ------------------------------------------------------------------ release
 
@@ -205,9 +237,12 @@ class AwsProvider:
         async with self._one_by_one[node_id]:
             record = self._fleet.held.get(node_id)
             found = await self._certain(node_id, record)
-            if found:
+            named = "" if record is None else record.instance
+            theirs = [each for each in found if each.alive and self._fleet.elsewhere(each)]
+            if found := [each for each in found if each not in theirs]:
                 await self._fleet.end(found)
                 found = [await self._fleet.timed(instance) for instance in await self._confirmed(found)]
+            found += [each for each in theirs if each.id == named]  # taken over: it was ours until now
             self._fleet.forget(node_id)
             self._fleet.ended |= {instance.id for instance in found}
             if record is not None:
@@ -255,6 +290,7 @@ class AwsProvider:
     async def list(self) -> list[RentedNode]:
         """Every node of ours that exists, or may: what was launched and has not been seen to end."""
         alive = await self._fleet.look()
+        theirs = {instance.id for instance in alive if self._fleet.elsewhere(instance)}
         zero_unix = self._unix_s() - self._clock.now_s()
         nodes = {
             record.node_id: RentedNode(
@@ -263,6 +299,7 @@ class AwsProvider:
                 token=record.token,
                 began_s=record.began_s,
                 instance=record.instance,
+                elsewhere=record.instance in theirs,
             )
             for record in self._fleet.held.values()
             if record.instance
@@ -275,6 +312,7 @@ class AwsProvider:
                     token="",
                     began_s=max(0.0, instance.launched_unix - zero_unix),
                     instance=instance.id,
+                    elsewhere=instance.id in theirs,
                 )
         return [*nodes.values()]
 

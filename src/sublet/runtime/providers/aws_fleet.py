@@ -48,6 +48,7 @@ class Fleet:
         self._absent: Counter[str] = Counter()  # node -> listings in a row without it
         self._calls, self._records, self._clock, self._server, self._home = calls, records, clock, server, home
         self._renewed: set[str] = set()  # instances that this controller has renewed
+        self.moved = False  # the directory is: what was renewed at its old place is renewed here from now on
         self._regions, self._unix_s = records.regions(regions), unix_s
 
     async def look(self) -> list[Instance]:
@@ -67,9 +68,19 @@ class Fleet:
             if self.held.get(node_id) is record and node_id not in self.given_back:
                 self._compare(record, by_id.get(record.instance), began_s)
         alive = [instance for instance in listed if instance.alive and instance.id not in self.ended]
-        await self._end_doubles(alive)
-        await self._renew(alive)
+        ours = [instance for instance in alive if self.moved or not self.elsewhere(instance)]
+        await self._end_doubles(ours)
+        await self._renew(ours)
         return alive
+
+    def elsewhere(self, instance: Instance) -> bool:
+        """Whether the same controller renews it from another directory or machine: then it is not ours to end."""
+        return instance.home not in ("", self._home) and (instance.expires_unix or 0.0) > self._unix_s()
+
+    async def renewed_elsewhere(self) -> list[Instance]:
+        """Those that live; any at all say that this directory is a copy, or was moved."""
+        listed = [await described(self._calls, region, server=self._server) for region in sorted(self._regions)]
+        return [found for each in listed for found in each if found.alive and self.elsewhere(found)]
 
     def _compare(self, record: NodeRecord, found: Instance | None, began_s: float) -> None:
         node_id = record.node_id

@@ -20,7 +20,7 @@ import numpy as np
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least
-from sublet.errors import InvalidValue, RentFailed, UnknownName
+from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
 from sublet.market.reclaim import drawn, taken
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices, least_used
@@ -62,7 +62,7 @@ class LocalProvider:
     ) -> None:
         at_least("boot_s", boot_s, 0.0)
         home = state_dir.resolve()
-        self._offers = {offer.id: offer for offer in offers}
+        self._offers, self._state_dir = {offer.id: offer for offer in offers}, state_dir
         self._clock, self._notice_s, self._boot_s, self._lease_s = clock, notice_s, boot_s, lease_s
         self._address = address or f"unix:{home / 'agents.sock'}"
         self._template = Template(preload, home / "template.log")
@@ -93,6 +93,7 @@ class LocalProvider:
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell the state of the market, and follow it from now on."""
         self._tell = tell
+        self._refuse_a_copy()
         if not self._template.pid:
             self._template.start()
         async for record in self._nodes.found():
@@ -142,6 +143,15 @@ class LocalProvider:
         await asyncio.gather(*self._rents.values(), return_exceptions=True)
         await self._nodes.close()
         await self._template.stop()
+
+    def _refuse_a_copy(self) -> None:
+        """An agent holds a lock in the directory that it came from, also once that is moved; in a copy nobody does."""
+        records = self._nodes.records
+        theirs = [record.node_id for record in map(records.found, records.read()) if records.is_anothers(record)]
+        if theirs:
+            why = f"is a copy: the controller of the original has {', '.join(theirs)} on this machine"
+            hint = "'sublet up' in the original; or begin anew elsewhere with SUBLET_STATE=/path"
+            raise BadInput(self._state_dir, why, hint=hint)
 
     # ------------------------------------------------------------------ renting
 

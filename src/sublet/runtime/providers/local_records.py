@@ -94,6 +94,11 @@ class Records:
         """The processes of the node that still run."""
         return processes.instance(record.pid, record.start) if record.pid and record.boot == self.boot else []
 
+    def is_anothers(self, record: NodeRecord) -> bool:
+        """Whether its agent lives and was started from another directory, of which this one is a copy."""
+        members = self.members(record)
+        return bool(members) and members[0].pid == record.pid and not self.is_held(record.node_id)
+
     def _life(self, node_id: str) -> tuple[bool, tuple[int, int] | None]:
         try:
             descriptor = os.open(self.path(node_id, "life"), os.O_RDWR | os.O_CLOEXEC)

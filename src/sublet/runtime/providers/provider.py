@@ -24,6 +24,7 @@ class RentedNode:
     token: str
     began_s: float  # cloud time
     instance: str = ""  # the provider's own name of it
+    elsewhere: bool = False  # this controller in another directory, of which this one is a copy, goes on renewing it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
