@@ -262,7 +262,7 @@ def test_an_instance_that_shut_itself_down_was_not_taken(rig, code, why):
             return answer
 
     async def scene():
-        async with cloud(rig) as (provider, _, ears):
+        async with cloud(rig, poll_s=3600.0) as (provider, _, ears):  # nobody else looks meanwhile
             await provider.rent("n1", rig.offer_id, "t")
             provider._fleet._calls = Calls(Ended().make, dice=lambda: -0.5)
             await provider.list()
