@@ -478,7 +478,12 @@ class FrontDesk:
             return f"{purse}; next: sublet budget top-up --job {record.id} USD"
         if record.paused:
             return HELD_BACK.get(record.paused, record.refused)
-        return self._controller.waits.why(record.id) or self._controller.reasons.get(record.id, "waits for a plan")
+        if why := self._controller.waits.why(record.id):
+            return why
+        if record.in_vain:
+            times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"
+            return f"does not train: {times} failed, and it is tried again: {record.in_vain_why}"
+        return self._controller.reasons.get(record.id, "waits for a plan")
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:
         c = self._controller

@@ -372,6 +372,9 @@ class Group:
             case _State.TRAINING if not self._members_complete() and suspect is None and quitter is None:
                 self.broken = True
                 self._fail(Fault.INFRA, "workers are missing", None, wall_s, keep=True)
+            case _State.TRAINING if self._apart_s is not None and quitter is not None and self.spec.sdk:
+                if wall_s - self._apart_s > APART_S:  # no word of a good end came: the others cry because it left
+                    self._fail(Fault.USER, quitter.why, quitter.code, wall_s)
             case _State.TRAINING if self._apart_s is not None and wall_s - self._apart_s > APART_S:
                 why = self._cry or "the group fell apart, though nobody is gone"
                 self._fail(Fault.INFRA, why, None, wall_s, keep=True, unfit=True)
@@ -614,6 +617,8 @@ class Group:
         if self._state is _State.IDLE:
             return  # the kernel's next order finds it missing
         why = error if code > 0 and error else _how_it_ended(worker.id, code)
+        if code == 0 and self.spec.sdk:
+            why = how_it_stopped_short(worker.phase, worker.id)
         ended = _Ended(fault=Fault.USER if code == 0 else fault_of(code), why=why, code=code, at_s=wall_s)
         if code == 0 and worker.rank == 0 and self._awaits_address:  # it ended before we had heard of its start
             self._fail(Fault.INFRA, f"{worker.id} was not met by the others", None, wall_s)

@@ -84,15 +84,16 @@ def ending_of(code: int) -> str:
     return name or f"signal {number}"
 
 
-def how_it_stopped_short(phase: WorkerPhase) -> str:
-    """Why a script that uses the SDK has trained nothing, or not all, though its last worker ended with 0."""
+def how_it_stopped_short(phase: WorkerPhase, worker_id: str = "") -> str:
+    """Why a script with the SDK has trained nothing, or not all, though a worker (all, without one) ended with 0."""
+    who = f"worker {worker_id}" if worker_id else "the script"
     if phase is WorkerPhase.LAUNCHED:
         return (
-            "the script ended with exit code 0 and never opened its session, so nothing was trained\n"
+            f"{who} ended with exit code 0 and never opened its session, so nothing was trained\n"
             "  next: train inside of `with train.session(...) as s:`, or submit with --no-sdk"
         )
     return (
-        "the script ended with exit code 0 before its session was over\n"
+        f"{who} ended with exit code 0 before its session was over\n"
         "  next: let the `with train.session(...)` block come to its end; to stop early, break out of its loops"
     )
 

@@ -53,6 +53,8 @@ class JobRecord:
     forgiven: int = 0  # preemptions before its owner let it go on
     resizes: int = 0
     steps_lost: int = 0
+    in_vain: int = 0  # starts in a row that failed before it trained
+    in_vain_why: str = ""  # the last of them
     steps_made: int = 0  # the redone ones too
     checkpoint_step: int | None = None
     write_s: float = 0.0  # wall, of the last checkpoint

@@ -297,6 +297,7 @@ class Workforce:
         now_s, state = self._hub.now_s(), self._hub.kernel.jobs.get(record.id)
         match item.outcome:
             case Outcome.MOVED:
+                record.in_vain = 0
                 self._hub.bill.settle_job(record.id, now_s)
                 first = state is not None and state.phase is Phase.STARTING
                 answer = news.JobStarted if first else news.JobResized
@@ -318,6 +319,7 @@ class Workforce:
                 why = _told_end(self.hide(record, item.why), item.exit_code)
                 self._hub.note(Line(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 self.lost_wall.setdefault(record.id, time.monotonic())
+                record.in_vain, record.in_vain_why = record.in_vain + 1, why
             case Outcome.NARROWED:
                 self._narrow(record, item.width, _told_end(self.hide(record, item.why), item.exit_code))
 

@@ -95,13 +95,14 @@ def test_a_phase_is_not_its_own_reason(tmp_path, monkeypatch, capsys, phase, rea
 def test_how_a_process_ended_is_told_in_ps_and_at_the_end_of_its_log(tmp_path, monkeypatch, capsys):
     with served(tmp_path) as there:
         monkeypatch.setenv("SUBLET_STATE", str(there.state.path))
-        for job_id, code in (("a-1", 3), ("b-1", -11)):
+        for job_id, code in (("a-1", 3), ("b-1", -11), ("c-1", 0)):
             there.desk.rows[job_id] = job(job_id, job_id, phase="failed", exit_code=code, reason="boom")
             there.desk.specs[job_id] = job_from_command(["true"], name="a")
         assert run(["ps"]) == 0
         listed = capsys.readouterr().out
         assert "failed (exit code 3)" in listed
         assert "failed (SIGSEGV)" in listed
+        assert "failed (exit code 0)" not in listed  # it ended too early, as the reason says
         assert run(["logs", "a-1", "-f"]) == 100
         assert capsys.readouterr().err == "job a-1 (a-1) is failed (exit code 3): boom\n"
 

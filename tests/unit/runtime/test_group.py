@@ -160,3 +160,18 @@ def test_a_script_that_hangs_at_every_start_is_given_up():
         now_s += 60.0
         group.tick(now_s)
     assert told == [(Outcome.RESTARTED, 1001.0), (Outcome.RESTARTED, 1001.0), (Outcome.FAILED, 1001.0)]
+
+
+def test_a_rank_that_exits_well_inside_its_session_is_what_is_told_and_not_the_cry_of_the_others():
+    group = training("a", "b")
+    left, other = sorted(group.workers.values(), key=lambda worker: -worker.rank)
+    cry = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20222"
+    group.hear(wire.Broke(worker_id=other.id, generation=group.round, step=10, why=cry), 3.0)
+    group.hear(wire.WorkerDown(worker_id=left.id, code=0), 3.1)
+    group.tick(3.2)
+    assert not group.news, "word of a good end may be on its way"
+    group.tick(6.0)
+    (news,) = group.news
+    assert news.outcome is Outcome.RESTARTED
+    assert f"worker {left.id} ended with exit code 0 before its session was over" in news.why
+    assert group.failures == {"user": 1}

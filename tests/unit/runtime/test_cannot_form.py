@@ -1,0 +1,40 @@
+"""A job whose workers never meet says so where people look."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sublet.runtime import group
+from tests.unit.runtime.test_controller import Story, a_spec, phase, until
+
+
+def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(group, "FORM_S", 0.1)
+    story = Story(tmp_path)
+    regroup, blocked = story.cloud._regroup, True
+
+    def answered(worker, order):
+        if not blocked:
+            regroup(worker, order)
+
+    story.cloud._regroup = answered
+
+    async def live():
+        nonlocal blocked
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=2))
+
+            async def told():
+                view = await desk.job("j-1")
+                return view if "its last 2 starts" in view["reason"] else None
+
+            view = await until(told, "it never said why")
+            assert view["phase"] == "starting"
+            assert "does not train: each of its last 2 starts failed" in view["reason"]
+            assert "the group did not form within" in view["reason"]
+            blocked = False
+            monkeypatch.setattr(group, "FORM_S", 1.0)  # the order that nobody answered is given again
+            await phase(desk, "j-1", "running")
+            assert "does not train" not in (await desk.job("j-1"))["reason"]
+
+    asyncio.run(live())
