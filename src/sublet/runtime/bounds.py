@@ -14,6 +14,7 @@ from sublet.domain.quantity import within
 from sublet.errors import InvalidValue
 
 __all__ = [
+    "FAULTS",
     "MOST_KEPT",
     "MOST_USD",
     "MOST_WORKERS",
@@ -34,6 +35,7 @@ MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms
 MOST_USD: Final = 1e9  # a purse beyond this is a slip of the keyboard
 MOST_KEPT: Final = 1000  # checkpoints
 MOST_RETRIES: Final = 1_000_000
+FAULTS: Final = ("preemption", "infra", "user")  # by which retries are counted
 MOST_WORDS: Final = 4096  # of a command
 MOST_KINDS: Final = 64
 LONGEST_TEXT: Final = 131_071  # bytes: Linux takes no longer argument or variable (MAX_ARG_STRLEN, with its zero byte)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra
 from sublet.runtime.bounds import NAME
+from sublet.runtime.jobfile_bounds import out_of_bounds
 from sublet.runtime.jobfile_command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobfile_values import deadline_from
 from sublet.runtime.jobfile_yaml import Document, document_from_text
@@ -161,7 +162,21 @@ def _spec_from(
     secrets = _filled("secrets", file.secrets, environment, wrong)
     folder = wrong.attempt(lambda: _folder("checkpoint.uri", file.checkpoint.uri, where)) or ""
     deadline_s = wrong.attempt(lambda: _deadline_s(file, document, now))
-    spec = wrong.attempt(
+    wrong.found += out_of_bounds(
+        file,
+        document.values,
+        argv=argv,
+        cwd=str(where),
+        folder=folder,
+        env=env,
+        secrets=secrets,
+        kinds=kinds,
+        workers=(low, high),
+        deadline_s=deadline_s,
+    )
+    if wrong.found:
+        return None
+    return wrong.attempt(
         lambda: JobSpec(
             name=file.name or default,
             argv=argv,
@@ -192,7 +207,6 @@ def _spec_from(
             ),
         )
     )
-    return None if wrong.found else spec
 
 
 def _if_given(**values: float | None) -> dict[str, Any]:
@@ -383,6 +397,8 @@ def _allowed(fault: Any) -> str:
         message = message.removeprefix(before)
     if fault["type"] == "model_type":
         return "a group of keys"
+    if fault["type"] == "string_too_short":
+        return "a command" if fault["loc"] == ("run",) else "some text"
     if fault["type"] == "string_pattern_mismatch":
         return _PATTERNS.get(fault["loc"][0], "a name of letters, digits and underscores")
     return message

@@ -63,7 +63,7 @@ class JobSpec:
         for name in bounds.RANGES:
             if (value := getattr(self, name)) is not None:
                 bounds.number(name, value)
-        for name in ("preemption", "infra", "user"):
+        for name in bounds.FAULTS:
             bounds.retries(f"retry.{name}", getattr(self.retries, name))
         whole("checkpoint.keep", self.checkpoint_keep, 2)
         within("checkpoint.keep", self.checkpoint_keep, 2, bounds.MOST_KEPT)

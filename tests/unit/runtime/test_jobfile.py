@@ -284,3 +284,36 @@ def test_the_reference_names_every_key():
     keys = {key for group in groups for key in group.get("properties", {})}
     assert len(keys) > 30
     assert [key for key in sorted(keys) if f"`{key}" not in page and f".{key}`" not in page] == []
+
+
+def test_all_that_is_out_of_bounds_is_told_at_once_by_the_keys_and_lines_of_the_file(tmp_path):
+    text = (
+        "name: a..b\nrun: 'true'\nelastic: {workers: 1, restart: 90d}\nstop_duration: 90d\ntraining: {hang: 1ms}\n"
+        "retry: {user: 10000000, infra: 20000000}\nbudget: 5000000000\ndeadline: 9999-12-31T23:59Z\n"
+        "checkpoint: {interval: 100000d}\n"
+    )
+    with pytest.raises(BadInput) as error:
+        job_from_text(text, source="job", base=tmp_path)
+    told = str(error.value).splitlines()
+    assert [line.partition(" = ")[0].removeprefix("  also ") for line in told[:-1]] == [
+        "job, line 1: name",
+        "line 3: elastic.restart",
+        "line 4: stop_duration",
+        "line 5: training.hang",
+        "line 6: retry.infra",
+        "line 6: retry.user",
+        "line 7: budget.total",
+        "line 8: deadline",
+        "line 9: checkpoint.interval",
+    ]
+    assert (
+        "elastic.restart = '90d' is not allowed; it must be a duration from 0s to 1000000s (about 12 days)" in told[1]
+    )
+    assert "5000000000 is not" in told[6]
+    assert "dollars from 0.000001 to 1,000,000,000" in told[6]
+    assert "9999-12-31" in told[7]
+
+
+def test_an_empty_command_is_refused_in_our_words(tmp_path):
+    with pytest.raises(BadInput, match="run = '' is not allowed; it must be a command"):
+        job_from_text('run: ""\n', source="job", base=tmp_path)
