@@ -33,7 +33,14 @@ def test_the_controller_refuses_such_a_trace_before_it_starts(sublet, turned_tra
 
 
 @pytest.mark.parametrize("verb", ["simulate", "compare"])
-@pytest.mark.parametrize(("day", "words"), [("2031-06-01", "2022-12-02 to 2026-08-2"), ("soon", "a day such as")])
+@pytest.mark.parametrize(
+    ("day", "words"),
+    [
+        ("2031-06-01", "2022-12-03 to 2026-08-21 of aws:us-east-1"),
+        ("2022-12-02", "2022-12-03 to"),  # the record begins in the evening of that day
+        ("soon", "a day such as"),
+    ],
+)
 def test_prices_of_a_day_beyond_the_record_are_refused(sublet, jobs_csv, verb, day, words):
     offer = "aws:g4dn.12xlarge:us-east-1:spot"
     answer = sublet(verb, jobs_csv, "--offer", offer, "--budget", 20, "--prices-since", day, "--quiet")
@@ -67,3 +74,11 @@ def test_zones_that_are_too_small_for_the_model_are_named(sublet, tmp_path):
     answer = sublet("spot", path, "--by-zone", "--model", "gpt-6.7b", "--hours", 0.5)
     assert answer.code == 0
     assert "there never were as many in small" in " ".join(answer.out.split())
+
+
+def test_a_run_that_outlasts_the_record_of_prices_says_that_the_last_one_is_held(sublet, jobs_csv):
+    offer = "aws:g4dn.12xlarge:us-east-1:spot"
+    asked = ("simulate", jobs_csv, "--offer", offer, "--budget", 20, "--quiet", "--json", "--prices-since")
+    held = "outlasted the record of prices"
+    assert any(held in note for note in sublet(*asked, "2026-08-21T07:48:00Z").json["notes"])
+    assert not any(held in note for note in sublet(*asked, "2025-06-01").json["notes"])

@@ -20,26 +20,27 @@ __all__ = ["P3_TRACE", "with_p3_prices", "with_prices_since"]
 
 P3_TRACE = "skypilot-v100-2023-02"  # the one trace with prices on its own clock
 P3_TYPE = "p3.2xlarge"
-FIRST_DAY, LAST_DAY = "2022-12-02", "2026-08-22"  # of the bundled record of AWS prices
+A_DAY = "2025-06-01"  # well within the record of most offers
+DAY_S = 86_400.0
 
 
 def with_prices_since(cloud: Cloud, since_utc: str, *, first_s: float) -> Cloud:
     """The same cloud at the prices of its offers from `since_utc` on, which is when the first job is submitted."""
     instant = _instant(since_utc)
     books: dict[str, tuple[PriceBook, str]] = {}
-    ends_utc_s: list[float] = []
+    recorded: list[str] = []
     for offer in cloud.offers:
         if offer.cloud == "aws" and offer.instance_type and offer.region:
             book = load_prices(instance_type=offer.instance_type, region=offer.region).rebased(instant)
             if offer.id in book.series:
-                ends_utc_s.append(book.zero_utc_s + book.end_s)
+                recorded.append(f"{_first_day(book, offer.id)} to {_day(book.zero_utc_s + book.end_s)} of {offer.id}")
                 if book.price_at(offer.id, 0.0) is not None and book.end_s > 0.0:
                     books[offer.id] = (book, offer.id)
     if not books:
-        ids = ", ".join(offer.id for offer in cloud.offers)
-        last = _day(max(ends_utc_s)) if ends_utc_s else LAST_DAY
-        allowed = f"left out, or a day of which AWS prices are recorded ({FIRST_DAY} to {last}): not so for {ids}"
-        raise InvalidValue("--prices-since", since_utc, allowed)
+        if not recorded:
+            ids = ", ".join(offer.id for offer in cloud.offers)
+            raise InvalidValue("--prices-since", since_utc, f"left out: no prices of {ids} are recorded")
+        raise InvalidValue("--prices-since", since_utc, f"a day with recorded prices: {', '.join(recorded)}")
     return _laid_over(cloud, books, first_s, f"at recorded prices from {instant} on: {', '.join(books)}")
 
 
@@ -49,8 +50,14 @@ def _instant(text: str) -> str:
     try:
         utc_s(instant)
     except InvalidValue:
-        raise InvalidValue("--prices-since", text, f"a day such as {FIRST_DAY}, or an instant in UTC") from None
+        raise InvalidValue("--prices-since", text, f"a day such as {A_DAY}, or an instant in UTC") from None
     return instant
+
+
+def _first_day(book: PriceBook, key: str) -> str:
+    """The first that has a price from its first second on."""
+    began_s, _ = next(book.changes(key, -math.inf, math.inf))
+    return _day(DAY_S * math.ceil((book.zero_utc_s + began_s) / DAY_S))
 
 
 def _day(unix_s: float) -> str:
@@ -76,4 +83,5 @@ def _laid_over(cloud: Cloud, books: Mapping[str, tuple[PriceBook, str]], first_s
         streams = [prices(our_id, book, key) for our_id, (book, key) in books.items()]
         return heapq.merge(*streams, cloud.market(), key=lambda change: change.at_s)
 
-    return replace(cloud, market=market, notes=(*cloud.notes, note))
+    ends_s = first_s + min(book.end_s for book, _ in books.values()) if books else None
+    return replace(cloud, market=market, notes=(*cloud.notes, note), prices_end_s=ends_s)

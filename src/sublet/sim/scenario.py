@@ -56,6 +56,11 @@ class Scene:
         if self.record_ends_s is not None and end_s > self.record_ends_s:
             beyond_h = (end_s - self.record_ends_s) / 3600
             notes.append(f"the run outlasted the market trace by {beyond_h:.1f} h, for which its last values hold")
+        if self.cloud.prices_end_s is not None and end_s > self.cloud.prices_end_s:
+            beyond_h = (end_s - self.cloud.prices_end_s) / 3600
+            notes.append(
+                f"the run outlasted the record of prices by {beyond_h:.1f} h, for which the last price is held"
+            )
         if run.unfinished:
             shown = ", ".join(run.unfinished[:3]) + (" ..." if len(run.unfinished) > 3 else "")  # noqa: PLR2004
             notes.append(

@@ -43,6 +43,7 @@ class Cloud:
     physics: Physics = FRICTIONLESS
     market: Callable[[], Iterable[MarketChange]] = tuple  # a fresh stream of changes for every run
     notes: tuple[str, ...] = ()
+    prices_end_s: float | None = None  # of the record of prices that it replays; None = it replays none
 
     def __post_init__(self) -> None:
         if not self.offers:

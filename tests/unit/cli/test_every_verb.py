@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -103,3 +104,11 @@ def test_the_demonstration_answers_with_a_document_and_shows_its_progress_elsewh
     assert [job["phase"] for job in told["jobs"]] == ["finished"] * 3
     assert told["cost"]["usd_total"] >= 0
     assert "A cloud in a box" in said.err
+
+
+def test_the_reference_says_which_verbs_can_be_quiet():
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("| `-q`")]
+    quiet = [verb for verb, options in verbs() if "-q" in options]
+    assert [verb for verb in quiet if f"`{verb}`" not in line] == []
+    assert len(quiet) == line.partition(":")[0].count("`") // 2 - 2, "it names others too"
