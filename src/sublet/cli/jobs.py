@@ -51,7 +51,7 @@ def cancel(
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """End a job, with a last checkpoint; those that it wrote stay."""
+    """End a job, with a last checkpoint; those that it wrote stay. A failed one: for good, its secrets are deleted."""
     _tell(_asked(job, "cancel", {"now": now}), document=opt.wants_document(output, json))
 
 

@@ -119,7 +119,9 @@ def _on_aws(settings: Settings) -> FrontDesk:
         state_dir=state_dir,
         store=store,
         provider=provider,
-        engine=LocalEngine(f"tcp:127.0.0.1:{config.agents_port}", lease_s=config.lease_s),
+        engine=LocalEngine(
+            f"tcp:127.0.0.1:{config.agents_port}", lease_s=config.lease_s, port_field="aws.toml: agents_port"
+        ),
         policy=policy_from(settings),
         clock=clock,
         budget=budget_from(settings),

@@ -21,6 +21,7 @@ __all__ = [
     "NAME",
     "NAME_PATTERN",
     "RANGES",
+    "absolute",
     "command",
     "job_name",
     "kinds",
@@ -108,6 +109,12 @@ def path(field: str, value: str) -> None:
     """A path; "" where none is given."""
     if _text(field, value) > LONGEST_PATH:
         raise InvalidValue(field, f"{value[:60]}...", f"at most {LONGEST_PATH} bytes")
+
+
+def absolute(field: str, value: str) -> None:
+    """A path of a job that is brought: whose own directory a relative one is meant from, nobody here can know."""
+    if value and not value.startswith("/"):
+        raise InvalidValue(field, value, "an absolute path (one that begins with /)")
 
 
 def kinds(names: Sequence[str]) -> None:

@@ -167,7 +167,8 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for record in self.records.values():
-            if record.outcome in (*FOR_GOOD, *(("failed",) if end_jobs else ())) and self.secret_files.has(record.id):
+            ended = record.outcome in FOR_GOOD or (record.outcome == "failed" and (end_jobs or record.closed))
+            if ended and self.secret_files.has(record.id):
                 await asyncio.to_thread(self.secret_files.forget, record.id, record.spec.secrets)
         await self.engine.close()
         await self.provider.close()
@@ -226,6 +227,8 @@ class Controller:
         """It is not wanted any more: it saves and leaves as if it were paused, and is ended then; `now`, at once."""
         state = self.kernel.jobs.get(record.id)
         if state is None:
+            if record.outcome == "failed" and not record.closed:
+                self._close(record)
             return
         if not now and state.phase is not Phase.WAITING:
             if record.paused != "cancel":
@@ -235,6 +238,14 @@ class Controller:
         record.outcome, record.ended_s = "cancelled", self.now_s()
         self.tell(news.JobCancelled(self.now_s(), record.id))
         self.save_facts(record)
+
+    def _close(self, record: JobRecord) -> None:
+        """One that failed has ended for good from now on: nobody resumes it, so nobody needs its secrets."""
+        record.closed = True
+        self.note(Line(kind="Closed", job_id=record.id, text="has failed for good: it cannot be resumed any more"))
+        self.save_facts(record)
+        if record.id not in self.live:  # else with its last worker
+            self._forget_secrets(record)
 
     def give_up(self, record: JobRecord, why: str) -> None:
         """It has had all its retries: it saves and leaves, has failed then, and can be resumed."""
@@ -545,7 +556,7 @@ class Controller:
 
     def _forget_secrets(self, record: JobRecord) -> None:
         """Nobody will need them again, if it has ended for good."""
-        if record.outcome in FOR_GOOD and self.secret_files.has(record.id):
+        if (record.outcome in FOR_GOOD or record.closed) and self.secret_files.has(record.id):
             forget = asyncio.to_thread(self.secret_files.forget, record.id, record.spec.secrets)
             self.spawn(forget, f"forget the secrets of {record.id}")
 

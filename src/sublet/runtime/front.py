@@ -16,7 +16,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import JobState, Phase
 from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime import views
+from sublet.runtime import bounds, views
 from sublet.runtime.alternatives import alternatives_of
 from sublet.runtime.bill import PURPOSES, Account
 from sublet.runtime.blame import BACK_OFF
@@ -115,12 +115,14 @@ class FrontDesk:
 
     def _refuse_the_impossible(self, spec: JobSpec) -> str:
         """What can never run is refused; what may not is warned of."""
+        bounds.absolute("workdir", spec.cwd)
+        bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
         refuse_beyond_limits(self._controller, spec)
         refuse_beyond_own_purse(self._controller, spec.name, spec)
         return refuse_late(self._controller, spec)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
-        """End it, with a last checkpoint unless `now`; what it had saved stays either way."""
+        """End it, with a last checkpoint unless `now`; what it had saved stays. One that failed: for good."""
         await self.started()
         record = self._record(job_id)
         self._controller.cancel(record, now=now)
@@ -139,6 +141,8 @@ class FrontDesk:
         """Let it go on, if its own budget lets it; with `start_over`, at step 0 if all its checkpoints are damaged."""
         await self.started()
         record = self._record(job_id)
+        if record.closed:
+            raise NotNow(job_id, "failed, and was ended for good by 'sublet cancel'", "resume", hint="submit it anew")
         if record.outcome in ("", "failed"):
             self._refuse_a_spent_purse(record)
         if record.outcome == "failed":

@@ -63,6 +63,7 @@ class JobRecord:
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
     loads: bool = True  # as far as seen; False: it has started over beside what it had saved
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
+    closed: bool = False  # it has failed, and its owner has ended it for good
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
     damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
     pinned: tuple[str, int] | None = None  # (pool, workers) that no plan changes by choice: it would start over
@@ -135,6 +136,7 @@ class JobRecord:
             "start_useful": self.start_useful,
             "loads": self.loads,
             "blamed": self.blamed,
+            "closed": self.closed,
             "start_over": self.start_over,
             "pinned": self.pinned,
             "checkpoint_step": self.checkpoint_step,

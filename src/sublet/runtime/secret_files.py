@@ -2,7 +2,7 @@
 
 A job that finished or was cancelled never runs again, so its file is deleted; before that, what its workers may have
 printed of them is starred out in its logs, since nobody could do so afterwards. One that failed keeps its file: it can
-be resumed. `sublet down --end-jobs` ends those for good, too.
+be resumed, until `sublet cancel` of it, or `sublet down --end-jobs`, ends it for good, too.
 """
 
 from __future__ import annotations

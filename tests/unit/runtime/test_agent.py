@@ -7,12 +7,13 @@ import json
 import os
 import selectors
 import signal
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from sublet.errors import InvalidValue
+from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.link import MOST_UNSENT, Link, address_from
 from sublet.runtime.engines.local import LocalEngine
@@ -366,3 +367,19 @@ def test_a_worker_that_says_nothing_readable_loses_its_line_and_no_other_does(ri
             assert len((rig.folder / "n.agent.log").read_bytes()) < 50_000
 
     asyncio.run(scene())
+
+
+def test_a_port_that_is_taken_is_told_by_its_setting_with_the_next_step():
+    async def live():
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            engine = LocalEngine(f"tcp:127.0.0.1:{port}", port_field="aws.toml: agents_port")
+            with pytest.raises(
+                BadInput, match=f"agents_port = {port}: .* another program listens there\n  next: "
+            ) as told:
+                await engine.open(lambda node_id, message: None)
+        assert "set another port there" in str(told.value)
+
+    asyncio.run(live())

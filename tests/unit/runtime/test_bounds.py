@@ -78,6 +78,22 @@ def test_a_name_that_is_a_path_writes_nothing_anywhere(tmp_path):
     asyncio.run(live())
 
 
+def test_a_relative_path_over_the_api_is_refused_and_made_nowhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def live():
+        async with serving(tmp_path) as server:
+            for field, name in (("cwd", "workdir"), ("checkpoint_dir", "checkpoint.uri")):
+                job = {**spec_to_json(a_spec(), secrets=True), field: "somewhere/below"}
+                for path in ("/v1/jobs", "/v1/dry-run"):
+                    status, answer = await server.post(path, {"job": job})
+                    assert (status, answer["field"], answer["exit_code"]) == (422, name, 2)
+                    assert "absolute" in answer["error"]
+        assert {path.name for path in tmp_path.iterdir()} == {"state"}
+
+    asyncio.run(live())
+
+
 def test_numbers_of_400_digits_are_refused_not_a_fault(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
@@ -187,5 +203,32 @@ def test_ending_all_jobs_deletes_the_secrets_of_failed_ones_too(tmp_path):
         async with serving(tmp_path, cloud=cloud) as server:
             with pytest.raises(NotNow, match="its secrets are deleted"):
                 await server.desk.resume("bad-1")
+
+    asyncio.run(live())
+
+
+def test_cancelling_a_failed_job_ends_it_for_good_and_deletes_its_secrets(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+    cloud.jobs |= {"bad-1": Training(ends_with=1), "plain-1": Training(ends_with=1)}
+    state = tmp_path / "state"
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud, crash=True) as server:
+            await server.desk.submit(a_spec(name="bad", secrets={"TOKEN": "hush-hush"}))
+            await server.desk.submit(a_spec(name="plain"))
+            log = state / "jobs" / "bad-1" / "logs" / "rank-0.log"
+            log.write_text("token hush-hush, the end")
+            for job_id in ("bad-1", "plain-1"):
+                await until(server.desk, job_id, "failed")
+                assert (await server.desk.cancel(job_id))["phase"] == "failed", "how it ended stays as it was"
+            await gone(state / "secrets" / "bad-1.json")
+            assert log.read_text() == "token *********, the end"
+            with pytest.raises(NotNow, match="ended for good"):
+                await server.desk.resume("bad-1")
+        async with serving(tmp_path, cloud=cloud) as server:
+            for job_id in ("bad-1", "plain-1"):
+                with pytest.raises(NotNow, match="ended for good"):
+                    await server.desk.resume(job_id)
+                assert (await server.desk.job(job_id))["phase"] == "failed"
 
     asyncio.run(live())

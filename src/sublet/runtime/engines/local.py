@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import logging
 import os
@@ -51,15 +52,16 @@ _log = logging.getLogger(__name__)
 class LocalEngine:
     """Agents connect to `address` (`unix:/path`, or `tcp:` on loopback); leases are renewed while it is open.
 
+    `port_field` is the setting that its port is from, if people chose it.
     Whoever connects is a stranger until its first line, which must come soon and be a Hello with the token of a node.
     """
 
-    def __init__(self, address: str, *, lease_s: float = LEASE_S) -> None:
+    def __init__(self, address: str, *, lease_s: float = LEASE_S, port_field: str = "") -> None:
         positive("lease_s", lease_s)
         self._family, self._place = address_from(address)
         if isinstance(self._place, tuple) and self._place[0] not in LOOPBACK:
             raise InvalidValue("address", address, "on loopback: tokens travel in the clear")
-        self.address, self.lease_s = address, lease_s
+        self.address, self.lease_s, self._port_field = address, lease_s, port_field
         self._tokens: dict[str, str] = {}
         self._lines: dict[str, _Line] = {}
         self._strangers: dict[_Line, None] = {}  # the oldest first
@@ -73,7 +75,10 @@ class LocalEngine:
         self._hear = hear
         loop = asyncio.get_running_loop()
         if isinstance(self._place, tuple):
-            self._server = await loop.create_server(lambda: _Line(self), *self._place)
+            try:
+                self._server = await loop.create_server(lambda: _Line(self), *self._place)
+            except OSError as error:
+                raise _deaf(self.address, self._place[1], self._port_field, error) from error
         else:
             self._server = await loop.create_unix_server(lambda: _Line(self), sock=_listening(self._place))
         self._renewing = loop.create_task(self._renew())
@@ -274,6 +279,14 @@ class _Line(asyncio.Protocol):
         if not self.node_id:
             self._engine.lost(self)
             self.cut()
+
+
+def _deaf(address: str, port: int, field: str, error: OSError) -> BadInput:
+    """Nobody can be heard at this port, which the setting `field` names."""
+    why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    hint = f"see who does with ss -ltnp 'sport = :{port}', and end it"
+    hint += "; or set another port there, and let the tunnel end there" if field else ""
+    return BadInput(f"{field} = {port}" if field else address, f"agents cannot be heard at {address}: {why}", hint=hint)
 
 
 def _listening(path: str) -> socket.socket:
