@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import UnknownName
@@ -32,6 +32,7 @@ class _Entry:
     start: int = 0
     launch: bool = False  # a rank for the time being: the first group that it belongs to says which it has
     ended: str = ""  # its process ended like this; says nothing of ranks
+    ordered: bool = False  # it was told to take this rank; the next entry of it, if any, says from where it had it
 
 
 class WorkerLogs:
@@ -42,6 +43,7 @@ class WorkerLogs:
         self._known: list[_Entry] | None = None  # None = not read yet
         self._rank: dict[str, int] = {}  # worker -> the last that was agreed on
         self._ended: dict[str, str] = {}  # worker -> how its process ended
+        self._ordered: dict[str, tuple[int, _Entry]] = {}  # worker -> (generation, the rank that it is to take there)
 
     def path(self, worker_id: str) -> Path:
         """The file of one worker process."""
@@ -52,8 +54,32 @@ class WorkerLogs:
         if not any(entry.worker == worker_id for entry in self._entries()):
             self._add(_Entry(worker=worker_id, node=node_id, rank=rank, launch=True))
 
+    def ordered(self, worker_id: str, node_id: str, rank: int, generation: int) -> None:
+        """A group was agreed on, and this is its rank there: from when it joins, because it may train on until then."""
+        self.settle(worker_id)
+        self._entries()
+        if worker_id not in self._rank or self._rank[worker_id] == rank:
+            self.ranked(worker_id, node_id, rank)
+            return
+        start = _size(self.path(worker_id))
+        entry = _Entry(worker=worker_id, node=node_id, rank=rank, start=start, ordered=True)
+        self._ordered[worker_id] = (generation, entry)
+        self._write(entry)
+
+    def joined(self, worker_id: str, generation: int, printed: int) -> None:
+        """It has its rank; it had printed so much by then (-1: it does not know)."""
+        if worker_id in self._ordered and self._ordered[worker_id][0] == generation:
+            self.settle(worker_id, printed)
+
+    def settle(self, worker_id: str, printed: int = -1) -> None:
+        """The rank that it was told to take is its own, from `printed` on or, without, from the order on."""
+        _, entry = self._ordered.pop(worker_id, (0, None))
+        if entry is not None:
+            start = max(entry.start, min(printed, _size(self.path(worker_id))))
+            self._add(replace(entry, start=start, ordered=False))
+
     def ranked(self, worker_id: str, node_id: str, rank: int) -> None:
-        """A group was agreed on, and this is its rank there."""
+        """This is its rank from here on."""
         self._entries()
         if self._rank.get(worker_id) == rank:
             return
@@ -117,6 +143,11 @@ class WorkerLogs:
 
     def _remember(self, entry: _Entry) -> None:
         if self._known is not None:
+            before = next(
+                (at for at in reversed(range(len(self._known))) if self._known[at].worker == entry.worker), -1
+            )
+            if before >= 0 and self._known[before].ordered and not entry.ended:
+                del self._known[before]  # this one says it better
             self._known.append(entry)
         if entry.ended:
             self._ended[entry.worker] = entry.ended
@@ -126,6 +157,9 @@ class WorkerLogs:
     def _add(self, entry: _Entry) -> None:
         self._entries()
         self._remember(entry)
+        self._write(entry)
+
+    def _write(self, entry: _Entry) -> None:
         line = f"{json.dumps(asdict(entry))}\n".encode()
         with contextlib.suppress(OSError):  # a full disk costs the index, never the job
             index = os.open(self._folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

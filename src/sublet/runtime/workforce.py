@@ -180,6 +180,8 @@ class Workforce:
         step = record.group.step
         if isinstance(message, wire.WorkerDown):
             self._write_down_end(record, message)
+        elif isinstance(message, wire.Joined):
+            self.logs_of(record.id).joined(message.worker_id, message.generation, message.printed)
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._hub.bill.settle_job(record.id, self._hub.now_s())  # before it begins or ceases to train
         self.attempts.heard(record, message)
@@ -278,10 +280,11 @@ class Workforce:
             worker = record.group.workers.get(message.worker_id)  # None: its node went in the same moment
             logs.launched(message.worker_id, node_id, 0 if worker is None else worker.rank)
         elif isinstance(message, wire.Regroup):
-            logs.ranked(message.worker_id, node_id, message.rank)
+            logs.ordered(message.worker_id, node_id, message.rank, message.generation)
 
     def _write_down_end(self, record: JobRecord, message: wire.WorkerDown) -> None:
         """How a worker ended that nobody had told to."""
+        self.logs_of(record.id).settle(message.worker_id)
         worker = record.group.workers.get(message.worker_id)
         told = worker is None or worker.phase is WorkerPhase.LEAVING
         if not told and message.code not in (0, LEFT_ON_ORDER):

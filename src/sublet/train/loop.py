@@ -30,7 +30,7 @@ from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
-from sublet.train.report import Report
+from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.state import State
 from sublet.train.steps import Steps
@@ -304,6 +304,7 @@ class Session:
                 source=entry.source,
                 formed_s=entry.formed_s,
                 state_s=entry.state_s,
+                printed=printed(),
             )
         )
 

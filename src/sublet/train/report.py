@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,7 +15,7 @@ from sublet.wire.messages import Stepped
 if TYPE_CHECKING:
     from sublet.train.loop import Session
 
-__all__ = ["Report"]
+__all__ = ["Report", "printed"]
 
 EVERY_S = 0.2
 
@@ -57,3 +61,14 @@ class Report:
         )
         saver.blocked_s = 0.0
         self.restart()
+
+
+def printed() -> int:
+    """Bytes that this process has printed into its file; -1 where its output goes elsewhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        found = os.fstat(1)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size
+    return -1

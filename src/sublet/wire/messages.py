@@ -209,6 +209,7 @@ class Joined:
     redone_steps: int = 0
     formed_s: float = 0.0  # seconds to form the group
     state_s: float = 0.0  # seconds to share the state
+    printed: int = -1  # bytes in the file of its output by then; -1 = it does not know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

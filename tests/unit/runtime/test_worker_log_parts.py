@@ -31,3 +31,37 @@ def test_a_rank_that_goes_to_and_fro_is_cut_where_it_went(tmp_path):
         assert [(part.start, part.end) for part in known.parts()] == [(0, None)]
     with pytest.raises(UnknownName, match="w1"):
         logs.parts(worker_id="w2")
+
+
+def test_what_a_worker_prints_between_the_order_and_its_new_group_is_of_its_old_rank(tmp_path):
+    logs = WorkerLogs(tmp_path)
+    logs.ordered("w1", "n1", 1, 1)
+    logs.path("w1").write_text("epoch 1\n")
+    logs.ordered("w1", "n1", 0, 2)
+    logs.path("w1").write_text("epoch 1\nepoch 2\n")
+    assert logs.parts(rank=0) == ()
+    assert [part.start for part in WorkerLogs(tmp_path).parts(rank=0)] == [8], "a controller that comes now must guess"
+    logs.joined("w1", 1, 16)
+    assert logs.parts(rank=0) == (), "that was the group before"
+    logs.path("w1").write_text("epoch 1\nepoch 2\nepoch 3\n")
+    logs.joined("w1", 2, 16)
+    for known in (logs, WorkerLogs(tmp_path)):
+        assert [(part.start, part.end) for part in known.parts(rank=1)] == [(0, 16)]
+        assert [(part.start, part.end) for part in known.parts(rank=0)] == [(16, None)]
+
+
+@pytest.mark.parametrize("how", ["it ended", "another order came"])
+def test_a_worker_that_never_joins_has_the_rank_from_the_order_on(tmp_path, how):
+    logs = WorkerLogs(tmp_path)
+    logs.ordered("w1", "n1", 1, 1)
+    logs.path("w1").write_text("12345")
+    logs.ordered("w1", "n1", 0, 2)
+    logs.path("w1").write_text("1234567")
+    if how == "it ended":
+        logs.settle("w1")
+        assert [(part.start, part.end) for part in logs.parts(rank=0)] == [(5, None)]
+    else:
+        logs.ordered("w1", "n1", 1, 3)
+        logs.joined("w1", 3, 7)
+        assert [(part.start, part.end) for part in logs.parts(rank=0)] == [(5, 7)]
+        assert [(part.start, part.end) for part in logs.parts(rank=1)] == [(0, 5), (7, None)]

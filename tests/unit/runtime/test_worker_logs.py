@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from sublet.api.server import application
+from sublet.wire.messages import Joined
 from tests.unit.runtime.test_controller import Story, Training, a_spec, phase, until
 
 TOKEN = "t" * 64
@@ -193,5 +195,42 @@ def test_a_signal_has_a_name_in_the_history(tmp_path):
             assert restarted[0]["text"].endswith("was ended by SIGKILL")
             assert f"-- worker {first} on node" in await asked(desk, "/v1/jobs/j-1/log")
             assert prints.file
+
+    asyncio.run(live())
+
+
+def test_a_line_that_a_worker_printed_as_rank_1_is_not_shown_again_when_it_is_rank_0(tmp_path):
+    story = Story(tmp_path)
+    prints = Printing(story.cloud)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+    regroup, word = story.cloud._regroup, story.cloud._word
+
+    def late(worker, order):
+        """As the SDK: it follows the order at the end of a step, and prints until then what it would have printed."""
+        prints.say(worker.id, "epoch 1 as before")
+        regroup(worker, order)
+
+    def counted(node_id, message):
+        if isinstance(message, Joined):
+            message = replace(message, printed=prints.file[message.worker_id].stat().st_size)
+        word(node_id, message)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=2))
+            await phase(desk, "j-1", "running")
+
+            async def both():
+                return len(desk.record("j-1").group.workers) > 1 and desk.record("j-1").group.training
+
+            await until(both, "it never had two workers")
+            first = (await led_by_another(desk, "")).id
+            story.cloud._regroup, story.cloud._word = late, counted
+            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(desk, first)
+            prints.say(second.id, "epoch 2")
+            text = await asked(desk, "/v1/jobs/j-1/log")
+            assert f"from here --\n{second.id} epoch 2\n" in text
+            assert f"{second.id} epoch 1" not in text
 
     asyncio.run(live())
