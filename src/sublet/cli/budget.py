@@ -7,11 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.show import print_document
+from sublet.cli.show import form, print_document
 
 __all__ = ["budget_app"]
 
-budget_app = typer.Typer(help="What may be spent, and what is.", no_args_is_help=True, rich_markup_mode=None)
+budget_app = typer.Typer(help="What may be spent, and what is.", rich_markup_mode=None)
+
+
+@budget_app.callback(invoke_without_command=True)
+def _budget(context: typer.Context, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
+    """What may be spent, and what is; without a further word, as `show`."""
+    if context.invoked_subcommand is None:
+        show(output=output, json=json)
+    elif opt.wants_document(output, json):
+        from sublet.errors import InvalidValue
+
+        verb = context.invoked_subcommand
+        raise InvalidValue("budget", "its form", f"said after the verb: sublet budget {verb} -o {form.get()}")
 
 
 @budget_app.command()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from json import loads
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sublet.cli import options as opt
+from sublet.cli.show import form, print_line
 
 if TYPE_CHECKING:
     from sublet.api.client import Client
@@ -24,6 +26,7 @@ def logs(
     worker: Annotated[str, typer.Option(metavar="ID", help="Of this worker process alone.")] = "",
     every: Annotated[bool, typer.Option("--all", "-a", help="Of every worker that the job ever had.")] = False,
     tail: Annotated[int | None, typer.Option(metavar="N", help="Only the last N lines.")] = None,
+    output: opt.OutputOption = opt.Output.TABLE,
     json: Annotated[bool, typer.Option("--json", help="A line of JSON per line: worker, node, rank, line.")] = False,
 ) -> None:
     """Output of a job: of rank 0, through all resizes and restarts, with a line where another worker takes over.
@@ -40,10 +43,10 @@ def logs(
         whole("--tail", tail)
     if (rank is not None) + bool(worker) + every > 1:
         raise InvalidValue("--rank, --worker, --all", (rank, worker, every), "one of them: whose output to show")
-    client = connect()
+    client, lines = connect(), opt.wants_document(output, json)
     if follow:
-        raise typer.Exit(follow_log(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=json))
-    if not _print(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=json):
+        raise typer.Exit(follow_log(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=lines))
+    if not _print(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=lines):
         whose = f"worker {worker}" if worker else "the job" if every else f"rank {rank or 0}"
         typer.echo(f"{whose} has printed nothing", err=True)
 
@@ -64,13 +67,17 @@ def follow_log(client: Client, job: str, **query: str | int | bool | None) -> in
 
 
 def _print(client: Client, job: str, **query: str | int | bool | None) -> int:
-    """The bytes as they are, where standard output takes bytes; how many."""
+    """The bytes as they are, where standard output takes bytes; how many. In YAML each line is a document."""
     from sublet.api.client import segment
 
     binary = getattr(sys.stdout, "buffer", None)
-    size = 0
+    size, rest, in_yaml = 0, b"", query.get("lines") and form.get() is opt.Output.YAML
     for chunk in client.stream(f"/v1/jobs/{segment(job)}/log", **query):
-        if binary is None:
+        if in_yaml:
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in filter(None, whole):
+                print_line(loads(line))
+        elif binary is None:
             sys.stdout.write(chunk.decode("utf-8", errors="replace"))
         else:
             sys.stdout.flush()

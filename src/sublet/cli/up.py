@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,12 +23,28 @@ if TYPE_CHECKING:
 
 __all__ = ["down", "start", "stop", "up"]
 
+Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
 DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
 COMMAND = (sys.executable, "-m", "sublet.api.main")
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 120.0
 POLL_S = 0.05
+FLAGS = {  # what a setting is called on the command line
+    "burn_usd_per_h": "--budget",
+    "average_usd_per_h": "--average",
+    "purse_usd": "--purse",
+    "most_nodes": "--nodes",
+    "decide_limit_s": "--decide-limit",
+    "notice_s": "--notice-s",
+    "boot_s": "--boot-s",
+    "speedup": "--speedup",
+    "strikes": "--strike",
+    "seed": "--seed",
+    "port": "--port",
+    "provider": "--provider",
+    "engine": "--engine",
+}
 NEEDED = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")
 
 
@@ -128,6 +145,7 @@ def up(  # noqa: PLR0913 - one argument per option
         asked |= dict.fromkeys(BUDGET)
     if provider is not None and engine is None:
         asked["engine"] = "ray" if provider == "ray" else "local"
+    _refuse_odd_strikes(strike or ())
     _go_on(asked, fresh=fresh, moved=moved, foreground=foreground, document=opt.wants_document(output, json))
 
 
@@ -147,9 +165,9 @@ def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bo
     if before is None:
         if not asked.keys() & {"burn_usd_per_h", "purse_usd"}:
             asked = {**asked, "burn_usd_per_h": price_from_text("--budget", DEFAULT_BURN).usd_per_h}
-        settings = Settings(state_dir=str(state.path), **asked)
+        settings = _as_typed(partial(Settings, state_dir=str(state.path), **asked))
     else:
-        settings = replace(before, **asked)
+        settings = _as_typed(partial(replace, before, **asked))
     changed = [] if before is None else kept.changes(before, settings)
     kept.refuse_while_rented(state.path, changed)
     # A file that is refused is refused here; the controller could only write it to its log.
@@ -177,6 +195,27 @@ def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bo
             + (f", as {trace.gpu}s did; here each costs what a {PRICED_GPU} costs ({PRICED_LIKE})" if trace.gpu else "")
         )
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
+
+
+def _as_typed(make: Callable[[], Made]) -> Made:
+    """What is wrong is told by the name of the option, not of the setting that it becomes."""
+    from sublet.errors import InvalidValue
+
+    try:
+        return make()
+    except InvalidValue as error:
+        if error.field not in FLAGS:
+            raise
+        raise InvalidValue(FLAGS[error.field], error.value, error.allowed) from None
+
+
+def _refuse_odd_strikes(texts: Sequence[str]) -> None:
+    if not texts:
+        return
+    from sublet.runtime.assemble import strike_from  # half a second of imports, for those who script losses
+
+    for text in texts:
+        _as_typed(partial(strike_from, text))
 
 
 def _traces(names: list[str]) -> tuple[str, ...]:

@@ -14,8 +14,6 @@ from sublet.cli import up
 from sublet.cli.main import app, run
 from tests.little_desk import served
 
-STREAMS = {"logs"}  # a line of JSON per line, and no document
-
 
 def verbs(command=None, path=()):
     """Every verb with its options, those of groups included."""
@@ -32,8 +30,8 @@ def test_every_verb_takes_json():
     assert [verb for verb, options in found.items() if "--json" not in options] == []
 
 
-def test_every_verb_that_answers_with_a_document_takes_a_form():
-    assert [verb for verb, options in verbs() if verb not in STREAMS and "-o" not in options] == []
+def test_every_verb_takes_a_form():
+    assert [verb for verb, options in verbs() if "-o" not in options] == []
 
 
 @pytest.mark.parametrize(
@@ -76,6 +74,51 @@ def test_a_verb_that_changes_something_answers_with_one_document(there, tmp_path
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
     assert run([*verb, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+@pytest.fixture
+def job(there, tmp_path):
+    """The path of a job file; a job of it prints two lines and ends."""
+    submit = there.desk.submit
+
+    async def submit_and_end(spec, **facts):
+        answer = await submit(spec, **facts)
+        there.desk.change(answer["job_id"], phase="finished", progress=1.0)
+        (there.desk.folder / f"{answer['job_id']}-0.log").write_text("one\ntwo: 2\n")
+        return answer
+
+    there.desk.submit = submit_and_end
+    (tmp_path / "train.py").write_text("")
+    path = tmp_path / "job.yaml"
+    path.write_text("name: gpt\nrun: python train.py\n")
+    return str(path)
+
+
+def as_lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", as_lines), ("yaml", yaml.safe_load_all)])
+def test_what_goes_on_and_on_has_one_form_from_its_first_word_to_its_last(job, capsys, form, read):
+    assert run(["submit", job, "--follow", "-o", form]) == 0
+    first, *log = read(capsys.readouterr().out)
+    assert first["name"] == "gpt"
+    assert [line["line"] for line in log] == ["one", "two: 2"]
+    assert run(["logs", "gpt", "-o", form]) == 0
+    assert [line["line"] for line in read(capsys.readouterr().out)] == ["one", "two: 2"]
+
+
+def test_budget_alone_shows_it_in_the_form_that_is_asked_for(there, capsys):
+    assert run(["budget", "show", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert run(["budget", "--json"]) == 0
+    assert capsys.readouterr().out == shown
+    assert run(["budget", "-o", "yaml"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == json.loads(shown)
+    assert run(["budget"]) == 0
+    assert "burn limit" in capsys.readouterr().out
+    assert run(["budget", "--json", "show"]) == 2
+    assert "sublet budget show -o json" in capsys.readouterr().err
 
 
 def test_stopping_is_told_as_a_document_too(there, capsys, monkeypatch):

@@ -143,3 +143,24 @@ def test_up_tells_machines_what_it_goes_on_with(terminal):
     found = json.loads(terminal.out)
     assert (found["kept"], found["settings"]["purse_usd"], found["address"]) == (True, 2.0, "http://127.0.0.1:1")
     assert found["changed"] == [{"field": "purse_usd", "old": "USD 0.50", "new": "USD 2.00"}]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--decide-limit", "0"),
+        ("--nodes", "0"),
+        ("--strike", "x"),
+        ("--notice-s", "-1"),
+        ("--boot-s", "-1"),
+        ("--speedup", "0"),
+        ("--seed", "-1"),
+        ("--port", "70000"),
+    ],
+)
+def test_a_wrong_option_is_named_as_it_was_typed(terminal, flag, value):
+    for _ in range(2):  # at the first start, and at one that goes on
+        assert terminal.up(f"{flag}={value}") is None
+        assert terminal.code == 2
+        assert f"error: {flag} = " in terminal.err
+        terminal.up("--purse", "1")
