@@ -205,6 +205,8 @@ class MemoryCloud:
                 training = self.jobs[worker.job_id]
                 if message.save and worker.step >= 0:
                     training.saved = max(training.saved, worker.step)
+                    facts = {"step": worker.step, "done": float(worker.step), "seconds": 0.0, "blocked_s": 0.0}
+                    self._word(node_id, wire.Saved(worker_id=worker.id, **facts, size_bytes=1))
                 facts = {"worker_id": worker.id, "generation": message.generation}
                 self._word(node_id, wire.Left(**facts, step=max(worker.step, 0), done=float(max(worker.step, 0))))
                 self._end(node, worker, 83)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
+from sublet.runtime.agent.watching import LOOK_S
 from sublet.runtime.blame import BACK_OFF
 from sublet.runtime.members import LEFT_ON_ORDER
 from sublet.runtime.record import GIVEN_UP, JobRecord
@@ -31,6 +32,7 @@ UNSEEN = (
     "the file system of its $SUBLET_CHECKPOINT_DIR notes no reads (noatime): whether it loads what it saved is not "
     "known, and it counts as kept"
 )
+LOOKED_AT_S = 2 * LOOK_S  # wall: an attempt that lived for so long was looked at, so that nothing seen says something
 ALONE_S = 60.0  # wall, of several workers of which none has looked for another, until their owner is told
 
 
@@ -42,6 +44,7 @@ class _Attempt:
     began_wall_s: float
     kept: bool = False
     met: bool = False  # its workers speak with one another
+    wide: int = 0  # workers
     failed: bool = False  # by itself: that it starts over is no surprise
     loaded: str = ""  # as in WorkerSeen
     reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
@@ -92,8 +95,11 @@ class Attempts:
             running = self._running[record.id] = _Attempt(round_, time.monotonic())
         if running is None:
             return
+        running.wide = max(running.wide, record.group.size)
         if isinstance(message, wire.WorkerSeen):
             running.met |= message.met
+            if message.met:
+                record.warnings.pop("apart", None)
             running.loaded = message.loaded or running.loaded
             running.reader_seen |= message.worker_id == running.reader
             if message.saved_ago_s is not None and running.reader_seen:
@@ -109,11 +115,16 @@ class Attempts:
         if running is None or running.met or record.group.size < 2 or "apart" in record.warnings:  # noqa: PLR2004
             return
         if wall_s - running.began_wall_s > ALONE_S:
-            text = (
-                f"its {record.group.size} workers have not connected to one another: they train {record.group.size} "
-                "models. Initialise torch.distributed in the script, or use --workers 1"
-            )
-            self._warn(record, "apart", text)
+            self._warn(record, "apart", _apart(record.group.size, "train"))
+
+    def finished(self, record: JobRecord, wall_s: float) -> None:
+        """It is done; if its workers never met, what for is not known."""
+        running = self._running.get(record.id)
+        if running is None or running.met or running.wide < 2:  # noqa: PLR2004
+            return
+        if wall_s - running.began_wall_s > LOOKED_AT_S:
+            record.apart = _apart(running.wide, "trained")
+            self._warn(record, "apart", record.apart)
 
     def over(self, record: JobRecord) -> None:
         """Its workers have ended, and it has not; what they did since the last save was for nothing."""
@@ -182,6 +193,13 @@ class Attempts:
     def _warn(self, record: JobRecord, what: str, text: str) -> None:
         record.warnings[what] = text
         self._hub.note(Line(kind="Alarm", job_id=record.id, text=text))
+
+
+def _apart(wide: int, train: str) -> str:
+    return (
+        f"its {wide} workers have not connected to one another: they {train} {wide} models. "
+        "Initialise torch.distributed in the script, or use --workers 1"
+    )
 
 
 def _anew(record: JobRecord, running: _Attempt) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from sublet.domain.actions import Action
 from sublet.domain.events import (
     Event,
+    JobCancelled,
     JobChanged,
     JobFailed,
     JobFinished,
@@ -125,6 +126,7 @@ class Bill:
     kernel: Kernel
     trains: Callable[[str], bool]  # is this job making steps?
     tells: Callable[[str], bool] = lambda _: True  # does it say itself what it lost? Else its training is unknown
+    doubts: Callable[[str], bool] = lambda _: False  # it finished, and nobody knows what that is worth
     replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     _at_us: int = 0
@@ -156,9 +158,9 @@ class Bill:
         jobs.update(job_id for order in orders if (job_id := getattr(order, "job_id", "")))
         for job_id in jobs:
             self.settle_job(job_id, event.at_s)
-        if isinstance(event, JobFinished):
+        if isinstance(event, JobFinished) and not self.doubts(event.job_id):
             self.kept(event.job_id)
-        elif isinstance(event, JobFailed):
+        elif isinstance(event, JobFailed | JobCancelled):
             self.lost(event.job_id)
 
     def settle(self, now_s: float) -> None:
@@ -265,9 +267,9 @@ class Bill:
     def take_over(self, job_id: str, told: Mapping[str, int], outcome: str) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
         self.jobs[job_id].split_as(told, "useful" if self.tells(job_id) else "unknown")
-        if outcome == "finished":
+        if outcome == "finished" and not self.doubts(job_id):
             self.kept(job_id)
-        elif outcome == "failed":
+        elif outcome in ("failed", "cancelled"):
             self.lost(job_id)
 
     def _rent(self, job_id: str, cloud_s: float) -> int:
@@ -278,6 +280,11 @@ class Bill:
         """So many of the steps made so far are lost."""
         account = self.jobs[job_id]
         account.move("redone", account.useful * steps // max(of_steps, steps, 1))
+
+    def thrown_away(self, job_id: str, steps: int, of_steps: int) -> None:
+        """It ended unfinished, this many steps after its last checkpoint, out of those that it had got to."""
+        account = self.jobs[job_id]
+        account.throw_away(account.useful * steps // max(of_steps, 1))
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot, to the grain."""

@@ -83,7 +83,7 @@ class Controller:
         self.clock = clock
         self.limits, self.budget = limits or {}, budget
         self.kernel = Kernel(provider.offers, limits=self.limits)  # the budget is its first event
-        self.bill = Bill(self.kernel, self._trains, self._tells)
+        self.bill = Bill(self.kernel, self._trains, self._tells, self._doubts)
         self.records: dict[str, JobRecord] = {}  # every job ever, by id
         self.live: dict[str, JobRecord] = {}  # those that have not ended, or whose workers have not
         self.submitted: set[str] = set()  # jobs that the kernel has heard of
@@ -215,7 +215,8 @@ class Controller:
             return  # it runs, or is on its way out
         old = record.group
         record.group = self.workforce.new_record(record.id, record.spec, record.submitted_s).group
-        record.group.round, record.group.step = old.round, old.step  # no later round may be mistaken for an earlier one
+        record.group.round = old.round  # no later round may be mistaken for an earlier one
+        record.group.step = min(old.step, record.checkpoint_step or 0)  # what was beyond it is lost, and billed so
         record.group.done, record.group.work = old.done, old.work
         record.outcome, record.ended_s, record.error, record.exit_code = "", None, "", None
         record.paused, record.forgiven, record.blamed = "", record.noticed + record.unnoticed, ""
@@ -235,6 +236,7 @@ class Controller:
                 self.note(Line(kind="Cancelling", job_id=record.id, text="is to end: it saves first"))
                 self.change(record, paused="cancel")
             return
+        self.throw_away(record)
         record.outcome, record.ended_s = "cancelled", self.now_s()
         self.tell(news.JobCancelled(self.now_s(), record.id))
         self.save_facts(record)
@@ -257,9 +259,18 @@ class Controller:
                 self.note(Line(kind="GivenUp", job_id=record.id, text=f"saves and leaves: {why}"))
                 self.change(record, paused=GIVEN_UP)
             return
+        self.throw_away(record)
         record.outcome, record.ended_s, record.error = "failed", self.now_s(), why
         self.tell(news.JobFailed(self.now_s(), record.id, why))
         self.save_facts(record)
+
+    def throw_away(self, record: JobRecord) -> None:
+        """It ends unfinished: what it has done since its last checkpoint goes with it."""
+        self.bill.settle_job(record.id, self.now_s())
+        lost = record.group.step - (record.checkpoint_step or 0)
+        if record.spec.sdk and lost > 0:
+            record.steps_lost += lost
+            self.bill.thrown_away(record.id, lost, record.group.step)
 
     def change(self, record: JobRecord, **facts: Any) -> None:
         """Other widths, paused or not: the kernel hears of it."""
@@ -506,11 +517,15 @@ class Controller:
         if self.replaying:  # the workers' own words are not in the log
             return self.kernel.jobs[job_id].phase is Phase.RUNNING
         record = self.records.get(job_id)
-        return record is not None and record.group.training
+        return record is not None and record.group.training and record.outcome != "cancelled"
 
     def _tells(self, job_id: str) -> bool:
         record = self.records.get(job_id)
         return record is None or record.spec.sdk
+
+    def _doubts(self, job_id: str) -> bool:
+        record = self.records.get(job_id)
+        return record is not None and bool(record.apart)
 
     # ------------------------------------------------------------------ time
 

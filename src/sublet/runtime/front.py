@@ -561,7 +561,7 @@ class FrontDesk:
             "failures_user": group.failures["user"],
             "exit_code": record.exit_code,
             "error": record.error,
-            "warnings": [] if state is None else list(record.warnings.values()),
+            "warnings": [*filter(None, [record.apart])] if state is None else list(record.warnings.values()),
         }
 
     def _cost(self, record: JobRecord) -> views.CostView:

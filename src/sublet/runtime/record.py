@@ -62,6 +62,7 @@ class JobRecord:
     starts_over: int = 0  # of a script without a session, in a row, without having saved
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
     loads: bool = True  # as far as seen; False: it has started over beside what it had saved
+    apart: str = ""  # it has finished, and its workers never met: the warning
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     closed: bool = False  # it has failed, and its owner has ended it for good
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
@@ -135,6 +136,7 @@ class JobRecord:
             "starts_over": self.starts_over,
             "start_useful": self.start_useful,
             "loads": self.loads,
+            "apart": self.apart,
             "blamed": self.blamed,
             "closed": self.closed,
             "start_over": self.start_over,

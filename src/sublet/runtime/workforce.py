@@ -310,10 +310,12 @@ class Workforce:
                 self._hub.queue(news.JobStopped(now_s, record.id, item.generation, self.share(record)))
                 self._hub.save_facts(record)
             case Outcome.FINISHED:
+                self.attempts.finished(record, time.monotonic())
                 self._end(record, "finished", now_s, exit_code=0)
                 self._hub.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:
                 self._hub.bill.hung(record.id, item.silent_s * self._hub.clock.speedup)
+                self._hub.throw_away(record)
                 record.error = self.hide(record, item.why)
                 self._end(record, "failed", now_s, exit_code=item.exit_code)
                 self._hub.queue(news.JobFailed(now_s, record.id, _told_end(record.error, item.exit_code)))

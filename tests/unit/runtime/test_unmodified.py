@@ -513,3 +513,61 @@ def test_how_long_a_script_will_take_is_not_made_up(tmp_path):
         assert (view["eta_s"], view["forecast_usd"], view["progress"]) == (None, None, None)
 
     living(story, scene)
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def test_two_copies_that_end_within_a_minute_are_told_of_and_nobody_knows_what_they_are_worth(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_script(min_workers=2, max_workers=2))
+            await earning(desk)
+            story.cloud.see(met=False)
+            desk._controller.workforce.attempts._running["j-1"].began_wall_s -= 30.0
+            story.cloud.end_all(0)
+            view = await phase(desk, "j-1", "finished")
+            (warning,) = view["warnings"]
+            assert "they trained 2 models" in warning
+            assert (view["usd_useful"], view["usd_unknown"] >= 0.02) == (0, True)
+            await until(lambda: texts(desk, "Alarm"), "no event says so")
+            adds_up(desk)
+        async with story.controller() as desk:
+            view = await desk.job("j-1")
+            assert (view["usd_useful"], view["usd_unknown"] >= 0.02, view["warnings"]) == (0, True, [warning])
+
+    asyncio.run(live())
+
+
+def test_two_workers_that_met_or_that_nobody_looked_at_are_useful(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+
+    async def scene(desk):
+        for job_id, met in (("j-1", True), ("j-2", False)):
+            await desk.submit(a_script(min_workers=2, max_workers=2))
+            await earning(desk, job_id=job_id)
+            story.cloud.see(met=met)
+            if met:
+                desk._controller.workforce.attempts._running[job_id].began_wall_s -= 30.0
+            story.cloud.end_all(0)
+            view = await phase(desk, job_id, "finished")
+            assert (view["usd_useful"] >= 0.02, view["usd_unknown"], view["warnings"]) == (True, 0, [])
+
+    living(story, scene)
+
+
+def test_a_script_that_is_cancelled_without_having_saved_was_for_nothing(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await earning(desk)
+        await desk.cancel("j-1")
+        view = await phase(desk, "j-1", "cancelled")
+        assert (view["usd_useful"], view["usd_unknown"], view["usd_redone"] >= 0.02) == (0, 0, True)
+
+    living(story, scene)
