@@ -48,7 +48,7 @@ from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
-from sublet.runtime.telling import Line, SupplyNews, line_from_event, line_from_order, lines_from_plan
+from sublet.runtime.telling import Line, Progress, SupplyNews, line_from_event, line_from_order, lines_from_plan
 from sublet.runtime.waits import Waits
 from sublet.runtime.workforce import Workforce
 from sublet.wire import messages as wire
@@ -96,7 +96,7 @@ class Controller:
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}
         self.weighed: dict[str, tuple[float, Weighing]] = {}  # by job: when its shapes were last weighed, and how
-        self._supply_news = SupplyNews()
+        self._supply_news, self._progress = SupplyNews(), Progress(self._tells)
         self.stopping = self.replaying = self.holding = False
         self.listening = True  # the kernel hears at once what is told
         self.life = int(store.get("life") or 0)  # controllers before this one
@@ -233,7 +233,8 @@ class Controller:
             return
         if not now and state.phase is not Phase.WAITING:
             if record.paused != "cancel":
-                self.note(Line(kind="Cancelling", job_id=record.id, text="is to end: it saves first"))
+                text = "is to end: it saves first" if record.spec.sdk else "is to end"
+                self.note(Line(kind="Cancelling", job_id=record.id, text=text))
                 self.change(record, paused="cancel")
             return
         self.throw_away(record)
@@ -256,7 +257,8 @@ class Controller:
             return
         if state.phase is not Phase.WAITING:
             if record.paused != GIVEN_UP:
-                self.note(Line(kind="GivenUp", job_id=record.id, text=f"saves and leaves: {why}"))
+                leaves = "saves and leaves" if record.spec.sdk else "leaves"
+                self.note(Line(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
                 self.change(record, paused=GIVEN_UP)
             return
         self.throw_away(record)
@@ -379,7 +381,8 @@ class Controller:
         """What people are told of it; nothing that is done depends on it."""
         told = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, self.kernel)
         lines = lines_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
-        for line in (line_from_event(event, self.kernel), *(line_from_order(a, self.kernel) for a in actions)):
+        happened = line_from_event(event, self.kernel, self._progress)
+        for line in (happened, *(line_from_order(action, self.kernel, self._progress) for action in actions)):
             if line is not None and (told or line.kind != "AvailabilityChanged"):
                 lines.append(line)
         return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sublet.domain import actions as order
@@ -14,7 +15,7 @@ from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Line", "SupplyNews", "line_from_event", "line_from_order", "lines_from_plan", "width"]
+__all__ = ["Line", "Progress", "SupplyNews", "line_from_event", "line_from_order", "lines_from_plan", "width"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,37 @@ def width(low: int, high: int) -> str:
     return counted(high, "worker") if low == high else f"{low} to {counted(high, 'worker')}"
 
 
-def line_from_event(event: Event, kernel: Kernel) -> Line | None:
+class Progress:
+    """How far a job is, in the words that are known to be true: a script without a session does not say."""
+
+    def __init__(self, tells: Callable[[str], bool]) -> None:
+        self._tells = tells
+        self._workers: dict[str, int | None] = {}  # by job, as they were told last
+
+    def started(self, event: news.JobStarted, workers: int | None) -> str:
+        """It trains."""
+        self._workers[event.job_id] = workers
+        return f"trains{self._done(event)}"
+
+    def resized(self, event: news.JobResized, workers: int | None) -> str:
+        """It trains on, or was started again as it was."""
+        before = self._workers.get(event.job_id, workers)
+        self._workers[event.job_id] = workers
+        return f"trains {'again' if before == workers else 'in its new size'}{self._done(event)}"
+
+    def stopped(self, event: news.JobStopped) -> str:
+        """It has left."""
+        return f"stopped and saved{self._done(event)}" if self._tells(event.job_id) else "stopped"
+
+    def to_stop(self, job_id: str) -> str:
+        """It is to leave."""
+        return "save and leave" if self._tells(job_id) else "leave"
+
+    def _done(self, event: news.JobStarted | news.JobResized | news.JobStopped) -> str:
+        return f", {event.done:.1%} done" if self._tells(event.job_id) else ""
+
+
+def line_from_event(event: Event, kernel: Kernel, progress: Progress) -> Line | None:
     """What happened; None for what would only be noise."""
     kind = type(event).__name__
     match event:
@@ -58,16 +89,16 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
             return Line(kind=kind, job_id=job.id, text=f"submitted: {width(job.min_gpus, job.max_gpus)}")
         case news.JobCancelled(job_id=job_id):
             return Line(kind=kind, job_id=job_id, text="cancelled", workers=0)
-        case news.JobStarted(job_id=job_id, done=done):
+        case news.JobStarted(job_id=job_id):
             state = kernel.jobs.get(job_id)
             workers = state.gpus if state is not None else None
-            return Line(kind=kind, job_id=job_id, text=f"trains, {done:.1%} done", workers=workers)
-        case news.JobResized(job_id=job_id, done=done):
+            return Line(kind=kind, job_id=job_id, text=progress.started(event, workers), workers=workers)
+        case news.JobResized(job_id=job_id):
             state = kernel.jobs.get(job_id)
             workers = state.gpus if state is not None else None
-            return Line(kind=kind, job_id=job_id, text=f"trains in its new size, {done:.1%} done", workers=workers)
-        case news.JobStopped(job_id=job_id, done=done):
-            return Line(kind=kind, job_id=job_id, text=f"stopped and saved, {done:.1%} done", workers=0)
+            return Line(kind=kind, job_id=job_id, text=progress.resized(event, workers), workers=workers)
+        case news.JobStopped(job_id=job_id):
+            return Line(kind=kind, job_id=job_id, text=progress.stopped(event), workers=0)
         case news.JobFinished(job_id=job_id):
             return Line(kind=kind, job_id=job_id, text="finished", workers=0)
         case news.JobFailed(job_id=job_id, why=why):
@@ -98,7 +129,7 @@ def line_from_event(event: Event, kernel: Kernel) -> Line | None:
             return None
 
 
-def line_from_order(action: Action, kernel: Kernel) -> Line | None:
+def line_from_order(action: Action, kernel: Kernel, progress: Progress) -> Line | None:
     """What was ordered."""
     kind = type(action).__name__
     match action:
@@ -114,7 +145,7 @@ def line_from_order(action: Action, kernel: Kernel) -> Line | None:
             text = f"move to {_where(placement)}"
             return Line(kind=kind, job_id=job_id, text=text, workers=_count(placement))
         case order.StopJob(job_id=job_id, resumable=resumable):
-            return Line(kind=kind, job_id=job_id, text="save and leave" if resumable else "end")
+            return Line(kind=kind, job_id=job_id, text=progress.to_stop(job_id) if resumable else "end")
         case order.TellUser(text=text, job_id=job_id):
             return Line(kind=kind, job_id=job_id, text=text)
         case order.MakePlan() | order.SetTimer():

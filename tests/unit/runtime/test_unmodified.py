@@ -571,3 +571,48 @@ def test_a_script_that_is_cancelled_without_having_saved_was_for_nothing(tmp_pat
         assert (view["usd_useful"], view["usd_unknown"], view["usd_redone"] >= 0.02) == (0, 0, True)
 
     living(story, scene)
+
+
+# ---------------------------------------------------------------------- words
+
+
+def test_no_share_and_no_save_is_made_up_for_a_script_that_says_nothing(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(desk):
+        await desk.submit(a_script())
+        await phase(desk, "j-1", "running")
+        story.cloud.end_all(-9)  # it starts again where it was
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
+        await phase(desk, "j-1", "running")
+        await desk.pause("j-1")
+        await phase(desk, "j-1", "paused")
+        await until(lambda: texts(desk, "JobStopped"), "no event says so")
+        assert await texts(desk, "JobStarted") == ["trains"]
+        assert await texts(desk, "StopJob") == ["leave"]
+        assert await texts(desk, "JobStopped") == ["stopped"]
+        assert not any("% done" in event["text"] for event in await desk.events())
+
+    living(story, scene)
+
+
+def test_a_start_at_the_same_width_is_no_new_size(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(1)
+
+    async def scene(desk):
+        await saved_once(story, desk, max_workers=2)
+        told = await texts(desk, "JobResized") + await texts(desk, "JobStarted")
+        assert set(told) <= {"trains", "trains again"}
+        story.policy.wide = 2
+        story.cloud.see(saved_ago_s=0.0)
+        await planned_again(desk)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.running()) == 2), "it never grows")
+        await phase(desk, "j-1", "running")
+
+        async def resized():
+            return "trains in its new size" in await texts(desk, "JobResized")
+
+        await until(resized, "no event says so")
+
+    living(story, scene)
