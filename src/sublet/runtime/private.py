@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-__all__ = ["OWNER_ONLY", "private_file", "private_folder"]
+__all__ = ["OWNER_ONLY", "make_private", "private_file", "private_folder"]
 
 OWNER_ONLY = 0o600
 OWNERS_FOLDER = 0o700
+OTHERS = 0o077  # bits of everybody else
+MOST_ENTRIES = 20_000  # that a start looks at: some tenths of a second; the directory above them all is closed anyhow
 
 
 def private_file(path: Path) -> None:
@@ -22,14 +26,34 @@ def private_file(path: Path) -> None:
             path.chmod(OWNER_ONLY)
 
 
+def make_private(path: Path) -> None:
+    """Make it, and what is missing above it, for its owner alone; one that is there stays as it is."""
+    if not path.is_dir():
+        make_private(path.parent)
+        path.mkdir(mode=OWNERS_FOLDER, exist_ok=True)
+
+
 def private_folder(path: Path) -> None:
     """Make it, or close it: what lies in it may have been made by a version, or under a umask, that let others look."""
     path.mkdir(parents=True, exist_ok=True, mode=OWNERS_FOLDER)
     path.chmod(OWNERS_FOLDER)
-    for entry in os.scandir(path):
-        with suppress(FileNotFoundError, PermissionError):  # it went meanwhile; it is not ours
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
-                os.chmod(entry.path, OWNERS_FOLDER)  # noqa: PTH101 - an entry is no Path
-            elif stat.S_ISREG(mode) or stat.S_ISSOCK(mode):
-                os.chmod(entry.path, OWNER_ONLY)  # noqa: PTH101
+    looked, folders = 0, deque([str(path)])
+    while folders and looked < MOST_ENTRIES:  # what is near the top first
+        with suppress(FileNotFoundError, PermissionError), os.scandir(folders.popleft()) as entries:
+            for entry in islice(entries, MOST_ENTRIES - looked):
+                looked += 1
+                if _close(entry):
+                    folders.append(entry.path)
+
+
+def _close(entry: os.DirEntry[str]) -> bool:
+    """To all but its owner; whether it is a folder, too. Links are not followed."""
+    with suppress(FileNotFoundError, PermissionError):  # it went meanwhile; it is not ours
+        mode = entry.stat(follow_symlinks=False).st_mode
+        folder = stat.S_ISDIR(mode)
+        if mode & OTHERS and (folder or stat.S_ISREG(mode)):
+            os.chmod(entry.path, stat.S_IMODE(mode) & OWNERS_FOLDER)  # noqa: PTH101 - an entry is no Path
+        elif stat.S_ISSOCK(mode):
+            os.chmod(entry.path, OWNER_ONLY)  # noqa: PTH101
+        return folder
+    return False

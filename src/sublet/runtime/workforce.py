@@ -24,6 +24,7 @@ from sublet.runtime.feasibility import STOP_S
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.notice import must_save
+from sublet.runtime.private import make_private
 from sublet.runtime.record import ASKS, DAMAGED, JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line, gist_of
@@ -441,9 +442,12 @@ class Workforce:
         """A job with its workers-to-be."""
         folder = self._hub.state_dir / "jobs" / job_id
         checkpoints = Path(spec.checkpoint_dir) if spec.checkpoint_dir else folder / "checkpoints"
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        make_private(folder / "logs")
         try:
-            checkpoints.mkdir(parents=True, exist_ok=True)
+            if spec.checkpoint_dir:
+                checkpoints.mkdir(parents=True, exist_ok=True)  # its owner's own place: as their umask has it
+            else:
+                make_private(checkpoints)
         except OSError as error:
             allowed = f"a directory that can be made ({error.strerror or error})"
             raise InvalidValue("checkpoint.uri", spec.checkpoint_dir, allowed) from None

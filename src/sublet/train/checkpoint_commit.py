@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
-from sublet.train.checkpoint_files import fsync_directory, verify
+from sublet.train.checkpoint_files import fsync_directory, mode_in, verify
 
 __all__ = [
     "KnownGood",
@@ -67,7 +67,8 @@ def announce(directory: Path, generation: int) -> None:
     fence = directory / "fence"
     if announced(directory) < generation:
         make_directory(fence)
-        os.close(os.open(fence / str(generation), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        mode = mode_in(fence, 0o644)
+        os.close(os.open(fence / str(generation), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode))
         fsync_directory(fence)
         for path in list(fence.iterdir()):
             if path.name.isdecimal() and int(path.name) < generation:
@@ -78,7 +79,7 @@ def make_directory(directory: Path) -> None:
     """Make it and what is missing above it, so that it survives a power cut."""
     if not directory.is_dir():
         make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True, mode=mode_in(directory.parent, 0o777))
         fsync_directory(directory.parent)
 
 
@@ -86,7 +87,7 @@ def make_directory(directory: Path) -> None:
 def locked(directory: Path, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Hold LOCK; the kernel frees it if this process dies."""
     path = directory / "LOCK"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode_in(directory, 0o644))
     try:
         deadline_s = time.monotonic() + wait_s
         while not _try_lock(handle):
@@ -108,7 +109,7 @@ def open_staging(directory: Path, step: int) -> Iterator[Path]:
     make_directory(directory / "staging")
     path = directory / "staging" / f"{step}-{uuid.uuid4().hex}"
     with locked(directory):  # between the mkdir and the lock, a sweep would take it for a dead writer's
-        path.mkdir()
+        path.mkdir(mode=mode_in(path.parent, 0o777))
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _try_lock(handle)
     try:
@@ -162,8 +163,10 @@ def commit(directory: Path, staging: Path, step: int, generation: int) -> None:
                 fsync_directory(directory)
                 fsync_directory(directory / "staging")
                 with contextlib.suppress(OSError):  # the commit stands without the hint
-                    (directory / "LATEST.new").write_text(target.name + "\n")
-                    (directory / "LATEST.new").replace(directory / "LATEST")
+                    hint = directory / "LATEST.new"
+                    hint.touch(mode=mode_in(directory, 0o666))
+                    hint.write_text(target.name + "\n")
+                    hint.replace(directory / "LATEST")
                 return
             fsync_directory(directory)  # its writer may have died between the rename and this
         try:

@@ -26,12 +26,23 @@ import torch
 from sublet.errors import DamagedCheckpoint, InvalidValue
 from sublet.train.checkpoint_snapshot import Snapshot, TensorPlace, Tree, state_from
 
-__all__ = ["MANIFEST", "Manifest", "NamedFile", "fsync_directory", "read_manifest", "read_state", "verify", "write"]
+__all__ = [
+    "MANIFEST",
+    "Manifest",
+    "NamedFile",
+    "fsync_directory",
+    "mode_in",
+    "read_manifest",
+    "read_state",
+    "verify",
+    "write",
+]
 
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
 TREE = "tree.json"
 CHUNK_BYTES = 1 << 23  # hashed while still in the cache, then written
+OTHERS = 0o077  # bits of everybody but the owner
 READERS = 4  # files at a time; a digest is made at 0.5 to 2 GB/s by one core
 NAME = re.compile(r"data-\d{4,}\.bin|tree\.json")  # so a manifest cannot point out of its directory
 WHAT_PARSING_RAISES = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
@@ -162,9 +173,15 @@ def fsync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def mode_in(directory: Path, mode: int) -> int:
+    """For what is made in a directory: closed to others where that one is, and as the umask has it elsewhere."""
+    return mode if directory.stat().st_mode & OTHERS else mode & ~OTHERS
+
+
 def _write_file(path: Path, content: memoryview) -> str:
     digest = hashlib.sha256()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    mode = mode_in(path.parent, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for start in range(0, len(content), CHUNK_BYTES):
             rest = content[start : start + CHUNK_BYTES]

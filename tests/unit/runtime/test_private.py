@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 
 import pytest
+import torch
 
+from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
+from sublet import plugins
 from sublet.api.state import StateDir
+from sublet.runtime.clock import Clock
+from sublet.runtime.private import private_folder
+from sublet.runtime.providers.aws_records import Records
+from sublet.runtime.spec import JobSpec
 from sublet.runtime.store import Store
+from sublet.train.checkpoint import Checkpoints
+from sublet.train.checkpoint_commit import announce
 
 
 def modes(folder):
@@ -53,3 +63,63 @@ def test_an_existing_state_directory_with_wider_modes_is_closed(tmp_path):
         assert not state.taken  # which makes the lock
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {name: mode for name, mode in modes(folder).items() if mode != 0o600} == {"jobs": 0o700}
+
+
+def open_to_others(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.lstat().st_mode & 0o077)
+
+
+def test_an_existing_state_directory_is_closed_at_every_level_and_what_a_link_is_to_is_left_alone(tmp_path):
+    outside, folder = tmp_path / "outside", tmp_path / "state"
+    outside.write_text("")
+    deep = folder / "jobs" / "j-1" / "checkpoints" / "step-4"
+    deep.mkdir(parents=True)
+    (deep / "tree.json").write_text("")
+    (deep / "run.sh").touch(mode=0o755)
+    (deep / "link").symlink_to(outside)
+    private_folder(folder)
+    assert open_to_others(folder) == [str((deep / "link").relative_to(folder))]
+    assert (deep / "run.sh").stat().st_mode & 0o777 == 0o700
+    assert outside.stat().st_mode & 0o777 == 0o644
+
+
+def test_only_so_much_is_looked_at_when_a_state_directory_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.runtime.private.MOST_ENTRIES", 3)
+    for name in "abcde":
+        (tmp_path / name).write_text("")
+    private_folder(tmp_path)
+    assert len(open_to_others(tmp_path)) == 2
+
+
+def test_the_folders_and_checkpoints_of_a_job_are_its_owners_alone(tmp_path):
+    cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+    own = tmp_path / "own" / "place"
+
+    async def live():
+        with desk_over(cloud, tmp_path / "state", plugins.load("sublet.policies", "max-speedup")(), limits={}) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/"))
+            await desk.submit(JobSpec(name="k", argv=("x",), cwd="/", checkpoint_dir=str(own)))
+            await desk.shutdown()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(live())
+    save(tmp_path / "state" / "jobs" / "j-1" / "checkpoints")
+    assert (tmp_path / "state" / "jobs" / "j-1" / "checkpoints" / "LATEST").exists()
+    assert open_to_others(tmp_path / "state") == []
+    save(own)
+    assert {path.stat().st_mode & 0o777 for path in own.rglob("*")} == {0o644, 0o755}, (
+        "the umask is for its owner to say"
+    )
+
+
+def save(folder):
+    announce(folder, 3)
+    with Checkpoints(folder, writer="w", generation=3) as kept:
+        kept.save(7, {"w": torch.arange(4)}, {}, wait=True)
+
+
+def test_the_records_of_aws_are_its_owners_alone(tmp_path):
+    Records(tmp_path / "aws")
+    assert open_to_others(tmp_path) == []

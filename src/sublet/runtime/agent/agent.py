@@ -257,6 +257,7 @@ class _Agent:
         draft = path.with_name(path.name + ".new")
         text = json.dumps({"node": self._facts.node_id, "in_s": in_s, "at_unix_s": time.time() + in_s})
         try:
+            draft.touch(mode=0o600)
             draft.write_text(text + "\n", encoding="utf-8")
             draft.replace(path)
         except OSError as error:

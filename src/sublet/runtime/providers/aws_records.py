@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sublet.runtime.private import make_private
+
 __all__ = ["NodeRecord", "Records", "client_token", "home_of", "write_whole"]
 
 MACHINE_ID = Path("/etc/machine-id")
@@ -61,7 +63,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        (folder / "nodes").mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder / "nodes")
 
     def write(self, record: NodeRecord) -> None:
         """On disk when this returns."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import StewardGone, SubletError
+from sublet.runtime.private import private_file
 from sublet.runtime.providers.ray_cluster import Cluster
 from sublet.runtime.providers.ray_records import Claim
 
@@ -43,6 +44,7 @@ class Stewards:
 
     async def open(self) -> None:
         """Find those that an earlier controller left."""
+        private_file(self._probe)
         self._probe.write_text(self._nonce, encoding="utf-8")
         found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
         for ray_node, actor in found.items():

@@ -13,6 +13,7 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.ray import RayEngine
+from sublet.runtime.private import private_file
 from sublet.runtime.providers.ray import RayProvider
 from sublet.runtime.providers.ray_cluster import Cluster
 from sublet.runtime.providers.ray_config import (
@@ -69,6 +70,7 @@ def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str
         port = probe.getsockname()[1]  # agents look for us there after a restart, too
     namespace = f"sublet-{secrets.token_hex(8)}"
     facts = {"namespace": namespace, "port": port, "kinds": [kind_to_json(kind) for kind in kinds]}
+    private_file(path)
     path.write_text(json.dumps(facts), encoding="utf-8")
     return facts
 
