@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -162,3 +163,38 @@ def test_nothing_is_said_of_an_empty_directory_and_nothing_is_known_where_no_rea
     monkeypatch.setattr(reading.Reading, "_notes_reads", lambda self: False)
     assert reading.Reading(str(tmp_path)).told == "unknown"
     assert (tmp_path / "ckpt").stat().st_mtime_ns == written
+
+
+RESUMES = """
+import os, sys
+place = os.environ['SUBLET_CHECKPOINT_DIR'] + '/x.pt'
+step = int(open(place).read()) if sys.argv[1:] == ['resume'] else 0
+open(place + '.tmp', 'w').write(str(step + 1))
+os.replace(place + '.tmp', place)
+"""
+
+
+def test_an_agent_tells_whether_a_start_has_read_what_the_one_before_had_saved():
+    rig = LocalRig()
+
+    async def scene():
+        async with agent(rig) as (send, ears):
+            place = rig.folder / "saved"
+            place.mkdir()
+            env, script = {"SUBLET_CHECKPOINT_DIR": str(place)}, rig.script("resumes.py", RESUMES)
+            for name, how, loaded in (
+                ("a", (), ""),
+                ("b", ("resume",), "yes"),
+                ("c", (), "no"),
+                ("d", ("resume",), "yes"),
+            ):
+                order = rig.start(name, script, env=env, watch=True, reads=True)
+                send(replace(order, argv=(*order.argv, *how)))
+                await ears.next(WorkerDown, worker_id=name, code=0)
+                seen = ears.all(WorkerSeen, worker_id=name)[-1]
+                if seen.loaded == "unknown":
+                    pytest.skip("this file system notes no reads")
+                assert (name, seen.loaded, seen.saved_ago_s is not None) == (name, loaded, True)
+
+    asyncio.run(scene())
+    assert rig.clean_up() == []
