@@ -169,6 +169,7 @@ class World:
                 theirs.set_inheritable(True)
                 os.environ.update(self.env, SUBLET_CONTROL_FD=str(theirs.fileno()), SUBLET_WORKER_ID=name)
                 with (self.directory / f"{name}.err").open("a") as log:
+                    os.dup2(log.fileno(), 1)
                     os.dup2(log.fileno(), 2)
                 faulthandler.register(signal.SIGUSR1)  # where it hangs, for a scenario that takes too long
                 self.script(self.directory)
@@ -475,7 +476,8 @@ def resumes(directory: Path, *, width: int = 3) -> dict[str, object]:
     saved = [said.step for _, _, said in world.messages if isinstance(said, Saved)]
     left = [said.step for _, _, said in world.messages if isinstance(said, Left)]
     sources = [said.source for _, _, said in world.messages if isinstance(said, Joined)]
-    told = {"starts": starts, "saved": saved, "left": left, "sources": sources}
+    printed = [said.printed for _, _, said in world.messages if isinstance(said, Joined)]
+    told = {"starts": starts, "saved": saved, "left": left, "sources": sources, "printed": printed}
     return {"codes": world.codes(), **told, **read_logs(directory)}
 
 

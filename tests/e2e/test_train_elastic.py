@@ -67,6 +67,7 @@ def test_a_run_that_left_or_was_killed_carries_on_from_its_checkpoint(tmp_path):
     assert after_kill == run["saved"][1] >= after_leave + 20
     assert run["sources"] == ["fresh"] * 3 + ["checkpoint"] * 6
     assert run["seen"] == WHOLE
+    assert min(run["printed"]) >= 0, "each says where in its file it took its rank"
 
 
 def test_workers_that_find_damaged_checkpoints_alone_do_not_begin_at_0_and_leave_when_told_to(tmp_path):

@@ -77,6 +77,7 @@ def test_a_bridge_over_a_device_is_where_others_reach_a_machine(machine):
 
 def test_a_machine_that_has_only_a_bridge_to_containers_is_alone(machine):
     machine.add("docker0", "172.17.0.1", parts=["bridge"])
+    machine.ipv6.write_text("fe800000000000000000000000000001 02 40 20 80  docker0\n", encoding="ascii")
     assert own_address(TUNNEL) == "127.0.0.1"
 
 
