@@ -127,6 +127,7 @@ class Bill:
     trains: Callable[[str], bool]  # is this job making steps?
     tells: Callable[[str], bool] = lambda _: True  # does it say itself what it lost? Else its training is unknown
     doubts: Callable[[str], bool] = lambda _: False  # it finished, and nobody knows what that is worth
+    working: Callable[[str], int | None] = lambda _: None  # GPUs on which it makes steps; None = on all that it holds
     replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     _at_us: int = 0
@@ -191,10 +192,16 @@ class Bill:
 
     def _book(self, job_id: str, held: _Held, passed_us: int, *, trains: bool) -> None:
         kernel, account = self.kernel, self.jobs[job_id]
+        working = self.working(job_id)
+        spare = 0 if working is None else max(0, held.gpus.total() - working)  # newcomers start there, or nobody is
         for offer_id, gpus in held.gpus.items():
             offer = kernel.supply.every[offer_id]
             share = kernel.ledger.price(offer_id).micro_usd_per_h * passed_us * gpus // offer.gpus_per_node
             if trains:
+                idle = min(spare, gpus)
+                unused, spare = share * idle // gpus, spare - idle
+                account.restart += unused
+                share, gpus = share - unused, gpus - idle  # noqa: PLW2901
                 if self.tells(job_id):
                     account.useful += share
                 else:

@@ -83,7 +83,7 @@ class Controller:
         self.clock = clock
         self.limits, self.budget = limits or {}, budget
         self.kernel = Kernel(provider.offers, limits=self.limits)  # the budget is its first event
-        self.bill = Bill(self.kernel, self._trains, self._tells, self._doubts)
+        self.bill = Bill(self.kernel, self._trains, self._tells, self._doubts, self._working)
         self.records: dict[str, JobRecord] = {}  # every job ever, by id
         self.live: dict[str, JobRecord] = {}  # those that have not ended, or whose workers have not
         self.submitted: set[str] = set()  # jobs that the kernel has heard of
@@ -280,7 +280,7 @@ class Controller:
             setattr(record, name, value)
         record.group.spec = record.spec
         if "spec" in facts:
-            record.too_wide = None  # its owner knows better
+            record.any_width()  # its owner knows better
         with self.store.together():
             self.store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)
@@ -521,6 +521,10 @@ class Controller:
             return self.kernel.jobs[job_id].phase is Phase.RUNNING
         record = self.records.get(job_id)
         return record is not None and record.group.training and record.outcome != "cancelled"
+
+    def _working(self, job_id: str) -> int | None:
+        record = self.records.get(job_id)
+        return None if record is None or self.replaying else record.group.working
 
     def _tells(self, job_id: str) -> bool:
         record = self.records.get(job_id)

@@ -487,7 +487,7 @@ class FrontDesk:
         if record.in_vain:
             times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"
             return f"does not train: {times} failed, and it is tried again: {record.in_vain_why}"
-        return self._controller.reasons.get(record.id, "waits for a plan")
+        return record.too_narrow or self._controller.reasons.get(record.id, "waits for a plan")
 
     def _outlook(self, record: JobRecord, state: JobState | None) -> Outlook | None:
         c = self._controller

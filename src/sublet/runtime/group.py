@@ -79,6 +79,7 @@ class GroupNews:
     why: str = ""
     exit_code: int | None = None
     width: int = 0  # that it cannot train at
+    back_to: int = 0  # the width that it goes on with instead
     silent_s: float = 0.0  # wall: it hung for so long before this was seen
 
 
@@ -399,6 +400,11 @@ class Group:
         return (not self.broken and (self._state is _State.TRAINING or gathers)) or self._state is _State.ENDING
 
     @property
+    def working(self) -> int | None:
+        """Workers that make steps, where it may hold GPUs on which none does; None if that cannot be told."""
+        return self.size or None if self._state in (_State.TRAINING, _State.GATHERING) else None
+
+    @property
     def idle(self) -> bool:
         """It follows no order."""
         return self._state is _State.IDLE
@@ -700,7 +706,12 @@ class Group:
     def _go_back(self, width: int, why: str, code: int | None, wall_s: float, *, keep: bool) -> None:
         """The width of the order does not work: go on with the last that did, and let the kernel know."""
         told = GroupNews(
-            outcome=Outcome.NARROWED, generation=self.generation, why=why, exit_code=code, width=self._wanted
+            outcome=Outcome.NARROWED,
+            generation=self.generation,
+            why=why,
+            exit_code=code,
+            width=self._wanted,
+            back_to=width,
         )
         self.news.append(told)
         self._placement = narrowed(self._placement, width, self._in(WorkerPhase.READY, WorkerPhase.MEMBER))

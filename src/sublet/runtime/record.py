@@ -18,10 +18,11 @@ from sublet.runtime.spec import JobSpec
 from sublet.runtime.widths import narrower_than
 from sublet.wire.messages import Stepped
 
-__all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "JobRecord", "kernel_job", "pools_for"]
+__all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]
 
 GIVEN_UP = "preemption"  # what `paused` says of a job whose nodes went too often
 DAMAGED = "damaged"  # ... whose checkpoints are
+TOO_WIDE = "too-wide"  # the warning of a job that cannot train at a width that its owner allows
 ASKS = "all its checkpoints are damaged, and it does not begin at step 0 unasked;"
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
@@ -74,6 +75,7 @@ class JobRecord:
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
     left_usd: float | None = None  # of its own purse, as the kernel knows it; None = nothing was told
     too_wide: int | None = None  # workers with which it could not train, lately
+    back_to: int | None = None  # the width that it trains at instead; it may be below what its owner wants
     reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     saved: str = ""  # its facts as the store has them
@@ -97,6 +99,18 @@ class JobRecord:
             return False
         told = self.told.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
+
+    def any_width(self) -> None:
+        """What it could not train at may be tried again."""
+        self.too_wide = self.back_to = None
+        self.warnings.pop(TOO_WIDE, None)
+
+    @property
+    def too_narrow(self) -> str:
+        """Why it trains on fewer workers than its owner wants at least; "" if it does not."""
+        if self.too_wide is None or self.back_to is None or self.too_wide > self.spec.min_workers:
+            return ""
+        return self.warnings.get(TOO_WIDE, "")
 
     @property
     def preempted_too_often(self) -> str:
@@ -199,7 +213,10 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         if work and math.isfinite(rate) and record.reports[gpu, workers] >= WARM_REPORTS
     )
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
-    low, high, pools = spec.min_workers, narrower_than(spec, record.too_wide), record.pools
+    high, pools = narrower_than(spec, record.too_wide, record.back_to), record.pools
+    low, sizes = min(spec.min_workers, high), spec.sizes
+    if sizes and high not in sizes:
+        sizes = (high, *sizes)
     if record.pinned is not None and low <= record.pinned[1] <= high:
         pools, low = record.pinned[:1], record.pinned[1]
         high = low
@@ -207,7 +224,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         id=record.id,
         submit_s=record.submitted_s,
         work=1.0,
-        speed=Learned(measured=measured, guess=guess, sizes=spec.sizes),
+        speed=Learned(measured=measured, guess=guess, sizes=sizes),
         gpus=high,
         min_gpus=low,
         max_gpus=high,

@@ -46,10 +46,10 @@ def smallest(spec: JobSpec) -> int:
     return min(spec.sizes, default=spec.min_workers)
 
 
-def narrower_than(spec: JobSpec, width: int | None) -> int:
-    """The widest that its owner allows, below `width` if there is such a one."""
+def narrower_than(spec: JobSpec, width: int | None, back_to: int | None = None) -> int:
+    """The widest that its owner allows, below `width` if there is such a one; if not, where it went `back_to`."""
     if width is None or width <= smallest(spec):
-        return spec.max_workers
+        return (width and back_to) or spec.max_workers
     return max((size for size in spec.sizes if size < width), default=min(spec.max_workers, width - 1))
 
 

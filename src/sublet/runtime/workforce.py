@@ -25,7 +25,7 @@ from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
 from sublet.runtime.notice import must_save
 from sublet.runtime.private import make_private
-from sublet.runtime.record import ASKS, DAMAGED, JobRecord, pools_for
+from sublet.runtime.record import ASKS, DAMAGED, TOO_WIDE, JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.telling import Line, gist_of
 from sublet.runtime.vouching import Vouching, job_of
@@ -327,11 +327,13 @@ class Workforce:
                 self.lost_wall.setdefault(record.id, time.monotonic())
                 record.in_vain, record.in_vain_why = record.in_vain + 1, why
             case Outcome.NARROWED:
-                self._narrow(record, item.width, _told_end(self.hide(record, item.why), item.exit_code))
+                self._narrow(record, item, _told_end(self.hide(record, item.why), item.exit_code))
 
-    def _narrow(self, record: JobRecord, width: int, why: str) -> None:
-        """It cannot train at this width: it is not planned for a while."""
-        record.too_wide = width
+    def _narrow(self, record: JobRecord, item: GroupNews, why: str) -> None:
+        """It cannot train at this width: it is not planned for a while, even if its owner wants no less."""
+        width = record.too_wide = item.width
+        record.back_to = item.back_to
+        record.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {item.back_to} instead: {why}"
         text = f"cannot train on {width} workers, goes back to fewer and stays below {width} for an hour: {why}"
         self._hub.note(Line(kind="Narrowed", job_id=record.id, text=text))
         self._hub.relearn(record)
@@ -340,7 +342,7 @@ class Workforce:
     def _widen(self, record: JobRecord, width: int) -> None:
         """What was in the way may be gone by now."""
         if record.too_wide == width:
-            record.too_wide = None
+            record.any_width()
             self._hub.relearn(record)
 
     def hide(self, record: JobRecord, text: str) -> str:

@@ -217,3 +217,77 @@ async def until(desk, reached):
         assert time.monotonic() < end_s, view
         await asyncio.sleep(0.02)
     return view
+
+
+def test_a_width_that_failed_is_not_planned_though_its_owner_wants_no_less():
+    spec = JobSpec(name="j", argv=("x",), cwd="/", min_workers=2, max_workers=2, sizes=(2,))
+    record = JobRecord("j-1", spec, Group("j-1", spec, log_of=str, env=dict), 0.0)
+    record.too_wide, record.back_to = 2, 1
+    job = kernel_job(record, 1.0)
+    assert (job.min_gpus, job.max_gpus) == (1, 1)
+    assert job.speed.rate("any", (1,), 0.0) > 0.0
+    record.any_width()
+    assert kernel_job(record, 1.0).min_gpus == 2
+
+
+@pytest.mark.parametrize("policy", ["max-speedup", "price"])
+def test_a_job_that_cannot_be_as_wide_as_its_owner_wants_gives_the_other_node_back_and_says_so(
+    tmp_path, monkeypatch, policy
+):
+    """Seen: it trained on one worker, held two nodes until its end, and both were billed as useful."""
+    monkeypatch.setattr(groups, "APART_S", 0.05)
+
+    async def scene(desk):
+        await desk.scale("j-1", low=2, high=2)
+        await until(desk, lambda view: "cannot train on 2 workers" in view["reason"])
+        view = await until(desk, lambda view: view["phase"] == "running" and len(view["node_ids"]) == 1)
+        assert view["workers"] == 1
+        assert "trains on 1 instead" in view["reason"]
+        again = [event for event in await desk.events("j-1") if event["kind"] == "Narrowed"]
+        assert len(again) == 1
+
+    on_one_gpu(tmp_path, policy, 100_000, scene)
+
+
+def test_gpus_on_which_nobody_trains_yet_are_not_billed_as_useful(tmp_path, monkeypatch):
+    """One trains, the other never gets beyond its start: half of the rent is for starts."""
+    monkeypatch.setattr(OneGpu, "_start", starts_but_the_second)
+
+    async def scene(desk):
+        await desk.scale("j-1", low=2, high=2)
+        view = await until(desk, lambda view: len(view["node_ids"]) == 2)
+        before = await desk.cost("j-1")
+        await until(desk, lambda now: now["step"] > view["step"] + 50)
+        after = await desk.cost("j-1")
+        spent = {name: after[name] - before[name] for name in ("usd_useful", "usd_restart", "usd_total")}
+        assert spent["usd_useful"] == pytest.approx(spent["usd_restart"])
+        assert spent["usd_total"] > 0.0
+
+    on_one_gpu(tmp_path, "max-speedup", 100_000, scene)
+
+
+def starts_but_the_second(self, node, message):
+    if not any(other.workers for other in self.nodes.values()):
+        MemoryCloud._start(self, node, message)
+
+
+def on_one_gpu(folder, policy, steps, scene):
+    """A job trains on one worker; then the scene."""
+    cloud = OneGpu([an_offer("spot")], Clock(speedup=60.0))
+    cloud.jobs["j-1"] = Training(steps=steps, step_s=0.02)
+
+    async def live():
+        limits = {"spot": Limit(max_nodes=2)}
+        with desk_over(cloud, folder, plugins.load("sublet.policies", policy)(), limits=limits) as desk:
+            running = asyncio.create_task(desk.run())
+            await desk.started()
+            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
+            await until(desk, lambda view: view["step"] > 10)
+            try:
+                await scene(desk)
+            finally:
+                await desk.shutdown()
+                await cloud.close()
+                await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+
+    asyncio.run(live())
