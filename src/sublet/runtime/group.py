@@ -150,6 +150,7 @@ class Group:
         self._adopted = False  # it trained before this controller was there, and has not been heard since
         self._ends: list[wire.WorkerDown] = []  # of workers that ended before this controller was there
         self._resumable = self._finished = False
+        self._kept = 0  # steps that are in a checkpoint, as far as we heard
         self._owes_save = False  # asked for, and not committed yet
         self._saver = ""  # the worker that saves on the way out; "" = rank 0, whoever that is
 
@@ -171,6 +172,8 @@ class Group:
         if self._state is _State.ENDING and self.workers:  # it needs nothing any more
             self._answer_move()
             return
+        if self.training and self._wanted > self._widths.widest and self.step > self._kept:
+            self.save_now()  # nobody knows whether it can train so wide; the newcomers take a while to come
         self._enter(_State.GATHERING, wall_s)
         if not self.spec.sdk and self.workers:
             self._end_all(self.spec.grace_s, wall_s)  # the last to go starts the others
@@ -341,6 +344,7 @@ class Group:
             case wire.Saved() | wire.SaveFailed():
                 self._stepped_s = wall_s
                 self._owes_save = self._owes_save and isinstance(message, wire.SaveFailed)
+                self._kept = message.step if isinstance(message, wire.Saved) else self._kept
             case wire.Damaged():
                 self._heard_damaged(message, wall_s)
             case wire.Finished():

@@ -18,6 +18,7 @@ class Widths:
 
     def __init__(self) -> None:
         self.worked = 0  # workers with which it last made a step; 0 = it never did
+        self.widest = 0  # workers with which it ever did
         self.failures = 0  # in a row, without a step, under this order
 
     def ordered(self) -> None:
@@ -27,6 +28,7 @@ class Widths:
     def stepped(self, width: int) -> None:
         """It trains."""
         self.worked, self.failures = width, 0
+        self.widest = max(self.widest, width)
 
     def back_from(self, width: int, spec: JobSpec, *, crashed: bool) -> int | None:
         """`width` failed before its first step: the width to go back to, None = try again.

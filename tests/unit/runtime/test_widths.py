@@ -291,3 +291,19 @@ def on_one_gpu(folder, policy, steps, scene):
                 await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
 
     asyncio.run(live())
+
+
+def test_a_width_that_it_never_trained_at_is_tried_with_a_checkpoint_behind_it():
+    """Seen: the lone worker was told to regroup, the new width crashed, and all before the first save was lost."""
+    group = healthy_at_one()
+    first = next(iter(group.workers))
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    assert [save.worker_id for save in sent(group, wire.SaveNow)] == [first]
+    facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1, "done": 10.0}
+    group.hear(wire.Saved(worker_id=first, step=10, **facts), 101.0)
+    come(group, 102.0)
+    joined(group, 103.0, step=10, steps=5)
+    group.move(3, (("a", 1),), 0, 104.0)
+    joined(group, 105.0, step=15, steps=5)
+    group.move(4, (("a", 1), ("b", 1)), 0, 106.0)
+    assert sent(group, wire.SaveNow) == [], "it is known to train on two"
