@@ -98,6 +98,8 @@ class OfferState:
     available: int | None  # nodes that could be held at once, as far as we know; None = no end seen
     lost: float = 0.0  # nodes that the cloud took from us; what is long ago counts less (spot with a hazard only)
     held_h: float = 0.0  # node-hours in which it did, counted alike
+    coming: int = 0  # of those held, on their way
+    refused: int = 0  # times in a row that the cloud had none when asked, and nobody has told otherwise since
 
     @property
     def most(self) -> float:

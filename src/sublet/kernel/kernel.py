@@ -28,7 +28,7 @@ from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 1  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 2  # counted up with every change of what follows from an event; 0 = before versions were recorded
 MOST_PLANS_AT_ONCE = 1_000
 SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
 

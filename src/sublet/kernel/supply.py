@@ -21,6 +21,7 @@ from sublet.kernel.values_json import plain, restored
 __all__ = ["Supply"]
 
 REFUSED_AGAIN_S = 60.0  # after a refusal, the offer counts as sold out for this long (unless the market says otherwise)
+REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up to this: no longer than it has lasted yet
 
 
 class Supply:
@@ -41,6 +42,7 @@ class Supply:
         self.changed = True  # `adjust` has something to look at
         self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
         self._sold_out: dict[str, int] = {}  # offer -> nodes that were ours when the cloud refused more
+        self._refused: dict[str, int] = {}  # offer -> times in a row that it was asked for more in vain
         self._rented = 0
         self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
@@ -57,6 +59,8 @@ class Supply:
             available=self._obtainable(offer_id),
             lost=lost,
             held_h=held_h,
+            coming=len(self.cluster.requested[offer_id]),
+            refused=self._refused.get(offer_id, 0),
         )
 
     def most_gpus(self, pool: Pool) -> float:
@@ -124,6 +128,7 @@ class Supply:
         self._keep_to_quotas()
         self._available = {offer_id: self._available.get(offer_id) for offer_id in self.offers}
         self._sold_out = {offer_id: n for offer_id, n in self._sold_out.items() if offer_id in self.offers}
+        self._refused = {offer_id: n for offer_id, n in self._refused.items() if offer_id in self.offers}
         self.exposure.watch(self.offers.values(), now_s)
         self.cluster.reoffer(self.offers)
         self.changed = True
@@ -157,6 +162,7 @@ class Supply:
             del self.withdrawn[offer_id], self.offers[offer_id], self.limits[offer_id], self.hold[offer_id]
             del self._available[offer_id]
             self._sold_out.pop(offer_id, None)
+            self._refused.pop(offer_id, None)
         if gone:
             terms = terms_from(list(self.offers.values()), self.limits, self._quotas())
             self.pools.clear()
@@ -168,6 +174,7 @@ class Supply:
     def ready(self, node: Node) -> None:
         """A node can take work."""
         self.cluster.ready(node)
+        self._refused.pop(node.offer.id, None)
         self.changed = True
 
     def noticed(self, node: Node) -> None:
@@ -195,12 +202,15 @@ class Supply:
         self.changed = True
 
     def refused(self, node: Node, now_s: float) -> Action:
-        """The cloud has none: count the offer as sold out for a while."""
+        """The cloud has none: count the offer as sold out for a while, the longer the more often in a row."""
         offer_id = node.offer.id
         self.cluster.remove(node)
         self.ledger.void(node.id, now_s)
+        if offer_id not in self._sold_out or offer_id not in self._refused:  # else another node of the same request
+            self._refused[offer_id] = self._refused.get(offer_id, 0) + 1
         self._sold_out[offer_id] = self.cluster.held[offer_id] + self.cluster.leaving[offer_id]
-        return SetTimer(f"retry {offer_id}", now_s + REFUSED_AGAIN_S)
+        again_s = min(REFUSED_AGAIN_S * 2.0 ** (self._refused[offer_id] - 1), REFUSED_AT_MOST_S)
+        return SetTimer(f"retry {offer_id}", now_s + again_s)
 
     def retry(self, offer_id: str) -> None:
         """The while is over."""
@@ -208,13 +218,14 @@ class Supply:
         self.changed = True
 
     def reprice(self, offer_id: str, price: Price, now_s: float) -> None:
-        """The market set another price."""
+        """The market set another price: what was refused may be had at it, though nobody says so."""
         self.ledger.reprice(offer_id, price, now_s)
-        self.changed = True
+        self.retry(offer_id)
 
     def restock(self, offer_id: str, nodes: int | None) -> None:
         """The market has another number of nodes."""
         self._available[offer_id] = nodes
+        self._refused.pop(offer_id, None)
         self.retry(offer_id)
 
     # ------------------------------------------------------------------ the purse
@@ -397,6 +408,7 @@ class Supply:
             "hold": dict(self.hold),
             "available": dict(self._available),
             "sold_out": dict(self._sold_out),
+            "refused": dict(self._refused),
             "rented": self._rented,
             "changed": self.changed,
             "short": self.short,
@@ -413,6 +425,7 @@ class Supply:
         self.every = {offer.id: offer for offer in (*former, *self.offers.values())}
         self.hold, self._available = dict(facts["hold"]), dict(facts["available"])
         self._sold_out, self._rented = dict(facts["sold_out"]), facts["rented"]
+        self._refused = dict(facts.get("refused", {}))  # not in snapshots of version 1, which are followed from there
         self.changed, self.short, self.most_nodes = facts["changed"], facts["short"], facts["most_nodes"]
         self.cluster.restore(facts["cluster"], self.offers)
         self.ledger.restore(facts["ledger"])

@@ -18,6 +18,7 @@ from sublet.planning.exchange import pays, pinned, steady
 from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents, sharers, sites_of
 from sublet.planning.own_purse import ever_had, rent_to_the_end, within_purse
 from sublet.planning.ranking import arrival
+from sublet.planning.refusals import doubts_of, without_gambles
 from sublet.planning.supply import most_gpus_alone, nodes_to_hold
 from sublet.planning.to_go import Options, options_of
 from sublet.planning.value_of_time import TimePrice
@@ -101,6 +102,7 @@ class _Pricing:
         alone = most_gpus_alone(snapshot)
         self.most_P = np.array([alone[site.pool] for site in self.sites])
         self.ever_P = ever_had(snapshot)
+        self.doubts = doubts_of(snapshot, self.sites)
         self.limited = bool(np.isfinite(self.most_P).any())
         self.warnings: dict[str, str] = {}
         self.surcharge: dict[str, float] = {}
@@ -187,6 +189,9 @@ class _Pricing:
         return float(cost_C.min(initial=math.inf))
 
     def _options(self, state: JobState) -> Options:
+        return without_gambles(self._options_it_can_pay(state), state, self.doubts)
+
+    def _options_it_can_pay(self, state: JobState) -> Options:
         menu = menu_of(state.job, self.sites)
         options = self._options_in_time(state, menu)
         left_usd = state.job.purse_left_usd

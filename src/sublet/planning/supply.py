@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sublet.domain.money import Price
 from sublet.domain.plan import OfferState, Pool, Snapshot
 
-__all__ = ["most_gpus", "most_gpus_alone", "nodes_to_hold"]
+__all__ = ["most_gpus", "most_gpus_alone", "most_gpus_beside", "nodes_to_hold"]
 
 
 def most_gpus(snapshot: Snapshot) -> dict[str, float]:
@@ -30,6 +30,16 @@ def most_gpus_alone(snapshot: Snapshot) -> dict[str, float]:
         nodes = _acquire(snapshot, {each: math.inf if each == name else 0.0 for each in pools})
         found[name] = sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
     return found
+
+
+def most_gpus_beside(snapshot: Snapshot, name: str) -> float:
+    """GPUs that could be held in a pool beside all that is held elsewhere."""
+    need = {
+        each: math.inf if each == name else float(sum(snapshot.offers[o].held for o in pool.offer_ids))
+        for each, pool in snapshot.pools.items()
+    }
+    nodes, pool = _acquire(snapshot, need), snapshot.pools[name]
+    return sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
 
 
 def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]:

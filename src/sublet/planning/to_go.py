@@ -16,7 +16,7 @@ import numpy as np
 from sublet.domain.plan import JobState, Phase
 from sublet.planning.menu import Floats, Ints, Menu, Rents, Sharers
 
-__all__ = ["Options", "options_of"]
+__all__ = ["SETTLED", "Options", "options_of"]
 
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
 

@@ -272,6 +272,58 @@ def test_a_refusal_counts_as_sold_out_until_a_timer_says_try_again():
     assert driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2})) == [RentNode("n3", "o")]
 
 
+def refused_again(driver):
+    """Asked for one node once more, and refused; seconds until it is asked for again."""
+    (rent,) = [order for order in driver.plan(Plan(hold={"o": 1})) if isinstance(order, RentNode)]
+    (timer,) = [o for o in driver.tell(RentRefused(driver.now_s, rent.node_id)) if isinstance(o, SetTimer)]
+    driver.plan(Plan(hold={"o": 0}))
+    return timer.at_s - driver.now_s
+
+
+def test_an_offer_that_is_refused_again_and_again_is_asked_for_ever_less_often():
+    driver, waits_s = rented(0), []
+    for _ in range(7):
+        waits_s.append(refused_again(driver))
+        driver.ring(["retry o"])
+    assert waits_s == [60.0, 120.0, 240.0, 480.0, 960.0, 960.0, 960.0]
+    assert driver.kernel.snapshot().offers["o"].refused == 7
+
+
+@pytest.mark.parametrize("told", ["a node is had", "the market tells"])
+def test_good_news_end_a_row_of_refusals(told):
+    driver = rented(0)
+    for _ in range(3):
+        refused_again(driver)
+        driver.ring(["retry o"])
+    if told == "the market tells":
+        driver.tell(AvailabilityChanged(driver.now_s, "o", 4))
+    else:
+        (rent,) = driver.plan(Plan(hold={"o": 1}))
+        assert driver.kernel.snapshot().offers["o"].coming == 1
+        driver.tell(NodeReady(driver.now_s, rent.node_id))
+        driver.plan(Plan(hold={"o": 0}))
+        driver.tell(NodeReleased(driver.now_s, rent.node_id))
+    assert driver.kernel.snapshot().offers["o"].refused == 0
+    assert refused_again(driver) == 60.0
+
+
+def test_another_price_is_a_reason_to_ask_again_and_no_good_news():
+    driver = rented(0)
+    refused_again(driver)
+    assert driver.kernel.snapshot().offers["o"].most == 0
+    driver.tell(PriceChanged(5.0, "o", Price.from_usd_per_h("0.9")))
+    assert driver.kernel.snapshot().offers["o"].available is None
+    assert refused_again(driver) == 120.0
+
+
+def test_nodes_that_were_asked_for_together_are_refused_once():
+    driver = rented(0)
+    for node in driver.plan(Plan(hold={"o": 4})):
+        orders = driver.tell(RentRefused(5.0, node.node_id))
+        assert SetTimer("retry o", 65.0) in orders
+    assert driver.kernel.snapshot().offers["o"].refused == 1
+
+
 def test_a_refused_node_costs_nothing():
     driver = rented(0)
     driver.plan(Plan(hold={"o": 1}))
