@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
+from benchmarks.controller_world import MemoryCloud, Training, Worker, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime import group as groups
@@ -262,6 +262,7 @@ def test_gpus_on_which_nobody_trains_yet_are_not_billed_as_useful(tmp_path, monk
         spent = {name: after[name] - before[name] for name in ("usd_useful", "usd_restart", "usd_total")}
         assert spent["usd_useful"] == pytest.approx(spent["usd_restart"])
         assert spent["usd_total"] > 0.0
+        await desk.cancel("j-1", now=True)  # an order that is never answered would hold up the end
 
     on_one_gpu(tmp_path, "max-speedup", 100_000, scene)
 
@@ -269,6 +270,8 @@ def test_gpus_on_which_nobody_trains_yet_are_not_billed_as_useful(tmp_path, monk
 def starts_but_the_second(self, node, message):
     if not any(other.workers for other in self.nodes.values()):
         MemoryCloud._start(self, node, message)
+    else:
+        node.workers[message.worker_id] = Worker(message.worker_id, message.job_id, node.id)
 
 
 def on_one_gpu(folder, policy, steps, scene):
