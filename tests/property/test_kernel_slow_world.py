@@ -209,6 +209,8 @@ def calm_down(world, budget):
         if state.job.paused:
             driver.tell(JobChanged(driver.now_s, replace(state.job, paused=False)))
     driver.settle(world.policy)
+    driver.ring(list(driver.timers))  # such as: who stopped at this very instant is looked at again later
+    driver.settle(world.policy)
 
 
 @settings(max_examples=300)
