@@ -111,7 +111,7 @@ def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints
         with np.errstate(divide="ignore", invalid="ignore"):
             trains_C = menu.work_left(phase, claim.done, claim.work) / menu.rate_EC[phase]
             lasts_C = np.clip(options.hours_C, TRIFLE_H, HORIZON_H) if claim.sure else HORIZON_H
-            useful_C = np.clip(1.0 - (options.now_C - trains_C) / lasts_C, 0.0, 1.0)
+            useful_C = np.clip(1.0 - (options.now_C - trains_C) / lasts_C, IN_ORDER, 1.0)  # an idle GPU is worth less
         value_C = worth_C * useful_C * (typical_h / claim.left_h) ** SHORT_FIRST * (1.0 - IN_ORDER * row)
         if claim.due_s > 0:
             value_C *= DUE + claim.due_s
