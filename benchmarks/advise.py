@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sublet.advise.adviser import Ask
+from sublet.advise.candidates import rows_from_offers
+from sublet.advise.frontier import Limits
+from sublet.advise.profiles import known_profile
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
-from sublet.planning.advise import Ask
-from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_profiles import known_profile
-from sublet.planning.advise_rows import rows_from_offers
 from sublet.studies.deepvm_catalogue import answer_s, believed_offers
 
 COPIES = (1, 10)

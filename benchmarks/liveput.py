@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from sublet.perf.migration_parcae import parcae_costs
-from sublet.planning.liveput_job import SpotJob, spot_job
-from sublet.planning.liveput_ours import Liveput
 from sublet.sim.one_job import ride
 from sublet.solve.expectation import Loss, expected_moves
+from sublet.spot.job import SpotJob, spot_job
+from sublet.spot.liveput import Liveput
 
 SIZES = (32, 128, 512)
 DEPTHS = (2, 3, 4, 6, 8, 12, 16)

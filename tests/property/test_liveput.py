@@ -7,14 +7,14 @@ import pytest
 
 from sublet.errors import Infeasible
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.planning.liveput import oracle
-from sublet.planning.liveput_deadline import Punctual, certain_samples, least_usd
-from sublet.planning.liveput_job import Money, spot_job
-from sublet.planning.liveput_ours import Liveput
-from sublet.planning.liveput_record import Record
-from sublet.planning.liveput_zones import Links, ZonedJob
 from sublet.sim.many_zones import ride_zones
 from sublet.sim.one_job import ride
+from sublet.spot.deadline import Punctual, certain_samples, least_usd
+from sublet.spot.job import Money, spot_job
+from sublet.spot.liveput import Liveput
+from sublet.spot.policies import oracle
+from sublet.spot.record import Record
+from sublet.spot.zones import Links, ZonedJob
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
 RATES = {(wide, deep): 10.0 * wide**0.9 * deep**0.8 for deep in (2, 3, 4) for wide in range(1, 12 // deep + 1)}

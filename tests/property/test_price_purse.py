@@ -22,8 +22,8 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import SANE_JUMP
-from sublet.policies.boa_ideal import BoaIdeal
-from sublet.policies.price import Price as PriceOfTime
+from sublet.policies.boa.ideal import BoaIdeal
+from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
 from tests.strategies import TICK_S, Changes, a_job, an_offer, clouds, jobs
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
 from tests.silent_cloud import simulate_silent

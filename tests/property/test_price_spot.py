@@ -13,12 +13,12 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState
 from sublet.domain.shape import packed
 from sublet.kernel.kernel import Kernel
+from sublet.perf.preemption import NO_RECLAIMS, Reclaims, spot_speed
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning import menu as menus
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
-from sublet.planning.spot_time import NO_RECLAIMS, Reclaims, spot_speed
-from sublet.planning.to_go import options_of
-from sublet.policies.price import Price
+from sublet.planning.options import options_of
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from tests.strategies import a_job, an_offer, clouds, jobs
 

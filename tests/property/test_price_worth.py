@@ -13,7 +13,7 @@ from sublet.domain.money import Money
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Table
 from sublet.planning.menu import menu_of, sites_of
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 

@@ -9,8 +9,8 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.planning.pricing import Knows
-from sublet.policies.price import Price
+from sublet.policies.price.plan import Knows
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from tests.strategies import a_job, an_offer
 

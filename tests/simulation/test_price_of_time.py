@@ -26,9 +26,9 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
-from sublet.planning.rental import rental_plan
-from sublet.policies.boa_ideal import BoaIdeal
-from sublet.policies.price import Price
+from sublet.policies.boa.ideal import BoaIdeal
+from sublet.policies.price.policy import Price
+from sublet.rental.plan import rental_plan
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.solve.curves import Curves

@@ -13,7 +13,7 @@ from sublet.domain.events import AvailabilityChanged, JobChanged, RentRefused
 from sublet.domain.money import Money
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
 from tests.driving import Driver

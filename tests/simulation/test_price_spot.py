@@ -11,10 +11,10 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
+from sublet.perf.preemption import Reclaims, believed, spot_speed
 from sublet.perf.speedup import Linear, Table
-from sublet.planning.spot_time import Reclaims, believed, spot_speed
 from sublet.policies.fifo import Fifo
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.studies.fleet_checks import reclaimed_cloud, rigid_and_elastic

@@ -13,9 +13,9 @@ from sublet.cli.show import print_document, print_notes
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from sublet.advise.profiles import Profile
     from sublet.domain.offer import Offer
     from sublet.market.hygiene import Quarantined
-    from sublet.planning.advise_profiles import Profile
 
 __all__ = ["advise"]
 
@@ -24,7 +24,7 @@ HOURS = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    from sublet.planning.advise_profiles import known_models
+    from sublet.advise.profiles import known_models
 
     return [name for name in known_models() if name.startswith(incomplete)]
 
@@ -62,12 +62,12 @@ def advise(  # noqa: PLR0913 - one argument per option
     """Which machines to rent for one job: time, dollars and risk, and what would change the answer."""
     from dataclasses import replace
 
+    from sublet.advise.adviser import Ask
+    from sublet.advise.adviser import advise as weigh
+    from sublet.advise.error import left_out
+    from sublet.advise.frontier import Limits
     from sublet.domain.quantity import whole
     from sublet.market.gpus import load_gpus
-    from sublet.planning.advise import Ask
-    from sublet.planning.advise import advise as weigh
-    from sublet.planning.advise_error import left_out
-    from sublet.planning.advise_frontier import Limits
 
     whole("--top", top, 1)
     whole("--seed", seed)
@@ -132,8 +132,8 @@ def _offers(clouds: str | None, kinds: str | None) -> tuple[list[Offer], list[Qu
 
 
 def _profile(model: str, path: Path | None, batch: int | None) -> Profile:
+    from sublet.advise.profiles import known_models, known_profile, profile_from_csv
     from sublet.domain.quantity import whole
-    from sublet.planning.advise_profiles import known_models, known_profile, profile_from_csv
 
     if batch is not None:
         whole("--batch", batch, 1)

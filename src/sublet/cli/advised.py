@@ -11,10 +11,10 @@ from sublet.cli.show import command_line, print_notes, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from sublet.advise.adviser import Advice, Ask, Choice
+    from sublet.advise.error import KindError
+    from sublet.advise.hazard import Reclaims
     from sublet.market.hygiene import Quarantined
-    from sublet.planning.advise import Advice, Ask, Choice
-    from sublet.planning.advise_error import KindError
-    from sublet.planning.advise_hazard import Reclaims
     from sublet.sim.advice import Outlook, Quantiles
 
 __all__ = ["caveats", "json_from_advice", "notes_on_advice", "predicted", "print_advice", "replayed"]
@@ -108,7 +108,7 @@ def _number(value: float) -> str:
 
 def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindError]) -> list[str]:
     """How the quantiles come about, and how far predicted speeds are off."""
-    from sublet.planning.advise_error import error_note
+    from sublet.advise.error import error_note
 
     windows = next(iter(shown.values())).windows
     traced = any(found.traces for found in shown.values())
@@ -119,7 +119,7 @@ def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindErro
 
 def _kept(best: Choice) -> str:
     """Where checkpoints are kept, and what happens after a loss."""
-    from sublet.planning.advise_keep import KEEPERS
+    from sublet.advise.checkpointing import KEEPERS
 
     if best.keeper == "nothing":
         return "nodes on demand are not reclaimed: no time for checkpoints is counted"
@@ -157,7 +157,7 @@ def _wanted(ask: Ask) -> str:
 
 
 def _binding(advice: Advice) -> str:
-    from sublet.planning.advise import WORDS
+    from sublet.advise.adviser import WORDS
 
     return " and ".join(WORDS[name] for name in advice.binding) or "nothing but the offers themselves"
 
@@ -181,7 +181,7 @@ def _reasons(best: Choice) -> list[str]:
 
 def _elsewhere(advice: Advice) -> list[str]:
     """What the same nodes would do with checkpoints elsewhere."""
-    from sublet.planning.advise_keep import KEEPERS
+    from sublet.advise.checkpointing import KEEPERS
 
     return [
         f"with checkpoints {KEEPERS[each.keeper]} instead: {each.hours:,.2f} h, USD {each.usd:,.2f}"
@@ -191,7 +191,7 @@ def _elsewhere(advice: Advice) -> list[str]:
 
 def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], newest: str) -> list[str]:
     """What was assumed."""
-    from sublet.planning.advise_hazard import reclaims_of
+    from sublet.advise.hazard import reclaims_of
 
     notes = [
         f"speed: {ask.profile.source}; the batch stays the same on any number of GPUs",

@@ -65,7 +65,7 @@ class Asked:
 def policies_from_names(names: Sequence[str], *, hurry: bool = False) -> dict[str, Policy]:
     """Each by its name, with its default knobs."""
     from sublet import plugins
-    from sublet.policies.price import in_a_hurry
+    from sublet.policies.price.policy import in_a_hurry
 
     policies: dict[str, Policy] = {}
     for name in names:

@@ -93,7 +93,7 @@ def plan(  # noqa: PLR0913 - one argument per option
     from sublet.cli import planned
     from sublet.domain.offer import Market
     from sublet.domain.quantity import at_least, positive
-    from sublet.planning.rental import rental_plan
+    from sublet.rental.plan import rental_plan
     from sublet.sim.report.folder import prepare_folder
     from sublet.sim.report.frontier import PlanReport, json_from_plan, write_plan_report
 

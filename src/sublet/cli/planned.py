@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sublet.domain.job import Job
     from sublet.market.catalogue import Catalogue, Quote
-    from sublet.planning.rental import RentalPlan
+    from sublet.rental.plan import RentalPlan
 
 __all__ = [
     "cheapest_quotes",

@@ -14,12 +14,12 @@ from sublet.cli.show import command_line, print_document, print_notes, print_tab
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
-    from sublet.planning.liveput import SpotPolicy
-    from sublet.planning.liveput_deadline import Punctual
-    from sublet.planning.liveput_job import SpotJob
-    from sublet.planning.liveput_record import Record
     from sublet.sim.one_job import Ride
     from sublet.sim.report.spot import SpotRides
+    from sublet.spot.deadline import Punctual
+    from sublet.spot.job import SpotJob
+    from sublet.spot.policies import SpotPolicy
+    from sublet.spot.record import Record
 
 __all__ = ["spot"]
 
@@ -95,10 +95,10 @@ def spot(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Samples, dollars, migrations and suspended time of one large job on preemptible instances, policy by policy."""
     from sublet.market.traces import load_trace
-    from sublet.planning.liveput_record import Record
     from sublet.sim.one_job import ride
     from sublet.sim.report.folder import prepare_folder
     from sublet.sim.report.spot import SpotRides, rows_from_rides, write_spot_report
+    from sublet.spot.record import Record
 
     names = _names(policy)
     usd_per_h = _dollars("--price", price, least=0.0)
@@ -244,8 +244,8 @@ def _policies(
     notice_s: float,
 ) -> dict[str, SpotPolicy]:
     """Everyone, by a name without commas."""
-    from sublet.planning.liveput_job import Money
-    from sublet.planning.liveput_ours import Liveput
+    from sublet.spot.job import Money
+    from sublet.spot.liveput import Liveput
     from sublet.studies.liveput import Part, policies
 
     known = policies(job, Part(name=name, capacity=capacity, before=()), notice_s=notice_s)

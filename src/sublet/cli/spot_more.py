@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sublet.market.spot import SpotTrace
-    from sublet.planning.liveput_deadline import Punctual
-    from sublet.planning.liveput_job import SpotJob
-    from sublet.planning.liveput_record import Record
     from sublet.sim.one_job import Ride
+    from sublet.spot.deadline import Punctual
+    from sublet.spot.job import SpotJob
+    from sublet.spot.record import Record
 
 __all__ = ["deadline_plan", "frontier_rides", "seconds_from", "spot_by_zone"]
 
@@ -42,7 +42,7 @@ def deadline_plan(
     """What has to be done by when, if it was said."""
     from sublet.domain.quantity import positive
     from sublet.errors import InvalidValue
-    from sublet.planning.liveput_deadline import Punctual
+    from sublet.spot.deadline import Punctual
 
     if deadline is None and samples is None:
         return None
@@ -56,9 +56,9 @@ def deadline_plan(
 
 def frontier_rides(job: SpotJob, record: Record, *, usd_per_h: float, notice_s: float) -> dict[str, Ride]:
     """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
-    from sublet.planning.liveput_job import Money
-    from sublet.planning.liveput_ours import Liveput
     from sublet.sim.one_job import ride
+    from sublet.spot.job import Money
+    from sublet.spot.liveput import Liveput
     from sublet.studies.liveput_money import least_usd_per_sample
 
     least, found = least_usd_per_sample(job, usd_per_h), {}
@@ -96,8 +96,8 @@ def spot_by_zone(
 ) -> None:
     """Every way to choose in all zones, and liveput in each alone."""
     from sublet.errors import Infeasible
-    from sublet.planning.liveput_zones import Links
     from sublet.sim.many_zones import have_of, ride_zones
+    from sublet.spot.zones import Links
     from sublet.studies.liveput_places import CHOOSES, zoned_job
 
     if hours is not None:

@@ -8,7 +8,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
-from sublet.planning.supply import most_gpus, nodes_to_hold
+from sublet.planning.affordable import most_gpus, nodes_to_hold
 
 __all__ = ["Draft"]
 

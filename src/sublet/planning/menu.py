@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sublet.domain.job import Doubted, Job
 from sublet.domain.plan import OfferState, Snapshot
 from sublet.domain.shape import Shape, packed
-from sublet.planning.spot_time import NO_RECLAIMS, Reclaims, believed, spot_speed
+from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, spot_speed
 from sublet.planning.widths import useful_widths
 
 __all__ = ["Menu", "Rents", "Sharers", "Site", "Sites", "menu_of", "rents", "sharers", "sites_of"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from sublet.domain.weighed import Weighed
 from sublet.planning.menu import Floats, Rents, Sharers
-from sublet.planning.to_go import Options
+from sublet.planning.options import Options
 
 __all__ = ["WeighedOptions"]
 

@@ -9,7 +9,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.planning.draft import Draft
-from sublet.planning.pollux_fitness import Discount, by_time_left, fittest_widths
+from sublet.planning.fitness import Discount, by_time_left, fittest_widths
 from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 

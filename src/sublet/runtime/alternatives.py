@@ -13,9 +13,9 @@ import numpy as np
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.weighed import Weighed, Weighing
+from sublet.planning.affordable import most_gpus_alone
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
-from sublet.planning.supply import most_gpus_alone
-from sublet.planning.to_go import options_of
+from sublet.planning.options import options_of
 from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.views import AlternativeView
 

@@ -18,7 +18,7 @@ from sublet.market.catalogue import load_catalogue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
-from sublet.policies.price import in_a_hurry
+from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.controller import Controller
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.front import FrontDesk

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sublet.planning.prospect import prospect
-from sublet.policies.price import Price, hour_usd_of
+from sublet.policies.price.policy import Price, hour_usd_of
+from sublet.policies.price.prospect import prospect
 from sublet.runtime.record import kernel_job
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.views import ExpectedView

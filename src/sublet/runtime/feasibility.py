@@ -15,7 +15,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState
 from sublet.errors import Infeasible
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
-from sublet.planning.to_go import options_of
+from sublet.planning.options import options_of
 from sublet.runtime.record import kernel_job, pools_for
 from sublet.runtime.spec import JobSpec
 

@@ -16,7 +16,7 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import OfferState
 from sublet.domain.shape import Spread
-from sublet.planning.spot_time import believed, hits_per_h, spot_speed
+from sublet.perf.preemption import believed, hits_per_h, spot_speed
 from sublet.runtime.views import Quantiles
 
 __all__ = ["Outlook", "outlook", "outlook_in"]

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sublet.advise.adviser import Ask, Choice
+from sublet.advise.frontier import Limits
+from sublet.advise.hazard import known_trace, reclaims_of
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
-from sublet.planning.advise import Ask, Choice
-from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_hazard import known_trace, reclaims_of
 from sublet.sim.advice_ride import SpotJob, ride, ride_on, starts
 
 __all__ = ["WINDOWS", "Outlook", "Quantiles", "outlook", "replayed"]

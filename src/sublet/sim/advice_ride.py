@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sublet.advise.adviser import Ask, Choice
+from sublet.advise.checkpointing import BACKGROUND_S
+from sublet.advise.losses import Capacity, neighbours
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
-from sublet.planning.advise import Ask, Choice
-from sublet.planning.advise_keep import BACKGROUND_S
-from sublet.planning.advise_losses import Capacity, neighbours
 
 __all__ = ["Place", "SpotJob", "ride", "ride_on", "starts"]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from sublet.domain.quantity import at_least
 from sublet.market.spot import SpotTrace
-from sublet.planning.liveput import Choice, Seen, SpotPolicy
-from sublet.planning.liveput_job import ANY, SUSPENDED, SpotJob, short_chance
-from sublet.planning.liveput_record import Record
+from sublet.spot.job import ANY, SUSPENDED, SpotJob, short_chance
+from sublet.spot.policies import Choice, Seen, SpotPolicy
+from sublet.spot.record import Record
 
 __all__ = ["Ride", "capacity_of", "record_of", "ride"]
 

@@ -13,7 +13,7 @@ from sublet.domain.shape import packed
 from sublet.errors import Infeasible, MissingData
 from sublet.perf.measured import goodput_model, measured_step_time
 from sublet.perf.speedup import Table as SpeedTable
-from sublet.planning.rental import rental_plan
+from sublet.rental.plan import rental_plan
 from sublet.studies.study import Check, Findings, Table, equals, within
 
 __all__ = ["ROWS", "kinds", "measured_mix", "offers_of"]

@@ -9,9 +9,9 @@ from statistics import mean
 import numpy as np
 
 from sublet.domain.plan import Policy
-from sublet.policies.boa import Boa
-from sublet.policies.boa_ideal import BoaIdeal
-from sublet.policies.price import Price
+from sublet.policies.boa.ideal import BoaIdeal
+from sublet.policies.boa.policy import Boa
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Run, simulate
 from sublet.studies.boa_cases import CASES, gpu_cloud, realised
 from sublet.studies.study import Findings, Table, Tell, at_most, within

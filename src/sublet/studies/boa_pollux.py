@@ -10,12 +10,12 @@ from sublet.domain.money import Price as UsdPerHour
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
 from sublet.market.catalogue import CATALOGUES, load_catalogue
-from sublet.policies.boa import Boa
-from sublet.policies.boa_ideal import BoaIdeal
+from sublet.policies.boa.ideal import BoaIdeal
+from sublet.policies.boa.policy import Boa
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
 from sublet.policies.max_speedup import MaxSpeedup
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.sim import scenario
 from sublet.sim.simulator import Run, simulate
 from sublet.sim.workloads import load_workload

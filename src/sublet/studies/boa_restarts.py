@@ -12,12 +12,12 @@ from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.shape import Spread, packed
 from sublet.perf.phased import Phased
+from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.restart import RESTART_S
-from sublet.planning.boa_widths import boa_widths
 from sublet.planning.menu import Site, menu_of
-from sublet.planning.spot_time import NO_RECLAIMS
-from sublet.policies.boa import Boa
-from sublet.policies.price import Price
+from sublet.policies.boa.policy import Boa
+from sublet.policies.boa.widths import boa_widths
+from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads.profiled import sizing_of
 from sublet.solve.curves import Curves

@@ -11,19 +11,19 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from sublet.advise.adviser import Advice, Ask, advise
+from sublet.advise.deepvm.planner import AWS, SCALING_S
+from sublet.advise.error import without_kind
+from sublet.advise.frontier import Limits
+from sublet.advise.measured_models import known_shelf
+from sublet.advise.profiles import MEASURED_ON_GBIT, Profile, known_profile
+from sublet.advise.speed import Machine, speeds
+from sublet.advise.transfer import PREDICTED_SPREAD, Transfer
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.perf.measured import MODELS
-from sublet.planning.advise import Advice, Ask, advise
-from sublet.planning.advise_error import without_kind
-from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_profiles import MEASURED_ON_GBIT, Profile, known_profile
-from sublet.planning.advise_shelf import known_shelf
-from sublet.planning.advise_speed import Machine, speeds
-from sublet.planning.advise_transfer import PREDICTED_SPREAD, Transfer
-from sublet.planning.deepvm import AWS, SCALING_S
 from sublet.studies.study import Findings, Table, Tell, at_most, equals, within
 
 __all__ = ["Missed", "left_out", "on_the_scaling_table", "predicted", "regrets", "scaling_advice"]

@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from sublet.advise.adviser import Advice, Ask, advise
+from sublet.advise.frontier import Goal, Limits
+from sublet.advise.profiles import Profile, known_profile
 from sublet.domain.offer import Offer
 from sublet.market.catalogue import load_catalogue, read_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.market.hygiene import Quarantined, outlived
-from sublet.planning.advise import Advice, Ask, advise
-from sublet.planning.advise_frontier import Goal, Limits
-from sublet.planning.advise_profiles import Profile, known_profile
 from sublet.studies.study import Findings, Table, Tell, at_least, at_most, equals
 
 __all__ = ["PLANTED", "answer_s", "believed_offers", "on_the_catalogue", "planted", "planted_advice"]

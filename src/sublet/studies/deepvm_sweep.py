@@ -9,8 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from sublet.planning.advise_frontier import Clusters, Limits, pick
-from sublet.planning.deepvm import (
+from sublet.advise.deepvm.planner import (
     ANCHORS,
     AWS,
     VIRTUAL,
@@ -21,7 +20,8 @@ from sublet.planning.deepvm import (
     planned,
     planned_without_scaling,
 )
-from sublet.planning.deepvm_program import best_cluster
+from sublet.advise.deepvm.program import best_cluster
+from sublet.advise.frontier import Clusters, Limits, pick
 from sublet.sim.report.plots import POLICY_COLOURS, canvas, set_style
 from sublet.studies.study import Check, Findings, Table, Tell, at_least, equals, within
 

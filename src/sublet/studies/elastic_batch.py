@@ -22,8 +22,8 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.perf.steptime import RingStep
-from sublet.planning.batch_scaling import BatchScaling, doubling
-from sublet.policies.elastic_batch import ElasticBatch
+from sublet.policies.elastic_batch.policy import ElasticBatch
+from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, within
 

@@ -24,7 +24,7 @@ from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.market.traces import load_trace
 from sublet.perf.speedup import Amdahl, PowerLaw
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.sim.scenario import spot_market, spot_offers
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics

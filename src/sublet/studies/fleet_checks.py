@@ -14,12 +14,12 @@ from sublet.domain.events import AvailabilityChanged, Event, NodeLost, NodeRelea
 from sublet.domain.job import Job
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market, Offer
+from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
 from sublet.perf.speedup import Table as SpeedTable
-from sublet.planning.spot_time import Reclaims, spot_speed
-from sublet.planning.worth import HURRY
 from sublet.policies.fifo import Fifo
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
+from sublet.policies.price.worth import HURRY
 from sublet.sim.metrics import Metrics
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics

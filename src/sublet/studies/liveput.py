@@ -18,13 +18,13 @@ from sublet.market.forecast import Foreknown, ParcaeForecast
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
 from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates
-from sublet.planning.liveput import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
-from sublet.planning.liveput_bamboo import Bamboo
-from sublet.planning.liveput_job import SpotJob, spot_job
-from sublet.planning.liveput_ours import Liveput
-from sublet.planning.liveput_record import Record
 from sublet.sim.one_job import Ride, capacity_of, record_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.spot.bamboo import Bamboo
+from sublet.spot.job import SpotJob, spot_job
+from sublet.spot.liveput import Liveput
+from sublet.spot.policies import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
+from sublet.spot.record import Record
 from sublet.studies.liveput_forecasts import forecast_checks
 from sublet.studies.liveput_money import money_findings
 from sublet.studies.liveput_places import WHOLE_TRACES, notice_findings, zones_findings

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sublet.perf.migration_parcae import PARCAE_MODELS
-from sublet.planning.liveput import Parcae, Scripted
-from sublet.planning.liveput_deadline import Punctual, certain_samples, least_usd
-from sublet.planning.liveput_job import Money, SpotJob
-from sublet.planning.liveput_ours import Liveput
-from sublet.planning.liveput_record import Record
 from sublet.sim.one_job import SPOT_USD_PER_H, Ride, ride
 from sublet.sim.report.spot import frontier_plot
+from sublet.spot.deadline import Punctual, certain_samples, least_usd
+from sublet.spot.job import Money, SpotJob
+from sublet.spot.liveput import Liveput
+from sublet.spot.policies import Parcae, Scripted
+from sublet.spot.record import Record
 from sublet.studies.study import Check, Findings, Table, at_least, at_most, within
 
 __all__ = ["ON_DEMAND_USD_PER_H", "least_usd_per_sample", "money_findings"]

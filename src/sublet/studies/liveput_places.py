@@ -8,13 +8,13 @@ import numpy as np
 
 from sublet.market.traces import load_trace
 from sublet.perf.migration_parcae import PARCAE_BATCHES, PARCAE_MODELS, parcae_costs, parcae_rates
-from sublet.planning.liveput import oracle
-from sublet.planning.liveput_job import SpotJob, spot_job
-from sublet.planning.liveput_ours import Liveput
-from sublet.planning.liveput_record import Record
-from sublet.planning.liveput_zones import Have, Links, ZonedJob
 from sublet.sim.many_zones import Chooses, ZonedRide, have_of, ride_zones
 from sublet.sim.one_job import SPOT_USD_PER_H, ride
+from sublet.spot.job import SpotJob, spot_job
+from sublet.spot.liveput import Liveput
+from sublet.spot.policies import oracle
+from sublet.spot.record import Record
+from sublet.spot.zones import Have, Links, ZonedJob
 from sublet.studies.liveput_money import ON_DEMAND_USD_PER_H, least_usd_per_sample
 from sublet.studies.study import Check, Findings, Table, at_least, within
 

@@ -25,9 +25,9 @@ from sublet.perf.measured import goodput_model, measured_goodput
 from sublet.perf.pollux_tables import EpochSpeed
 from sublet.perf.restart import published_restart_s
 from sublet.perf.sia_learned import Learned
-from sublet.planning.pollux_fitness import by_age
+from sublet.planning.fitness import by_age
 from sublet.policies.pollux import Pollux
-from sublet.policies.sia import Sia
+from sublet.policies.sia.policy import Sia
 from sublet.policies.vacate_first import VacateFirst
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics

@@ -7,8 +7,8 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl
-from sublet.planning.pricing import priced_plan
 from sublet.planning.value_of_time import TimePrice
+from sublet.policies.price.plan import priced_plan
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 

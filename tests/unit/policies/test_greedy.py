@@ -13,9 +13,9 @@ from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost
 from sublet.errors import InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
-from sublet.policies.greedy_keep import GreedyKeep
-from sublet.policies.greedy_speed import GreedySpeed
-from sublet.policies.greedy_time import GreedyTime
+from sublet.policies.greedy.keep import GreedyKeep
+from sublet.policies.greedy.speed import GreedySpeed
+from sublet.policies.greedy.time import GreedyTime
 from sublet.sim.simulator import Cloud, simulate
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer

@@ -14,7 +14,7 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.pollux_fitness import WAITING_SPEEDUP, by_age, by_time_left, fittest_widths, widest_guess
+from sublet.planning.fitness import WAITING_SPEEDUP, by_age, by_time_left, fittest_widths, widest_guess
 from sublet.planning.widths import rate_at, useful_widths
 from sublet.policies.pollux import Pollux
 from tests.driving import Driver

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sublet.cli.submit import expected_line
 from sublet.policies.fifo import Fifo
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from tests.asgi import a_spec, serving
 
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker

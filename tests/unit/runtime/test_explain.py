@@ -14,7 +14,7 @@ from sublet.domain.events import PlanMade
 from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market, Offer
 from sublet.kernel.journal import event_from_json, line_from
-from sublet.policies.price import Price
+from sublet.policies.price.policy import Price
 from sublet.runtime.clock import Clock
 from tests.asgi import a_spec, serving
 

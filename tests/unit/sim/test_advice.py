@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sublet.advise.adviser import Ask, advise
+from sublet.advise.frontier import Limits
+from sublet.advise.profiles import Profile
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import InvalidValue
 from sublet.market.gpus import load_gpus
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
-from sublet.planning.advise import Ask, advise
-from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_profiles import Profile
 from sublet.sim.advice import WINDOWS, outlook, replayed
 
 TOY = Profile(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.advise.deepvm.planner import ANCHORS, VIRTUAL, clusters
+from sublet.advise.frontier import Limits
+from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
-from sublet.planning.advise_frontier import Limits
-from sublet.planning.advise_shelf import sia_shelf
-from sublet.planning.deepvm import ANCHORS, VIRTUAL, clusters
 from sublet.studies import deepvm_advice, deepvm_sweep
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.policies.elastic_batch import ElasticBatch
+from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.sim.simulator import simulate
 from sublet.studies import elastic_batch as study
 from sublet.studies.elastic_batch import BASELINES, CASES, FAMILIES, GPU, MOST_GPUS, Outcome, jobs_of, outcome

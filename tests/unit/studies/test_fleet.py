@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sublet.kernel.kernel import Kernel
 from sublet.market.hazard import trace_hazard
 from sublet.market.traces import load_trace
+from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.menu import sites_of
-from sublet.planning.spot_time import NO_RECLAIMS
 from sublet.studies.fleet import CASES, STUDY, Blind, case_jobs, clouds_of, hours_at, hurried
 from sublet.studies.fleet_checks import lent, single
 

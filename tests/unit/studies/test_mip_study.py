@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from sublet.policies.fifo import Fifo
-from sublet.policies.mip import Mip
+from sublet.policies.mip.policy import Mip
 from sublet.sim.simulator import simulate
 from sublet.studies import mip as study
 from sublet.studies.mip import GREEDY, POLICIES, PUBLISHED, Figures, figures, jobs_of

@@ -15,8 +15,8 @@ import numpy as np
 from sublet import __version__
 from sublet.domain.quantity import counted
 from sublet.market.catalogue import Quote
-from sublet.planning.held import Held
-from sublet.planning.rental import ClassPlan, RentalPlan
+from sublet.rental.held import Held
+from sublet.rental.plan import ClassPlan, RentalPlan
 from sublet.sim.report.figures import NOTHING, duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet import __version__
-from sublet.planning.liveput_job import SUSPENDED, Floats, Ints, SpotJob
 from sublet.sim.one_job import Ride
 from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style
+from sublet.spot.job import SUSPENDED, Floats, Ints, SpotJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

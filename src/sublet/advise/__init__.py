@@ -1,0 +1,1 @@
+"""Which machines to rent for one job: `sublet advise`."""

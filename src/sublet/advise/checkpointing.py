@@ -1,0 +1,190 @@
+"""Where checkpoints are kept, and what reclaims cost then: the interval of Young and Daly, lost work and restarts.
+
+On demand nothing is reclaimed. On spot, checkpoints go to object storage, to the memory of a peer node, or to machines
+without GPUs that are rented on demand (DeepVM's tiering). Where some nodes of the cluster itself are on demand (one is
+DeepVM's single anchor), they keep checkpoints in their memory: nothing is written faster, and nothing is lost.
+
+A peer's memory is quick and free, but a reclaim that takes both nodes loses it; then the last copy in object storage
+counts, which is written in the background once in a while. In another zone, a peer is not lost at the same time.
+
+After a reclaim the job either waits until its nodes are replaced, or goes on with those that are left and takes the
+others in when they come, for a second restart. Whichever is quicker is what is advised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.advise.deepvm.facts import ANCHORS, Anchor
+from sublet.domain.quantity import at_least, positive
+
+__all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
+
+# R rows (an offer and a way to keep), N numbers of nodes
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Keeper = Literal["nothing", "storage", "peers", "anchors", "nodes"]
+KEEPERS: Mapping[Keeper, str] = MappingProxyType(
+    {
+        "nothing": "nowhere",
+        "storage": "in object storage",
+        "peers": "in the memory of peers",
+        "anchors": "on machines without GPUs",
+        "nodes": "in the memory of the nodes on demand",
+    }
+)
+STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
+BACKGROUND_S = 3600.0  # between two copies to object storage while peers keep the checkpoints
+CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
+GIB = 1024.0**3
+SECONDS_PER_H = 3600.0
+BYTES_PER_GBIT = 0.125e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What a job writes, and what a start costs it."""
+
+    state_bytes: float
+    restart_s: float = 60.0  # until it trains again, once its nodes are there
+    provision_s: float = 120.0  # until a node is there: clouds take one to five minutes
+
+    def __post_init__(self) -> None:
+        positive("state_bytes", self.state_bytes)
+        at_least("restart_s", self.restart_s, 0.0)
+        at_least("provision_s", self.provision_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fleets:
+    """Rows of clusters: who keeps checkpoints, how many nodes cannot be reclaimed, and what befalls the others."""
+
+    keepers: Sequence[Keeper]
+    nodes_N: Floats
+    steady_RN: Floats  # nodes on demand
+    hazard_per_h_R: Floats
+    at_once_RN: Floats
+    all_RN: Floats  # the chance that a reclaim leaves no node
+    wait_s_RN: Floats
+    wait_square_RN: Floats
+    spread_R: Bools  # over several zones
+    gbit_per_s_R: Floats
+    rate_RN: Floats  # samples per second, undisturbed
+
+    def rate_at(self, nodes_RN: Floats) -> Floats:
+        """On a number of nodes that need not be whole; none on no nodes."""
+        rate_RN = np.concatenate((np.zeros((len(self.rate_RN), 1)), self.rate_RN), axis=1)
+        low_RN = np.clip(nodes_RN.astype(np.intp), 0, rate_RN.shape[1] - 2)
+        low, high = (np.take_along_axis(rate_RN, low_RN + more, axis=1) for more in (0, 1))
+        return np.asarray(low + (nodes_RN - low_RN) * (high - low))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outages:
+    """Per row and number of nodes: how much longer all takes, and what of it one reclaim costs."""
+
+    slowdown_RN: Floats  # infinite where the job would never end
+    per_h_RN: Floats  # reclaims, of one node or several at once
+    lost_s_RN: Floats  # by one of them: redone work, restarts and waits; the root of its mean square
+    every_s_RN: Floats  # between two checkpoints; infinite where none is needed
+    write_s_RN: Floats  # of one checkpoint, and to read it again
+    paid_RN: Floats  # spot nodes that are there, on average: others are not paid for
+    goes_on_RN: Bools  # with those that are left, rather than waiting
+
+
+def outages(fleets: Fleets, job: Checkpoints) -> Outages:
+    """For all clusters at once. O(R N). Waiting, where nodes come at once, is `rental_shapes.reclaim_slowdown`."""
+    nodes_N, steady_RN = fleets.nodes_N, fleets.steady_RN
+    spot_RN = nodes_N - steady_RN
+    node_per_s_RN = fleets.hazard_per_h_R[:, None] / SECONDS_PER_H + 0.0 * nodes_N
+    at_once_RN = np.minimum(fleets.at_once_RN, np.maximum(spot_RN, 1.0))
+    per_s_RN = node_per_s_RN * spot_RN / at_once_RN
+    write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
+    wait_s_RN = fleets.wait_s_RN
+    calm_RN = per_s_RN < CALM_PER_S
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        every_s_RN = np.sqrt(2.0 * write_s_RN / per_s_RN)
+        redone_s_RN = every_s_RN / 2.0 + _with_peer(fleets, at_once_RN) * BACKGROUND_S / 2.0
+        writing_RN = write_s_RN / every_s_RN
+        # Waiting. What was written is read as fast.
+        stop_s_RN = redone_s_RN + job.restart_s + job.provision_s + write_s_RN
+        off_RN = per_s_RN * wait_s_RN
+        waiting_RN = _over(1.0 - writing_RN - per_s_RN * stop_s_RN) * (1.0 + off_RN)
+        # Going on: with too few nodes for some of the time, or none. They are lost one by one, or so many at once,
+        # whichever is worse; and one checkpoint more, when the others come back.
+        all_RN = fleets.all_RN
+        turn_s_RN = redone_s_RN + (2.0 - all_RN) * (job.restart_s + write_s_RN)
+        gone_s_RN = wait_s_RN + job.provision_s
+        some_RN = np.maximum((at_once_RN - all_RN * nodes_N) / np.maximum(1.0 - all_RN, 1e-9), 0.0)
+        left_RN = (1.0 - all_RN) * fleets.rate_at(np.maximum(nodes_N - some_RN, 0.0)) / fleets.rate_RN
+        one_by_one_RN = fleets.rate_at(steady_RN + spot_RN / (1.0 + node_per_s_RN * gone_s_RN)) / fleets.rate_RN
+        short_RN = per_s_RN * gone_s_RN / (1.0 + per_s_RN * gone_s_RN)
+        pace_RN = np.minimum(one_by_one_RN, 1.0 - short_RN * (1.0 - left_RN))
+        going_RN = _over(1.0 - writing_RN - per_s_RN * turn_s_RN) * _over(pace_RN)
+        goes_on_RN = (going_RN < waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
+        lost_s_RN = np.where(goes_on_RN, turn_s_RN + (1.0 - left_RN) * job.provision_s, stop_s_RN)
+        felt_RN = np.where(goes_on_RN, np.clip(1.0 - left_RN, 0.0, 1.0), 1.0)
+        lost_s_RN = np.sqrt(lost_s_RN**2 + felt_RN**2 * fleets.wait_square_RN)
+        paid_RN = np.where(
+            goes_on_RN, spot_RN / (1.0 + node_per_s_RN * wait_s_RN), spot_RN - at_once_RN * off_RN / (1.0 + off_RN)
+        )
+    keeper_R1 = np.array(fleets.keepers)[:, None]
+    alone_RN = ((keeper_R1 == "peers") & (nodes_N < 2)) | ((keeper_R1 == "nodes") & (spot_RN < 1))  # noqa: PLR2004 - a pair
+    slowdown_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
+    return Outages(
+        slowdown_RN=np.where(alone_RN | (spot_RN < 0), np.inf, slowdown_RN),
+        per_h_RN=per_s_RN * SECONDS_PER_H,
+        lost_s_RN=np.where(calm_RN, 0.0, lost_s_RN),
+        every_s_RN=np.where(calm_RN, np.inf, every_s_RN),
+        write_s_RN=np.where(calm_RN, 0.0, write_s_RN),
+        paid_RN=np.where(calm_RN, spot_RN, paid_RN),
+        goes_on_RN=goes_on_RN & ~calm_RN,
+    )
+
+
+def _over(useful_RN: Floats) -> Floats:
+    """One by the useful share of the time; infinite where nothing is."""
+    return np.asarray(np.where(useful_RN > 0, 1.0 / np.maximum(useful_RN, 1e-12), np.inf))
+
+
+def _with_peer(fleets: Fleets, at_once_RN: Floats) -> Floats:
+    """The chance that a reclaim takes a node and its peer; none in another zone, or where others keep checkpoints."""
+    here_R1 = (np.array(fleets.keepers) == "peers")[:, None] & ~fleets.spread_R[:, None]
+    return np.where(here_R1, np.clip((at_once_RN - 1.0) / np.maximum(fleets.nodes_N - 1.0, 1.0), 0.0, 1.0), 0.0)
+
+
+def _bytes_per_s(fleets: Fleets, job: Checkpoints) -> Floats:
+    """At which checkpoints are written."""
+    nodes_N, net_R1 = fleets.nodes_N, fleets.gbit_per_s_R[:, None] * BYTES_PER_GBIT
+    keeper_R1 = np.array(fleets.keepers)[:, None]
+    return np.select(
+        [keeper_R1 == "peers", keeper_R1 == "anchors", keeper_R1 == "nodes"],
+        [
+            net_R1 + 0.0 * nodes_N,
+            np.minimum(net_R1 * nodes_N, _anchor_bytes_per_s(job, nodes_N)[None, :]),
+            net_R1 * np.maximum(np.minimum(fleets.steady_RN, nodes_N - fleets.steady_RN), 1.0),
+        ],
+        np.minimum(net_R1, STORAGE_BYTES_PER_S) + 0.0 * nodes_N,
+    )
+
+
+def anchors_for(job: Checkpoints, nodes: int) -> tuple[Anchor, int]:
+    """The cheapest machines without GPUs whose memory holds two checkpoints, one for every 16 nodes that send."""
+
+    def count(anchor: Anchor) -> int:
+        hold = int(-(-2.0 * job.state_bytes // (anchor.mem_gib * GIB)))
+        return max(hold, -(-nodes // 16), 1)
+
+    best = min(ANCHORS, key=lambda anchor: (count(anchor) * anchor.usd_per_h, -anchor.gbit_per_s))
+    return best, count(best)
+
+
+def _anchor_bytes_per_s(job: Checkpoints, nodes_N: Floats) -> Floats:
+    found = [anchors_for(job, int(nodes)) for nodes in nodes_N]
+    return np.array([count * anchor.gbit_per_s * BYTES_PER_GBIT for anchor, count in found])

@@ -1,0 +1,1 @@
+"""DeepVM's planner as published, to compare with."""

@@ -1,0 +1,1 @@
+"""Budget-optimal rental: as published (`policy`) and as in theory (`ideal`)."""

@@ -1,0 +1,22 @@
+"""The budget-optimal policy without the shortcomings of any implementation: what theory allows, open loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.plan import Plan, Snapshot
+from sublet.planning.value_of_time import constant_price
+from sublet.policies.price.plan import priced_plan
+
+__all__ = ["BoaIdeal"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoaIdeal:
+    """Budget-optimal rental as in theory: one constant price of time, exact, from the forecast alone."""
+
+    review_s: float = 60.0
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """The price for which the forecast spends the budget; what is really spent is never looked at."""
+        return priced_plan(snapshot, lambda sites: constant_price(snapshot, sites), review_s=self.review_s)

@@ -1,0 +1,73 @@
+"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+
+from sublet.domain.demand import kind_of
+from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.planning.draft import Draft
+from sublet.planning.menu import menu_of, rents, sites_of
+from sublet.planning.ranking import arrival
+from sublet.planning.value_of_time import constant_price
+from sublet.policies.boa.widths import boa_widths, exact_width
+
+__all__ = ["Boa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boa:
+    """Budget-optimal rental as published: widths by application and epoch from the forecast, never looked at again."""
+
+    round_s: float = 60.0  # how often it looks for jobs that have come to another epoch
+    seed: int = 0  # of the random gluing of epochs
+    exact: bool = False  # widths that spend the whole budget, as in theory, instead of rounded ones
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
+        draft = Draft(snapshot)
+        sites, rent_P = sites_of(snapshot), rents(snapshot)
+        most = max(draft.most.values())  # no more jobs than that can have a GPU
+        waiting = islice(snapshot.waiting.by(arrival), int(most) if math.isfinite(most) else None)
+        everyone = sorted([*snapshot.active.values(), *waiting], key=lambda state: state.seq)
+
+        def drawbacks(at: int) -> tuple[bool, int, float]:
+            stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)
+            return draft.most[sites[at].pool] <= 0, stuck, rent_P[at]
+
+        site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
+        site = sites[site_at : site_at + 1]
+        rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.average
+        forecast, table = snapshot.expected, None
+        if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
+            table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)
+        pool, price = site[0].pool, constant_price(snapshot, site) if self.exact else None
+
+        def wanted(state: JobState) -> int:
+            if not menu_of(state.job, site).shapes:
+                return 0
+            if price is not None:
+                return exact_width(state, menu_of(state.job, site), price, rent, snapshot.now_s)
+            widths = (table or {}).get(kind_of(state.job))
+            if widths is None:  # nothing is known of such jobs
+                return state.job.gpus
+            return widths[menu_of(state.job, site).phase(state.done_at(snapshot.now_s))]
+
+        free = draft.most[pool]
+        others = []
+        for state in everyone:
+            gpus = wanted(state)
+            if state.shape is not None and (state.shape.pool, state.shape.gpus) == (pool, gpus) and gpus <= free:
+                free -= gpus
+            else:
+                others.append((state, gpus))
+        for state, gpus in others:
+            part = int(min(gpus, free))
+            if part >= state.job.min_gpus:
+                free -= part
+                draft.give(state, pool, part)
+            else:
+                draft.take(state, "those before it have taken all GPUs")
+        return draft.plan((math.floor(snapshot.now_s / self.round_s) + 1) * self.round_s if everyone else None)

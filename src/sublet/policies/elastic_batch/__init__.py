@@ -1,0 +1,1 @@
+"""Admit first come first served; GPUs and batches go where jobs scale best."""

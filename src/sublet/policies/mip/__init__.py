@@ -1,0 +1,1 @@
+"""Most progress of all jobs together, as an integer program (the elastic allocator)."""

@@ -1,0 +1,207 @@
+"""When not everybody can have what suits them best: the congestion price, at which they want what there is.
+
+Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
+curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
+left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.planning.menu import Floats, Ints
+from sublet.planning.options import Options
+from sublet.solve.mip import Coupled, best_moves
+
+__all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "filled", "fit", "trimmed", "wishes"]
+
+Bools = npt.NDArray[np.bool_]
+WAIT = -1
+TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
+LEAST = 1e-6  # of the same: less moves nobody
+CLOSE = 1e-3  # relative: what is left over is filled afterwards
+TOLERANCE = 0.002  # of the saving, where jobs are assigned to several pools
+
+# J jobs, C shapes (padded: infinite cost), P pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """A shape (its column) or WAIT per job, and the surcharge of each pool in USD per GPU-hour for the median job."""
+
+    column_J: Ints
+    surcharge_P: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wishes:
+    """The options of all jobs side by side."""
+
+    row_J: Ints  # where each job stands among those that were asked: some may have nowhere to go
+    cost_JC: Floats
+    use_JC: Floats  # GPU-hours, weighed by the work that is left
+    gpus_JC: Floats
+    site_JC: Ints
+
+    def columns(self, surcharge_P: Floats) -> Ints:
+        """What each job wants at these surcharges."""
+        cost_JC = self.cost_JC + np.where(np.isinf(self.cost_JC), 0.0, surcharge_P[self.site_JC] * self.use_JC)
+        column_J: Ints = cost_JC.argmin(axis=1)
+        return column_J
+
+    def gpus(self, column_J: Ints, pools: int) -> Floats:
+        """How many that is in each pool."""
+        runs_J = np.flatnonzero(column_J != WAIT)
+        at = (runs_J, column_J[runs_J])
+        gpus_P = np.zeros(pools)
+        np.add.at(gpus_P, self.site_JC[at], self.gpus_JC[at])
+        return gpus_P
+
+
+def wishes(options: Sequence[Options], work_J: Floats, most_P: Floats) -> Wishes:
+    """Those that could run on no more than `most_P` GPUs of a pool; `work_J` is what each has left, over its weight.
+
+    Precondition: at least one job, and all work above 0.
+    """
+    shape = (len(options), max(len(each.cost_C) for each in options))
+    cost_JC, use_JC = np.full(shape, np.inf), np.zeros(shape)
+    gpus_JC, site_JC = np.zeros(shape), np.zeros(shape, dtype=np.intp)
+    for row, each in enumerate(options):
+        count = len(each.cost_C)
+        cost_JC[row, :count] = np.where(each.menu.gpus_C <= most_P[each.menu.site_C], each.cost_C, np.inf)
+        runs_C = np.isfinite(each.cost_C)
+        use_JC[row, :count] = np.where(runs_C, each.menu.gpus_C * each.now_C, 0.0)
+        gpus_JC[row, :count] = each.menu.gpus_C
+        site_JC[row, :count] = each.menu.site_C
+    row_J = np.flatnonzero(np.isfinite(cost_JC).any(axis=1))
+    use_JC *= (work_J / np.median(work_J))[:, None]
+    return Wishes(
+        row_J=row_J, cost_JC=cost_JC[row_J], use_JC=use_JC[row_J], gpus_JC=gpus_JC[row_J], site_JC=site_JC[row_J]
+    )
+
+
+def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+    """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
+
+    Pools that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    integer program. Cost: O(J C) a few dozen times, and that program.
+    """
+    pools = len(most_P)
+    column_J = all_wishes.columns(np.zeros(pools))
+    short_P = all_wishes.gpus(column_J, pools) > most_P
+    if not short_P.any():
+        return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
+    surcharge_P = np.zeros(pools)
+    for _ in range(pools):  # those that are pushed out of one pool may make another one short
+        surcharge_P = np.where(short_P, _surcharge(all_wishes, short_P, most_P), 0.0)
+        column_J = all_wishes.columns(surcharge_P)
+        over_P = all_wishes.gpus(column_J, pools) > most_P
+        if not (over_P & ~short_P).any():
+            break
+        short_P |= over_P
+    if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
+        column_J = _assigned(all_wishes, surcharge_P, rank_J, most_P)
+    column_J = trimmed(all_wishes, column_J, rank_J, most_P)
+    return Fit(column_J=filled(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+
+
+def cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+    """The least cost of all jobs together that fits; as few as possible wait. Cost: an integer program."""
+    pools = len(most_P)
+    column_J = all_wishes.columns(np.zeros(pools))
+    if (all_wishes.gpus(column_J, pools) > most_P).any():
+        column_J = _assigned(all_wishes, np.zeros(pools), rank_J, most_P)
+        column_J = filled(all_wishes, trimmed(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
+    return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
+
+
+def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
+    """The least at which no more is wanted of these pools together than there is, or beyond which nothing changes."""
+    most = float(most_P[short_P].sum())
+
+    def fits(surcharge: float) -> bool:
+        column_J = all_wishes.columns(np.where(short_P, surcharge, 0.0))
+        return bool(all_wishes.gpus(column_J, len(most_P))[short_P].sum() <= most)
+
+    counts_JC = np.isfinite(all_wishes.cost_JC) & (all_wishes.use_JC > 0)
+    high = 2.0 * float((all_wishes.cost_JC[counts_JC] / all_wishes.use_JC[counts_JC]).max(initial=1.0))
+    for _ in range(TRIES):
+        if fits(high):
+            break
+        high *= 4.0
+    else:
+        return high  # not even at their most efficient do all fit: some will wait
+    low = high * LEAST
+    if fits(low):
+        return low
+    while high > low * (1 + CLOSE):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _assigned(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Floats) -> Ints:
+    """The least cost, surcharge included, that fits every pool; as few as possible wait, and these rank behind."""
+    cost_JC = all_wishes.cost_JC + np.where(
+        np.isinf(all_wishes.cost_JC), 0.0, surcharge_P[all_wishes.site_JC] * all_wishes.use_JC
+    )
+    saved_JC = np.nanmax(np.where(np.isfinite(cost_JC), cost_JC, np.nan), axis=1, keepdims=True) - cost_JC
+    scale = float(np.where(np.isfinite(saved_JC), saved_JC, 0.0).max(initial=1e-9)) * len(rank_J)
+    place_J = np.empty(len(rank_J))
+    place_J[np.argsort(rank_J, kind="stable")] = np.arange(len(rank_J))
+    wait_J1 = -scale * (2.0 - place_J / len(rank_J))[:, None]
+    nothing_J1 = np.zeros((len(rank_J), 1), dtype=np.intp)
+    ample = int(all_wishes.gpus_JC.max(axis=1).sum())
+    asked = Coupled.from_tables(
+        np.concatenate((wait_J1, saved_JC), axis=1),
+        [int(min(most, ample)) for most in most_P],
+        sizes=np.concatenate((nothing_J1, all_wishes.gpus_JC.astype(np.intp)), axis=1),
+        pools=np.concatenate((nothing_J1, all_wishes.site_JC), axis=1),
+    )
+    return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
+
+
+def trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+    """In order of rank, as long as there is room; a job whose pool is full takes the best that fits, or waits."""
+    if (all_wishes.gpus(column_J, len(most_P)) <= most_P).all():
+        return column_J
+    room_P = most_P.copy()
+    column_J = column_J.copy()
+    for job in np.argsort(rank_J, kind="stable").tolist():
+        wanted = column_J[job]
+        if wanted == WAIT or all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
+            wanted = best_within(all_wishes, job, room_P)
+            column_J[job] = wanted
+        if wanted != WAIT:
+            room_P[all_wishes.site_JC[job, wanted]] -= all_wishes.gpus_JC[job, wanted]
+    return column_J
+
+
+def filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+    """What is left over goes, in order of rank, to whom it helps."""
+    room_P = most_P - all_wishes.gpus(column_J, len(most_P))
+    if not (room_P > 0).any() or not len(column_J):
+        return column_J
+    column_J = column_J.copy()
+    for job in np.argsort(rank_J, kind="stable").tolist():
+        now = column_J[job]
+        if now != WAIT:
+            room_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
+        best = best_within(all_wishes, job, room_P)
+        if now == WAIT or (best != WAIT and all_wishes.cost_JC[job, best] < all_wishes.cost_JC[job, now]):
+            now = column_J[job] = best
+        if now != WAIT:
+            room_P[all_wishes.site_JC[job, now]] -= all_wishes.gpus_JC[job, now]
+    return column_J
+
+
+def best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
+    """The column that costs a job least of those that there is room for; WAIT if there is none."""
+    fits_C: Bools = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
+    cost_C = np.where(fits_C, all_wishes.cost_JC[job], np.inf)
+    best = int(cost_C.argmin())
+    return best if np.isfinite(cost_C[best]) else WAIT

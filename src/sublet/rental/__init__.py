@@ -1,0 +1,1 @@
+"""What to rent for work that keeps arriving, on a budget: `sublet plan`."""

@@ -1,0 +1,179 @@
+"""The expected time of spot shapes, by hand and beside a Monte-Carlo twin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sublet.domain.budget import Limit
+from sublet.domain.offer import Market
+from sublet.domain.plan import OfferState
+from sublet.errors import InvalidValue
+from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, hits_per_h, spot_speed, survivors_share
+from sublet.rental.shapes import reclaim_slowdown
+from sublet.solve.expectation import Loss, expected_liveput
+from tests.strategies import a_job, an_offer
+
+NODES = np.array([1, 2, 5, 16])
+reclaims = st.builds(
+    Reclaims,
+    per_h=st.floats(0.01, 20.0),
+    share=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    notice_s=st.sampled_from([0.0, 20.0, 120.0]),
+    boot_s=st.sampled_from([0.0, 60.0, 300.0]),
+)
+spot_jobs = st.builds(
+    a_job,
+    restart_s=st.sampled_from([0.0, 15.0, 180.0]),
+    checkpoint_every_s=st.sampled_from([60.0, 600.0]),
+    checkpoint_write_s=st.sampled_from([0.0, 10.0, 60.0]),
+)
+
+# ---------------------------------------------------------------------- limits
+
+
+@given(spot_jobs, st.sampled_from([0.0, 0.2]), st.sampled_from([0.0, 300.0]))
+def test_without_reclaims_nothing_changes_not_by_a_rounding_error(job, share, boot_s):
+    calm = Reclaims(share=share, boot_s=boot_s)
+    assert spot_speed(calm, job, NODES).tolist() == spot_speed(NO_RECLAIMS, job, NODES).tolist() == [1.0] * 4
+
+
+@given(reclaims, spot_jobs)
+def test_speed_is_between_nothing_and_all_and_falls_with_every_node(seen, job):
+    speed = spot_speed(seen, job, NODES)
+    assert (speed >= 0.0).all()
+    assert (speed <= 1.0).all()
+    assert all(wide <= narrow * (1 + 1e-12) for narrow, wide in pairwise(speed.tolist()))
+
+
+@given(reclaims, spot_jobs, st.floats(0.0, 1.0))
+def test_a_notice_long_enough_and_survivors_that_go_on_never_slow_a_job_down(seen, job, left):
+    late = replace(seen, notice_s=0.0)
+    warned = replace(seen, notice_s=max(job.checkpoint_write_s, 1.0))
+    assert (spot_speed(warned, job, NODES) >= spot_speed(late, job, NODES) * (1 - 1e-12)).all()
+    assert (spot_speed(seen, job, NODES, np.full(4, left)) >= spot_speed(seen, job, NODES)).all()
+
+
+def test_one_node_without_notice_is_the_renewal_formula_of_daly():
+    """A segment of T + w takes exp(L d) (exp(L (T + w)) - 1) / L on average, and T of it is work."""
+    job = a_job(restart_s=100.0, checkpoint_write_s=20.0)
+    hits = 2.0 / 3600
+    every = math.sqrt(2 * 20.0 / hits)
+    segment_s = math.exp(hits * 160.0) * math.expm1(hits * (every + 20.0)) / hits
+    assert spot_speed(Reclaims(per_h=2.0, boot_s=60.0), job, [1])[0] == pytest.approx(every / segment_s)
+
+
+def test_with_a_notice_only_the_pause_is_lost():
+    job = a_job(restart_s=100.0, checkpoint_write_s=20.0)
+    noticed = Reclaims(per_h=2.0, boot_s=150.0, notice_s=120.0)
+    assert spot_speed(noticed, job, [3])[0] == pytest.approx(math.exp(-6.0 / 3600 * (100.0 + 30.0)))
+    too_short = Reclaims(per_h=2.0, boot_s=150.0, notice_s=10.0)  # to write a checkpoint
+    assert spot_speed(too_short, job, [3])[0] < math.exp(-6.0 / 3600 * (100.0 + 140.0))
+
+
+@given(spot_jobs, st.sampled_from(NODES.tolist()))
+def test_where_reclaims_are_rare_it_is_the_first_order_that_rental_plans_use(job, nodes):
+    speed = spot_speed(Reclaims(per_h=1e-4, boot_s=60.0), job, [nodes])[0]
+    first_order = 1.0 / reclaim_slowdown(job, Market.SPOT, 1e-4, nodes, provision_s=60.0)
+    assert 1.0 - speed == pytest.approx(1.0 - first_order, rel=0.02)
+
+
+def test_where_all_nodes_go_at_once_width_is_free_of_risk():
+    assert hits_per_h(Reclaims(per_h=0.5, share=1.0), NODES).tolist() == [0.5] * 4
+    one_by_one, some = hits_per_h(Reclaims(per_h=0.5), NODES), hits_per_h(Reclaims(per_h=0.5, share=0.1), NODES)
+    assert some[0] == pytest.approx(one_by_one[0])  # the hazard of a node is what it is
+    assert (some[1:] < one_by_one[1:]).all()
+
+
+# ---------------------------------------------------------------------- survivors
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), st.sampled_from([0.0, 0.1, 0.6]), st.integers(1, 3))
+def test_survivors_are_the_exact_liveput_of_their_grid(gains, q, deep):
+    rates = np.cumsum(gains)
+    nodes = len(rates) * deep
+    weights = [math.comb(nodes, k) * q**k * (1 - q) ** (nodes - k) for k in range(1, nodes + 1)] if q else [1.0]
+    mix = [Loss(instances=nodes, lost=k, chance=w / sum(weights)) for k, w in enumerate(weights, 1)]
+    exact = expected_liveput([rates], [deep], mix)[0] / rates[-1]
+    assert survivors_share(Reclaims(per_h=1.0, share=q), rates.tolist(), deep) == pytest.approx(exact)
+
+
+def test_of_one_node_nothing_survives():
+    assert survivors_share(Reclaims(per_h=1.0), [7.0]) == 0.0
+    assert survivors_share(Reclaims(per_h=1.0), [0.0, 0.0]) == 0.0
+
+
+# ---------------------------------------------------------------------- the twin
+
+
+def rode(rng, cycles, *, hits, wait_s, restart_s, every_s, write_s, left):
+    """Work over time of so many cycles, second by second of the story and nothing else."""
+    work = time = 0.0
+    for _ in range(cycles):
+        until_s = rng.exponential(1 / hits)
+        time += until_s
+        work += until_s if every_s == 0.0 else until_s // (every_s + write_s) * every_s
+        while True:  # a recovery, until one is not interrupted
+            until_s = rng.exponential(1 / hits)
+            trains_s = min(until_s, wait_s) - restart_s if left else 0.0  # narrower, between two restarts
+            if trains_s > 0:
+                done = trains_s // (every_s + write_s) if every_s else 0
+                cut = until_s < wait_s
+                work += left * (trains_s if every_s == 0.0 else done * every_s if cut else trains_s - done * write_s)
+            if until_s >= wait_s + restart_s:
+                time += wait_s + restart_s
+                break
+            time += until_s
+    return work / time
+
+
+@pytest.mark.parametrize("notice_s", [0.0, 120.0])
+@pytest.mark.parametrize("left", [0.0, 0.8])
+@pytest.mark.parametrize("per_h", [0.5, 6.0])
+def test_the_formula_is_what_many_rides_come_to(notice_s, left, per_h):
+    job = a_job(restart_s=40.0, checkpoint_write_s=15.0)
+    seen = Reclaims(per_h=per_h, notice_s=notice_s, boot_s=notice_s + 400.0)
+    hits = 4 * per_h / 3600
+    every_s = 0.0 if notice_s else math.sqrt(2 * 15.0 / hits)
+    facts = {"hits": hits, "wait_s": 400.0, "restart_s": 40.0, "every_s": every_s, "write_s": 15.0, "left": left}
+    rng = np.random.default_rng(7)
+    rides = [rode(rng, 400, **facts) for _ in range(40)]
+    exact = spot_speed(seen, job, [4], np.array([left]))[0]
+    assert abs(np.mean(rides) - exact) < 4 * np.std(rides) / math.sqrt(len(rides)) + 1e-3 * exact
+
+
+# ---------------------------------------------------------------------- belief
+
+
+def state(lost=0.0, held_h=0.0, **facts):
+    offer = an_offer(**{"hazard_per_h": 0.5, "notice_s": 60.0, **facts})
+    return OfferState(offer=offer, price=offer.price, limit=Limit(), held=0, available=None, lost=lost, held_h=held_h)
+
+
+def test_what_is_said_is_believed_until_something_was_seen():
+    assert believed([state()]) == Reclaims(per_h=0.5, notice_s=60.0)
+    assert believed([state(lost=100.0, held_h=1.0, market=Market.ON_DEMAND)]) == NO_RECLAIMS
+    assert believed([state(lost=100.0, held_h=1.0, hazard_per_h=0.0)]) == NO_RECLAIMS
+
+
+@settings(max_examples=50)
+@given(st.floats(0.05, 5.0), st.floats(0.05, 3.0), st.integers(0, 2**16))
+def test_belief_comes_to_what_is_true_within_its_rounding(said, true, seed):
+    held_h = 1_000.0 / true
+    lost = float(np.random.default_rng(seed).poisson(true * held_h))
+    found = believed([state(lost, held_h, hazard_per_h=said)]).per_h
+    blend = (3.0 + lost) / (3.0 / said + held_h)
+    assert 2**-0.26 < found / blend < 2**0.26
+    assert abs(math.log(blend / true)) < 0.6
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_nonsense_is_refused(share):
+    with pytest.raises(InvalidValue):
+        Reclaims(per_h=1.0, share=share)
