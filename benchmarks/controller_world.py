@@ -19,7 +19,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import Controller
+from sublet.runtime.controller.loop import Controller
 from sublet.runtime.engines.engine import Hear
 from sublet.runtime.front import FrontDesk
 from sublet.runtime.providers.provider import RentedNode, TellMarket

@@ -19,8 +19,8 @@ from pathlib import Path
 from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
 from sublet.runtime.assemble import controller_from
+from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.front import FrontDesk
-from sublet.runtime.record import JobRecord
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec, Retries
 

@@ -37,9 +37,9 @@ from sublet.domain.plan import Plan
 from sublet.errors import NoAccess, NoAnswer
 from sublet.kernel.invariants import check
 from sublet.market.catalogue import load_catalogue
-from sublet.runtime import controller as controller_module
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import Controller
+from sublet.runtime.controller import loop as controller_module
+from sublet.runtime.controller.loop import Controller
 from sublet.runtime.providers.aws import AwsProvider
 from sublet.runtime.providers.aws_calls import Calls
 from sublet.runtime.providers.aws_offers import offers_from

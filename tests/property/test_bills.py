@@ -16,7 +16,7 @@ from sublet.domain.plan import Phase
 from sublet.kernel.journal import event_from_json
 from sublet.kernel.kernel import Kernel
 from sublet.policies.equal import Equal
-from sublet.runtime.bill import Bill
+from sublet.runtime.controller.bill import Bill
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 

@@ -38,7 +38,7 @@ class Submitted(TypedDict):
 
 
 class Desk(Protocol):
-    """What `sublet.runtime.controller.Controller` offers."""
+    """What `sublet.runtime.controller.loop.Controller` offers."""
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""

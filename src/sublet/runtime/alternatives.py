@@ -20,7 +20,7 @@ from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.views import AlternativeView
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["alternatives_of", "weighed_by_rent"]
 

@@ -19,7 +19,8 @@ from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.policies.price.policy import in_a_hurry
-from sublet.runtime.controller import Controller
+from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.front import FrontDesk
 from sublet.runtime.private import private_folder
@@ -27,7 +28,6 @@ from sublet.runtime.providers.local import LocalProvider
 from sublet.runtime.providers.local_market import Strike
 from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
-from sublet.runtime.timekeeping import clock_from
 
 __all__ = ["budget_from", "controller_from", "market_in_the_box", "offers_in_the_box", "policy_from", "strike_from"]
 

@@ -18,16 +18,16 @@ from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudg
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime import bounds, views
 from sublet.runtime.alternatives import alternatives_of
-from sublet.runtime.bill import PURPOSES, Account
-from sublet.runtime.blame import BACK_OFF
-from sublet.runtime.controller import Controller
+from sublet.runtime.controller.bill import PURPOSES, Account
+from sublet.runtime.controller.blame import BACK_OFF
+from sublet.runtime.controller.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
+from sublet.runtime.controller.history import Line, gist_of, width
+from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.records import ASKS, DAMAGED, JobRecord, kernel_job
 from sublet.runtime.expecting import expected_of
-from sublet.runtime.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.outlook import Outlook, outlook_in
-from sublet.runtime.record import ASKS, DAMAGED, JobRecord, kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line, gist_of, width
 
 __all__ = ["FrontDesk"]
 

@@ -22,8 +22,8 @@ from sublet.domain.job import Job
 from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
 from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box, policy_from
+from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.front import FrontDesk
-from sublet.runtime.record import kernel_job
 from sublet.runtime.settings import Settings
 from sublet.runtime.views import ENDED, JobView
 from sublet.sim.simulator import Cloud, simulate

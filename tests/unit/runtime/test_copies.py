@@ -13,8 +13,9 @@ from benchmarks.controller_world import MemoryCloud, Node, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
-from sublet.runtime import kept, renting
+from sublet.runtime import kept
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller import leases as renting
 from sublet.runtime.providers.aws_fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from tests.moto_cloud import AwsRig

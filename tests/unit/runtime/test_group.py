@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sublet.domain.events import JobFailed
+from sublet.runtime.controller.history import line_from_event
 from sublet.runtime.group import Group, Outcome
 from sublet.runtime.spec import JobSpec, Retries
-from sublet.runtime.telling import line_from_event
 from sublet.wire import messages as wire
 
 

@@ -16,11 +16,11 @@ from sublet.domain.plan import JobState
 from sublet.errors import Infeasible
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
 from sublet.planning.options import options_of
-from sublet.runtime.record import kernel_job, pools_for
+from sublet.runtime.controller.records import kernel_job, pools_for
 from sublet.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["STOP_S", "least_width", "refuse_beyond_limits", "refuse_beyond_own_purse", "refuse_late", "start_usd"]
 

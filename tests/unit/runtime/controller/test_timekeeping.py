@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.runtime import timekeeping
 from sublet.runtime.clock import Clock
-from sublet.runtime.gauges import Gauges
+from sublet.runtime.controller import timekeeping
+from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.timekeeping import Mark, clock_from, mark, time_away_s
 from sublet.runtime.store import Store
-from sublet.runtime.timekeeping import Mark, clock_from, mark, time_away_s
 
 LAST = Mark(cloud_s=1000.0, unix_s=1e9, boot="here", on_s=500.0)
 

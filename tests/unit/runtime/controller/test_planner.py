@@ -15,8 +15,8 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.history import Line
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line
 
 PATIENCE_S = 20.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)
@@ -232,7 +232,7 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
         raise AttributeError("no words for it")
 
     async def scene(desk):
-        monkeypatch.setattr("sublet.runtime.controller.lines_from_plan", speechless)
+        monkeypatch.setattr("sublet.runtime.controller.loop.lines_from_plan", speechless)
         await desk.submit(SPEC)
 
         async def finished():

@@ -18,11 +18,11 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import NodePhase
+from sublet.runtime.controller.history import Line
 from sublet.runtime.providers.provider import Billed
-from sublet.runtime.telling import Line
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Renting"]
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
 from sublet.runtime.agent.watching import LOOK_S
-from sublet.runtime.blame import BACK_OFF
+from sublet.runtime.controller.blame import BACK_OFF
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.records import GIVEN_UP, JobRecord
 from sublet.runtime.members import LEFT_ON_ORDER
-from sublet.runtime.record import GIVEN_UP, JobRecord
-from sublet.runtime.telling import Line
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Attempts"]
 

@@ -10,13 +10,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sublet.errors import SubletError
-from sublet.runtime.record import JobRecord
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_from_json
-from sublet.runtime.telling import Line
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["HELD_BY_RULES", "record_from_store"]
 

@@ -19,13 +19,13 @@ from sublet.domain.events import Event
 from sublet.domain.plan import Phase
 from sublet.errors import BadInput, InvalidValue
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime.away import agents_came, latest_end_s, settle_what_was_held, silent, was_away_too_long
-from sublet.runtime.stored_jobs import record_from_store
-from sublet.runtime.telling import Line
-from sublet.runtime.timekeeping import last_sign_s
+from sublet.runtime.controller.away import agents_came, latest_end_s, settle_what_was_held, silent, was_away_too_long
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.stored_jobs import record_from_store
+from sublet.runtime.controller.timekeeping import last_sign_s
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["recover"]
 

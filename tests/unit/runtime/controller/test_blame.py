@@ -6,11 +6,11 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
 from sublet.runtime.spec import Retries
-from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 
 class Deadly(MemoryCloud):
@@ -35,7 +35,7 @@ def a_story(folder):
 
 
 def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_train_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.blame.FIRST_REST_S", 0.05, raising=False)
+    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 0.05, raising=False)
     story = a_story(tmp_path)
 
     async def live():
@@ -59,8 +59,8 @@ def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_trai
 
 
 def test_a_job_that_ends_its_agents_late_fails_too_where_the_cloud_knows_that_it_took_no_node(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.blame.FIRST_REST_S", 0.05)
-    monkeypatch.setattr("sublet.runtime.blame.EARLY_S", 0.0)  # every end is a late one
+    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 0.05)
+    monkeypatch.setattr("sublet.runtime.controller.blame.EARLY_S", 0.0)  # every end is a late one
     story = a_story(tmp_path)
     story.cloud.why = "its agent ended"
 
@@ -100,7 +100,7 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
 
 @pytest.fixture
 def blame():
-    from sublet.runtime.blame import Blame
+    from sublet.runtime.controller.blame import Blame
 
     return Blame(SimpleNamespace(note=lambda line: None, relearn=lambda record: None))
 

@@ -34,23 +34,30 @@ from sublet.errors import BadInput, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
-from sublet.runtime.alarms import Alarms
-from sublet.runtime.bill import Bill
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.history import (
+    Line,
+    Progress,
+    SupplyNews,
+    line_from_event,
+    line_from_order,
+    lines_from_plan,
+)
+from sublet.runtime.controller.leases import Renting
+from sublet.runtime.controller.planner import LIMIT_S, Planner
+from sublet.runtime.controller.records import GIVEN_UP, JobRecord, kernel_job
+from sublet.runtime.controller.router import Workforce
+from sublet.runtime.controller.snapshots import Memory
+from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.engine import Engine
-from sublet.runtime.gauges import Gauges
-from sublet.runtime.memory import Memory
-from sublet.runtime.planner import LIMIT_S, Planner
 from sublet.runtime.providers.provider import Provider
-from sublet.runtime.record import GIVEN_UP, JobRecord, kernel_job
-from sublet.runtime.renting import Renting
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.spec import JobSpec
 from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
-from sublet.runtime.telling import Line, Progress, SupplyNews, line_from_event, line_from_order, lines_from_plan
-from sublet.runtime.waits import Waits
-from sublet.runtime.workforce import Workforce
 from sublet.wire import messages as wire
 
 __all__ = ["Controller"]
@@ -115,7 +122,7 @@ class Controller:
 
     async def start(self) -> None:
         """Recover what an earlier controller left, or begin."""
-        from sublet.runtime.recovery import recover  # it needs this module's class
+        from sublet.runtime.controller.recovery import recover  # it needs this module's class
 
         with self.store.together():
             self.store.put("server_id", self.server_id)

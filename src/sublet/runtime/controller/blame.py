@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.records import GIVEN_UP, JobRecord
 from sublet.runtime.members import Fault
-from sublet.runtime.record import GIVEN_UP, JobRecord
-from sublet.runtime.telling import Line
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["BACK_OFF", "Blame"]
 

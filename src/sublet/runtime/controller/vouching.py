@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Vouching", "job_of"]
 

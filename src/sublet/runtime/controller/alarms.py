@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from sublet.runtime.gauges import Gauges
-from sublet.runtime.telling import Line
+from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.history import Line
 from sublet.wire.text import plain_text
 
 __all__ = ["Alarms"]

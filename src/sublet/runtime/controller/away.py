@@ -18,11 +18,11 @@ from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime.telling import Line
-from sublet.runtime.timekeeping import MARK_EVERY_S
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["agents_came", "latest_end_s", "settle_what_was_held", "silent", "was_away_too_long"]
 

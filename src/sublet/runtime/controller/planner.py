@@ -25,7 +25,7 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.planning.weighing import WeighedOptions
-from sublet.runtime.telling import lines_from_plan
+from sublet.runtime.controller.history import lines_from_plan
 
 __all__ = ["LIMIT_S", "Made", "Planner"]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
-from sublet.runtime.feasibility import least_width, refuse_beyond_limits
-from sublet.runtime.record import JobRecord
-from sublet.runtime.telling import Line
+from sublet.runtime.controller.feasibility import least_width, refuse_beyond_limits
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.records import JobRecord
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Waits"]
 

@@ -17,23 +17,23 @@ from sublet.errors import InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.market.hazard import believed_per_h
 from sublet.perf.migration import checkpoint_every_s
-from sublet.runtime.addresses import Addresses
-from sublet.runtime.attempts import Attempts
-from sublet.runtime.blame import Blame
-from sublet.runtime.feasibility import STOP_S
+from sublet.runtime.controller.addresses import Addresses
+from sublet.runtime.controller.attempts import Attempts
+from sublet.runtime.controller.blame import Blame
+from sublet.runtime.controller.feasibility import STOP_S
+from sublet.runtime.controller.history import Line, gist_of
+from sublet.runtime.controller.notice import must_save
+from sublet.runtime.controller.records import ASKS, DAMAGED, TOO_WIDE, JobRecord, pools_for
+from sublet.runtime.controller.vouching import Vouching, job_of
+from sublet.runtime.controller.worker_logs import WorkerLogs
 from sublet.runtime.group import Group, GroupNews, Outcome
 from sublet.runtime.members import LEFT_ON_ORDER, WorkerPhase, ending_of
-from sublet.runtime.notice import must_save
 from sublet.runtime.private import make_private
-from sublet.runtime.record import ASKS, DAMAGED, TOO_WIDE, JobRecord, pools_for
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.telling import Line, gist_of
-from sublet.runtime.vouching import Vouching, job_of
-from sublet.runtime.worker_logs import WorkerLogs
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Workforce"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.runtime.alarms import Alarms
+from sublet.runtime.controller.alarms import Alarms
 from sublet.wire.messages import Hello
 
 __all__ = ["Addresses"]

@@ -25,12 +25,12 @@ from sublet.kernel.journal import kind_from_header, recorded_from, refused_alike
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, plain, tagged
-from sublet.runtime.record import kernel_job
-from sublet.runtime.telling import Line
-from sublet.runtime.timekeeping import MARK_EVERY_S, mark
+from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller import Controller
+    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Memory"]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.runtime.record import WARM_REPORTS, JobRecord, kernel_job
+from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
 from sublet.runtime.spec import JobSpec
 from sublet.wire.messages import Stepped
 
