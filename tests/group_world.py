@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from sublet.runtime.group import Group, Outcome
-from sublet.runtime.members import WorkerPhase
+from sublet.runtime.group.elastic import Group, Outcome
+from sublet.runtime.group.widths import narrowed
+from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.spec import JobSpec, Retries
-from sublet.runtime.widths import narrowed
 from sublet.wire import messages as wire
 
 NODES = ("a", "b", "c", "d")

@@ -9,6 +9,7 @@ import asyncio
 import time
 
 import pytest
+from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, until
 
 from benchmarks.controller_world import MemoryCloud
 from benchmarks.controller_world import Worker as Process
@@ -18,7 +19,6 @@ from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
 from sublet.runtime.spec import Retries
 from sublet.wire import messages as wire
-from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, until
 
 
 class Scripts(MemoryCloud):
@@ -354,8 +354,8 @@ def test_a_script_that_prints_and_computes_nothing_for_long_is_started_again_and
 
 
 def test_a_session_that_hangs_is_billed_as_useful_up_to_its_last_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.group.SILENT_S", 1.0)
-    monkeypatch.setattr("sublet.runtime.group.FIRST_STEP_S", 1.0)
+    monkeypatch.setattr("sublet.runtime.group.elastic.SILENT_S", 1.0)
+    monkeypatch.setattr("sublet.runtime.group.elastic.FIRST_STEP_S", 1.0)
     story = Story(tmp_path, speedup=3600.0)
 
     async def scene(desk):

@@ -13,7 +13,7 @@ from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.group import Group
+from sublet.runtime.group.elastic import Group
 from sublet.runtime.jobfile import job_from_command
 from sublet.runtime.spec import JobSpec
 from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown

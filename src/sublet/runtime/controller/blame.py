@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sublet.runtime.controller.history import Line
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord
-from sublet.runtime.members import Fault
+from sublet.runtime.group.workers import Fault
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

@@ -13,9 +13,9 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
-from sublet.runtime.group import Group
+from sublet.runtime.group.elastic import Group
+from sublet.runtime.group.widths import narrower_than
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.widths import narrower_than
 from sublet.wire.messages import Stepped
 
 __all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]

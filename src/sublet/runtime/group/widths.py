@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublet.domain.shape import Placement
-from sublet.runtime.members import Worker
+from sublet.runtime.group.workers import Worker
 from sublet.runtime.spec import JobSpec
 
 __all__ = ["Widths", "narrowed", "narrower_than"]

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
-from sublet.runtime.launch import start_order
-from sublet.runtime.members import (
+from sublet.runtime.group.launch import start_order
+from sublet.runtime.group.widths import Widths, narrowed
+from sublet.runtime.group.workers import (
     LEFT_ON_ORDER,
     Fault,
     Worker,
@@ -33,7 +34,6 @@ from sublet.runtime.members import (
     split,
 )
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.widths import Widths, narrowed
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
 

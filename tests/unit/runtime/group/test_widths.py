@@ -10,11 +10,11 @@ import pytest
 from benchmarks.controller_world import MemoryCloud, Training, Worker, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
-from sublet.runtime import group as groups
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import router as workforce
 from sublet.runtime.controller.records import JobRecord, kernel_job
-from sublet.runtime.group import Group, Outcome
+from sublet.runtime.group import elastic as groups
+from sublet.runtime.group.elastic import Group, Outcome
 from sublet.runtime.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
