@@ -21,7 +21,7 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Snapshot
 from sublet.runtime.clock import Clock
-from sublet.runtime.front import FrontDesk
+from sublet.runtime.controller_api.api import FrontDesk
 from sublet.runtime.spec import JobSpec
 
 

@@ -16,8 +16,8 @@ from benchmarks.live_stage import SCRIPT, Step, job_spec, read_steps
 from sublet.api.client import Client, connect
 from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
+from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.spec_json import spec_to_json
-from sublet.runtime.views import ENDED
 
 __all__ = ["submitted", "torchrun_restarts"]
 

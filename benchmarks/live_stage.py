@@ -20,7 +20,7 @@ from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.front import FrontDesk
+from sublet.runtime.controller_api.api import FrontDesk
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec, Retries
 

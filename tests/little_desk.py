@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sublet.api.client import Client, connect
-from sublet.api.desk import Desk, Submitted
 from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import NotNow, OutOfBudget
-from sublet.runtime import views
-from sublet.runtime.spec import JobSpec
-from sublet.runtime.views import (
+from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.protocol import Desk, Submitted
+from sublet.runtime.controller_api.views import (
     ENDED,
     BudgetView,
     CostView,
@@ -31,6 +30,7 @@ from sublet.runtime.views import (
     MetricsView,
     NodeView,
 )
+from sublet.runtime.spec import JobSpec
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {

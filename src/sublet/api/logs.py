@@ -10,9 +10,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
+from sublet.runtime.controller_api.views import JobLog, LogPart
 from sublet.runtime.secret_files import what_to_hide
 from sublet.runtime.spec_json import HIDDEN
-from sublet.runtime.views import JobLog, LogPart
 
 __all__ = ["Mask", "log_stream"]
 

@@ -9,10 +9,10 @@ import traceback
 from pathlib import Path
 from typing import Protocol
 
-from sublet.api.desk import Desk
 from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
+from sublet.runtime.controller_api.protocol import Desk
 from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
 

@@ -11,8 +11,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from sublet.api.desk import Desk
-from sublet.runtime.views import ENDED, BudgetView, HistogramView, JobView, MetricsView, NodeView, Quantiles
+from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.views import (
+    ENDED,
+    BudgetView,
+    HistogramView,
+    JobView,
+    MetricsView,
+    NodeView,
+    Quantiles,
+)
 
 __all__ = ["exposition"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sublet.errors import NoSuchJob
-from sublet.runtime.views import ENDED, JobView
+from sublet.runtime.controller_api.views import ENDED, JobView
 
 __all__ = ["job_id_from"]
 

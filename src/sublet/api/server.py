@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from sublet.api.desk import Desk
 from sublet.api.guard import SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.logs import log_stream
@@ -31,8 +30,9 @@ from sublet.errors import (
     UnknownName,
 )
 from sublet.runtime.bounds import MOST_USD, MOST_WORKERS
+from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
 from sublet.runtime.spec_json import spec_from_json
-from sublet.runtime.views import ENDED, RESTING, JobLog
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -13,10 +13,10 @@ import uvicorn
 
 from sublet import __version__
 from sublet.api.callers import bounded_callers
-from sublet.api.desk import Desk
 from sublet.api.server import application
 from sublet.api.state import Address, StateDir
 from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.controller_api.protocol import Desk
 from sublet.runtime.settings import LOOPBACK
 
 __all__ = ["bound", "serve"]

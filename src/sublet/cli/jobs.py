@@ -115,7 +115,7 @@ def _tell(found: dict[str, Any], *, document: bool) -> None:
 
 def _print_jobs(jobs: list[dict[str, Any]], *, every: bool) -> None:
     from sublet.cli.desk_words import loss, percent, phase_of, span
-    from sublet.runtime.views import ENDED
+    from sublet.runtime.controller_api.views import ENDED
 
     hidden = [] if every else [job["id"] for job in jobs if job["phase"] in ENDED][:-LAST_ENDED]
     shown = [job for job in jobs if job["id"] not in hidden]

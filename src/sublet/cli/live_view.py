@@ -55,7 +55,7 @@ class Look:
     @property
     def over(self) -> bool:
         """Whether every job has ended or rests."""
-        from sublet.runtime.views import ENDED, RESTING
+        from sublet.runtime.controller_api.views import ENDED, RESTING
 
         return all(job["phase"] in ENDED | RESTING for job in self.jobs)
 
@@ -162,7 +162,7 @@ def plain_lines(look: Look) -> list[str]:
 
 def _shown(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """As many as there is room for, in the order of submission: those that go on, then the last that have ended."""
-    from sublet.runtime.views import ENDED
+    from sublet.runtime.controller_api.views import ENDED
 
     going = [job for job in jobs if job["phase"] not in ENDED][:MOST_JOBS]
     over = [job for job in jobs if job["phase"] in ENDED]
@@ -172,7 +172,7 @@ def _shown(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _rest(jobs: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]) -> str:
     """`and 14 more, 12 of them over`."""
-    from sublet.runtime.views import ENDED
+    from sublet.runtime.controller_api.views import ENDED
 
     hidden = len(jobs) - len(shown)
     over = sum(job["phase"] in ENDED for job in jobs) - sum(job["phase"] in ENDED for job in shown)

@@ -21,8 +21,8 @@ from sublet.market.traces import load_trace
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
+from sublet.runtime.controller_api.api import FrontDesk
 from sublet.runtime.engines.local import LocalEngine
-from sublet.runtime.front import FrontDesk
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.local import LocalProvider
 from sublet.runtime.providers.local_market import Strike

@@ -23,9 +23,9 @@ from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
 from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box, policy_from
 from sublet.runtime.controller.records import kernel_job
-from sublet.runtime.front import FrontDesk
+from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.views import ENDED, JobView
 from sublet.runtime.settings import Settings
-from sublet.runtime.views import ENDED, JobView
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.studies.live_scene import UNNOTICED_S, demo_jobs, demo_settings

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.api.logs import Mask, log_stream
-from sublet.runtime.views import JobLog, LogPart
+from sublet.runtime.controller_api.views import JobLog, LogPart
 
 letters = st.text("ab\n", max_size=12)
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from sublet.runtime.views import HistogramView
+from sublet.runtime.controller_api.views import HistogramView
 
 __all__ = ["Gauges", "Histogram"]
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import UnknownName
-from sublet.runtime.views import LogPart
+from sublet.runtime.controller_api.views import LogPart
 
 __all__ = ["WorkerLogs"]
 

@@ -17,7 +17,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import OfferState
 from sublet.domain.shape import Spread
 from sublet.perf.preemption import believed, hits_per_h, spot_speed
-from sublet.runtime.views import Quantiles
+from sublet.runtime.controller_api.views import Quantiles
 
 __all__ = ["Outlook", "outlook", "outlook_in"]
 

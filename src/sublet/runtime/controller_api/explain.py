@@ -17,7 +17,7 @@ from sublet.planning.affordable import most_gpus_alone
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
 from sublet.planning.options import options_of
 from sublet.planning.weighing import WeighedOptions
-from sublet.runtime.views import AlternativeView
+from sublet.runtime.controller_api.views import AlternativeView
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

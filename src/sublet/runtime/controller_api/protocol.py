@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NotRequired, Protocol, TypedDict
 
-from sublet.runtime.spec import JobSpec
-from sublet.runtime.views import (
+from sublet.runtime.controller_api.views import (
     BudgetView,
     CostView,
     DryRunView,
@@ -24,6 +23,7 @@ from sublet.runtime.views import (
     MetricsView,
     NodeView,
 )
+from sublet.runtime.spec import JobSpec
 
 __all__ = ["Desk", "Submitted"]
 

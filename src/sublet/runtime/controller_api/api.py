@@ -16,16 +16,17 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import JobState, Phase
 from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime import bounds, views
-from sublet.runtime.alternatives import alternatives_of
+from sublet.runtime import bounds
 from sublet.runtime.controller.bill import PURPOSES, Account
 from sublet.runtime.controller.blame import BACK_OFF
 from sublet.runtime.controller.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.controller.history import Line, gist_of, width
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import ASKS, DAMAGED, JobRecord, kernel_job
-from sublet.runtime.expecting import expected_of
-from sublet.runtime.outlook import Outlook, outlook_in
+from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.expecting import expected_of
+from sublet.runtime.controller_api.explain import alternatives_of
+from sublet.runtime.controller_api.remaining import Outlook, outlook_in
 from sublet.runtime.settings import Settings
 from sublet.runtime.spec import JobSpec
 
@@ -68,7 +69,7 @@ class Submitted(TypedDict):
 
 
 class FrontDesk:
-    """`sublet.api.desk.Desk`, for a controller."""
+    """`sublet.runtime.controller_api.protocol.Desk`, for a controller."""
 
     def __init__(
         self, controller: Controller, settings: Settings, *, warm: Callable[[], Awaitable[None]] | None = None
@@ -208,7 +209,7 @@ class FrontDesk:
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
-        from sublet.runtime.rehearsal import rehearse
+        from sublet.runtime.controller_api.dry_run import rehearse
 
         self._refuse_the_impossible(spec)
         return await rehearse(self._controller, spec)

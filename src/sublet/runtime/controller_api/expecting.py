@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sublet.policies.price.policy import Price, hour_usd_of
 from sublet.policies.price.prospect import prospect
 from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller_api.views import ExpectedView
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.views import ExpectedView
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

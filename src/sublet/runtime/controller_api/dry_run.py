@@ -9,12 +9,12 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.kernel.waiting import Waiting
-from sublet.runtime.alternatives import alternatives_of, weighed_by_rent
 from sublet.runtime.controller.records import UNKNOWN_H, kernel_job
-from sublet.runtime.expecting import expected_of
-from sublet.runtime.outlook import outlook_in
+from sublet.runtime.controller_api.expecting import expected_of
+from sublet.runtime.controller_api.explain import alternatives_of, weighed_by_rent
+from sublet.runtime.controller_api.remaining import outlook_in
+from sublet.runtime.controller_api.views import DryRunView, Quantiles
 from sublet.runtime.spec import JobSpec
-from sublet.runtime.views import DryRunView, Quantiles
 
 if TYPE_CHECKING:
     from sublet.domain.weighed import Weighed

@@ -1,0 +1,1 @@
+"""What users ask of a running controller, and what it answers."""
