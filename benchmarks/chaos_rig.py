@@ -25,9 +25,9 @@ from sublet.api.state import StateDir
 from sublet.domain.money import Money
 from sublet.errors import NoController, Refused, SubletError
 from sublet.kernel.journal import replay
+from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings, settings_to_json
-from sublet.runtime.spec import JobSpec, Retries
-from sublet.runtime.spec_json import spec_to_json
 from sublet.runtime.store import Store
 
 __all__ = ["CRASH_POINTS", "Rig", "rig"]

@@ -22,7 +22,7 @@ from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Snapshot
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller_api.api import FrontDesk
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 
 class Timed:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sublet.runtime.assemble import controller_from
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
-from sublet.runtime.spec import JobSpec
 
 HERE = Path(__file__).resolve()
 STEPS = 40  # to make at each width

@@ -21,8 +21,8 @@ from sublet.runtime.agent import processes
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
-from sublet.runtime.spec import JobSpec, Retries
 
 __all__ = ["SCRIPT", "Change", "Stage", "Step", "job_spec", "on_stage", "read_steps", "waited_for"]
 

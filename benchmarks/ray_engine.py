@@ -280,7 +280,7 @@ class Ours:
         self.found["shutdown (s)"] = time.monotonic() - began_s
 
     async def _submit(self, name: str, log: Path) -> str:
-        from sublet.runtime.spec import JobSpec
+        from sublet.runtime.jobs.spec import JobSpec
 
         argv = (sys.executable, "-m", "benchmarks.ray_engine", "--worker", str(log))
         spec = JobSpec(name=name, argv=argv, cwd=str(ROOT), max_workers=NODES, checkpoint_every_s=600.0)

@@ -13,7 +13,7 @@ from sublet.api.server import application
 from sublet.api.state import digest
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sublet.runtime.group.elastic import Group, Outcome
 from sublet.runtime.group.widths import narrowed
 from sublet.runtime.group.workers import WorkerPhase
-from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
 NODES = ("a", "b", "c", "d")

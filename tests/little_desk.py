@@ -30,7 +30,7 @@ from sublet.runtime.controller_api.views import (
     MetricsView,
     NodeView,
 )
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {

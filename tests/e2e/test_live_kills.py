@@ -12,7 +12,7 @@ import pytest
 from benchmarks import chaos
 from benchmarks.chaos_rig import JOB, rig
 from sublet.api.state import StateDir
-from sublet.runtime.spec import Retries
+from sublet.runtime.jobs.spec import Retries
 
 NO_ROOM = """import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

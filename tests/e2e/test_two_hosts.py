@@ -11,7 +11,7 @@ import pytest
 from benchmarks.controller_world import desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from tests.hosts_rig import Hosts, NoHosts
 
 pytest.importorskip("torch")

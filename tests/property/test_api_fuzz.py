@@ -9,8 +9,8 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sublet.runtime.spec import JobSpec
-from sublet.runtime.spec_json import spec_to_json
+from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import JobSpec
 from tests.asgi import a_spec, serving
 
 FIELDS = sorted(field.name for field in dataclasses.fields(JobSpec))

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 
 from sublet.runtime.controller_api.views import JobLog, LogPart
+from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.secret_files import what_to_hide
-from sublet.runtime.spec_json import HIDDEN
 
 __all__ = ["Mask", "log_stream"]
 

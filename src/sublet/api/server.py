@@ -29,10 +29,10 @@ from sublet.errors import (
     SubletError,
     UnknownName,
 )
-from sublet.runtime.bounds import MOST_USD, MOST_WORKERS
 from sublet.runtime.controller_api.protocol import Desk
 from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
-from sublet.runtime.spec_json import spec_from_json
+from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
+from sublet.runtime.jobs.serialize import spec_from_json
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -90,7 +90,7 @@ def scale(
 def workers_from_text(text: str) -> tuple[int, int]:
     """`4` or `2..8`."""
     from sublet.errors import InvalidValue
-    from sublet.runtime.jobfile_values import range_from
+    from sublet.runtime.jobs.values import range_from
 
     try:
         return range_from(text)

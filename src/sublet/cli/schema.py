@@ -11,7 +11,7 @@ __all__ = ["schema"]
 def schema(output: opt.OutputOption = opt.Output.JSON, json: opt.Json = False) -> None:
     """Print the JSON schema of job files."""
     from sublet.errors import InvalidValue
-    from sublet.runtime.jobfile import json_schema
+    from sublet.runtime.jobs.file import json_schema
 
     if not opt.wants_document(output, json):
         raise InvalidValue("-o", output.value, "json or yaml: a schema is no table")

@@ -13,7 +13,7 @@ from sublet.cli import options as opt
 from sublet.cli.show import print_document, print_line, print_notes, print_table
 
 if TYPE_CHECKING:
-    from sublet.runtime.spec import JobSpec
+    from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["expected_line", "run_job", "submit"]
 
@@ -33,7 +33,7 @@ def submit(
 ) -> None:
     """Submit a job file."""
     from sublet.errors import InvalidValue
-    from sublet.runtime.jobfile import job_from_file, job_from_text
+    from sublet.runtime.jobs.file import job_from_file, job_from_text
 
     path = file or file_option
     if path is None or (file and file_option):
@@ -65,7 +65,7 @@ def run_job(  # noqa: PLR0913 - one argument per option
     """Submit a command as a job, and show its output until it ends (Ctrl-C leaves it running)."""
     from sublet.cli.asked import money_from_text
     from sublet.cli.jobs import workers_from_text
-    from sublet.runtime.jobfile import job_from_command
+    from sublet.runtime.jobs.file import job_from_command
 
     spec = job_from_command(
         command,
@@ -93,7 +93,7 @@ def _variable(text: str) -> tuple[str, str]:
 def _hand_in(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
     from sublet.api.client import connect
     from sublet.cli.logs import follow_log
-    from sublet.runtime.spec_json import spec_to_json
+    from sublet.runtime.jobs.serialize import spec_to_json
 
     client = connect()
     body = {"job": spec_to_json(spec, secrets=True)}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import sublet
 from sublet.errors import MissingData
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
-from sublet.runtime.spec import JobSpec
 
 __all__ = ["NOTICED", "SPEEDUP", "UNNOTICED_S", "demo_jobs", "demo_settings"]
 

@@ -14,9 +14,9 @@ import pytest
 from sublet.api.client import Client, connect
 from sublet.api.serving import bound
 from sublet.errors import BadInput, InvalidValue, NoController, Refused
-from sublet.runtime.jobfile import job_from_command
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
-from sublet.runtime.spec_json import spec_to_json
 from tests.little_desk import RUNNING, served
 
 POSTS = ("/v1/jobs", "/v1/dry-run", "/v1/budget", "/v1/budget/top-up", "/v1/shutdown", "/v1/jobs/x/cancel")

@@ -11,8 +11,8 @@ from rich.console import Console
 from sublet.cli.desk_words import loss, money, percent, quantiles, span
 from sublet.cli.live_report import timeline
 from sublet.cli.live_view import Look, frame, looker, plain_lines, watch_desk
-from sublet.runtime.jobfile import job_from_command
-from sublet.runtime.spec_json import spec_to_json
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
 from tests.little_desk import RUNNING, row_from, served
 
 SPEC = job_from_command(["true"], name="a-job-with-a-very-long-name", workers=(1, 4))

@@ -15,7 +15,7 @@ from sublet.cli.desk_words import money
 from sublet.cli.live_view import Look, frame, plain_lines
 from sublet.cli.main import run
 from sublet.errors import SubletError
-from sublet.runtime.jobfile import job_from_command
+from sublet.runtime.jobs.file import job_from_command
 from sublet.sim.report import plots
 from tests.little_desk import BILL, RUNNING, cost_from, row_from, served
 

@@ -14,7 +14,7 @@ import pytest
 from sublet.runtime.agent.devices import Devices, found_devices
 from sublet.runtime.agent.host import free_port, interface_of, own_address
 from sublet.runtime.group.elastic import Group
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
 from tests.rigs import Ears, LocalRig, until
 

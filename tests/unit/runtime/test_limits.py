@@ -13,7 +13,7 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Money, Price
 from sublet.errors import Infeasible, InvalidValue, OutOfBudget
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec_json import spec_to_json
+from sublet.runtime.jobs.serialize import spec_to_json
 from tests.asgi import OFFERS, a_spec, serving
 
 PATIENCE_S = 20.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from sublet.runtime.jobfile import json_schema
-from sublet.runtime.spec import Retries
 from tests.unit.runtime.test_controller import Story, Training, a_spec, adds_up, phase, trained, until
+
+from sublet.runtime.jobs.file import json_schema
+from sublet.runtime.jobs.spec import Retries
 
 
 async def take_one(story, desk, *, notice):

@@ -17,7 +17,7 @@ from sublet.domain.events import TimerFired
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec import Retries
+from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire
 
 

@@ -13,7 +13,7 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 

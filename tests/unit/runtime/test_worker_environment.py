@@ -14,8 +14,8 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.group.elastic import Group
-from sublet.runtime.jobfile import job_from_command
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown
 from tests.rigs import Ears, LocalRig, until
 

@@ -17,7 +17,7 @@ from sublet.errors import Infeasible
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
 from sublet.planning.options import options_of
 from sublet.runtime.controller.records import kernel_job, pools_for
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

@@ -15,7 +15,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.runtime.group.elastic import Group
 from sublet.runtime.group.widths import narrower_than
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
 __all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]

@@ -28,8 +28,8 @@ from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.controller.worker_logs import WorkerLogs
 from sublet.runtime.group.elastic import Group, GroupNews, Outcome
 from sublet.runtime.group.workers import LEFT_ON_ORDER, WorkerPhase, ending_of
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
-from sublet.runtime.spec import JobSpec
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:

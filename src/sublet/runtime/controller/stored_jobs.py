@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sublet.errors import SubletError
 from sublet.runtime.controller.history import Line
 from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.spec import JobSpec
-from sublet.runtime.spec_json import spec_from_json
+from sublet.runtime.jobs.serialize import spec_from_json
+from sublet.runtime.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

@@ -16,7 +16,6 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import JobState, Phase
 from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime import bounds
 from sublet.runtime.controller.bill import PURPOSES, Account
 from sublet.runtime.controller.blame import BACK_OFF
 from sublet.runtime.controller.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
@@ -27,8 +26,9 @@ from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.explain import alternatives_of
 from sublet.runtime.controller_api.remaining import Outlook, outlook_in
+from sublet.runtime.jobs import bounds
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
-from sublet.runtime.spec import JobSpec
 
 __all__ = ["FrontDesk"]
 

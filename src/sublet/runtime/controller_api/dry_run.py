@@ -14,7 +14,7 @@ from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.explain import alternatives_of, weighed_by_rent
 from sublet.runtime.controller_api.remaining import outlook_in
 from sublet.runtime.controller_api.views import DryRunView, Quantiles
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from sublet.domain.weighed import Weighed

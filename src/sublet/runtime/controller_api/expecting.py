@@ -9,7 +9,7 @@ from sublet.policies.price.policy import Price, hour_usd_of
 from sublet.policies.price.prospect import prospect
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.views import ExpectedView
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

@@ -23,7 +23,7 @@ from sublet.runtime.controller_api.views import (
     MetricsView,
     NodeView,
 )
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["Desk", "Submitted"]
 

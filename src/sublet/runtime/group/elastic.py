@@ -33,7 +33,7 @@ from sublet.runtime.group.workers import (
     silence,
     split,
 )
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sublet.domain.shape import Placement
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import StartWorker
 
 __all__ = ["start_order"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sublet.domain.shape import Placement
 from sublet.runtime.group.workers import Worker
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["Widths", "narrowed", "narrower_than"]
 

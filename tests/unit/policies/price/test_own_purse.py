@@ -17,7 +17,7 @@ from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning.menu import menu_of, rents, sites_of
 from sublet.policies.price.policy import Price
 from sublet.runtime.controller.records import JobRecord, kernel_job
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 

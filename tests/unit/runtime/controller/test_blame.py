@@ -10,7 +10,7 @@ from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, p
 
 from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec import Retries
+from sublet.runtime.jobs.spec import Retries
 
 
 class Deadly(MemoryCloud):

@@ -21,8 +21,8 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.clock import Clock
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
-from sublet.runtime.spec import JobSpec, Retries
 from sublet.runtime.store import Store
 
 OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))

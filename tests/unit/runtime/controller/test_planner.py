@@ -16,7 +16,7 @@ from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.history import Line
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 
 PATIENCE_S = 20.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
 

@@ -11,7 +11,7 @@ from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 
 PATIENCE_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sublet.domain.events import JobFailed
 from sublet.runtime.controller.history import line_from_event
 from sublet.runtime.group.elastic import Group, Outcome
-from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
 

@@ -15,7 +15,7 @@ from sublet.runtime.controller import router as workforce
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.group import elastic as groups
 from sublet.runtime.group.elastic import Group, Outcome
-from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
 DUPLICATE = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sublet.domain.quantity import whole, within
 from sublet.errors import InvalidValue
-from sublet.runtime import bounds
+from sublet.runtime.jobs import bounds
 
 __all__ = ["JobSpec", "Retries"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sublet.errors import BadInput, InvalidValue, SubletError
-from sublet.runtime.jobfile import job_from_command, job_from_file, job_from_text, json_schema, name_from
-from sublet.runtime.spec import Retries
+from sublet.runtime.jobs.file import job_from_command, job_from_file, job_from_text, json_schema, name_from
+from sublet.runtime.jobs.spec import Retries
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SURROUNDINGS = {"TOKEN": "hush", "FROM_ME": "mine"}

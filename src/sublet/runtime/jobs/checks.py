@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sublet.errors import InvalidValue
-from sublet.runtime import bounds
+from sublet.runtime.jobs import bounds
 
 if TYPE_CHECKING:
-    from sublet.runtime.jobfile_schema import JobFile
+    from sublet.runtime.jobs.schema import JobFile
 
 __all__ = ["out_of_bounds"]
 

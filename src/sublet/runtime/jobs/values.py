@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 from sublet.domain.money import Money
 from sublet.errors import InvalidValue
-from sublet.runtime.bounds import MOST_WORKERS
+from sublet.runtime.jobs.bounds import MOST_WORKERS
 
 __all__ = [
     "accelerators_from",

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
 
-from sublet.runtime.bounds import MOST_KEPT, NAME_PATTERN
-from sublet.runtime.jobfile_values import (
+from sublet.runtime.jobs.bounds import MOST_KEPT, NAME_PATTERN
+from sublet.runtime.jobs.values import (
     accelerators_from,
     attempts_from,
     duration_from,

@@ -14,7 +14,7 @@ from sublet.errors import InvalidValue, NotNow
 from sublet.perf.learned import Learned
 from sublet.planning.widths import useful_widths
 from sublet.runtime.clock import Clock
-from sublet.runtime.spec_json import spec_from_json, spec_to_json
+from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.store import Store
 from tests.asgi import OFFERS, a_spec, serving
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sublet.errors import BadInput, InvalidValue
-from sublet.runtime.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries
 
 __all__ = ["HIDDEN", "spec_from_json", "spec_to_json"]
 

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra
-from sublet.runtime.bounds import NAME
-from sublet.runtime.jobfile_bounds import out_of_bounds
-from sublet.runtime.jobfile_command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
-from sublet.runtime.jobfile_values import deadline_from
-from sublet.runtime.jobfile_yaml import Document, document_from_text
-from sublet.runtime.spec import JobSpec, Retries
-from sublet.runtime.spec_json import HIDDEN
+from sublet.runtime.jobs.bounds import NAME
+from sublet.runtime.jobs.checks import out_of_bounds
+from sublet.runtime.jobs.command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
+from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.values import deadline_from
+from sublet.runtime.jobs.yaml_lines import Document, document_from_text
 
 if TYPE_CHECKING:
-    from sublet.runtime.jobfile_schema import JobFile
+    from sublet.runtime.jobs.schema import JobFile
 
 __all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
 
@@ -122,7 +122,7 @@ def name_from(text: str) -> str:
 
 def _schema() -> Any:
     try:
-        from sublet.runtime import jobfile_schema
+        from sublet.runtime.jobs import schema as jobfile_schema
     except ImportError:
         raise MissingExtra("pydantic, which checks job files,", "server") from None
     return jobfile_schema

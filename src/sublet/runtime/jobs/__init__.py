@@ -1,0 +1,1 @@
+"""What a user submits: the job file, its bounds, and the specification that it becomes."""
