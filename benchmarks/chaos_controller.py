@@ -18,7 +18,7 @@ from typing import Any
 from sublet.api import main as api_main
 from sublet.runtime import assemble
 from sublet.runtime.group import elastic as group
-from sublet.runtime.providers.local import LocalProvider
+from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.store import Store
 
 

@@ -21,8 +21,8 @@ from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller_api.api import FrontDesk
-from sublet.runtime.engines.engine import Hear
-from sublet.runtime.providers.provider import RentedNode, TellMarket
+from sublet.runtime.engines.protocol import Hear
+from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.wire import messages as wire

@@ -40,9 +40,9 @@ from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import loop as controller_module
 from sublet.runtime.controller.loop import Controller
-from sublet.runtime.providers.aws import AwsProvider
-from sublet.runtime.providers.aws_calls import Calls
-from sublet.runtime.providers.aws_offers import offers_from
+from sublet.runtime.providers.aws.calls import Calls
+from sublet.runtime.providers.aws.offers import offers_from
+from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
 from sublet.wire.messages import Hello
 from tests.moto_cloud import a_config, account, forget_all, tag

@@ -20,7 +20,7 @@ from benchmarks.controller_world import an_offer
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
-from sublet.runtime.providers.provider import RentedNode
+from sublet.runtime.providers.protocol import RentedNode
 
 PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.loop")
 PORT = 7070  # on the loopback of each machine

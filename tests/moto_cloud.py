@@ -19,10 +19,10 @@ import boto3
 from sublet.domain.offer import Market
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws import AwsProvider
-from sublet.runtime.providers.aws_calls import Calls, client_maker
-from sublet.runtime.providers.aws_config import AwsConfig
-from sublet.runtime.providers.aws_offers import offers_from
+from sublet.runtime.providers.aws.calls import Calls, client_maker
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.offers import offers_from
+from sublet.runtime.providers.aws.provider import AwsProvider
 
 REGION = "us-east-1"
 KIND = "g4dn.xlarge"

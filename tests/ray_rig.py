@@ -18,10 +18,10 @@ import pytest
 
 from sublet.runtime.agent import processes
 from sublet.runtime.engines.ray import RayEngine
-from sublet.runtime.providers.ray import RayProvider
-from sublet.runtime.providers.ray_cluster import Cluster
-from sublet.runtime.providers.ray_config import NodeKind
-from sublet.runtime.providers.ray_steward import the_ray
+from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.config import NodeKind
+from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.ray.steward import the_ray
 from tests.rigs import PATIENCE_S, LocalRig
 
 NODES = 3

@@ -22,7 +22,7 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
-from sublet.runtime.providers.local import LocalProvider
+from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.wire.messages import StartWorker
 from tests.moto_cloud import AwsRig
 from tests.strategies import an_offer

@@ -17,7 +17,7 @@ import pytest
 
 from sublet.api.state import StateDir
 from sublet.runtime.agent import processes
-from sublet.runtime.providers.aws_config import AwsConfig, read_config
+from sublet.runtime.providers.aws.config import AwsConfig, read_config
 from sublet.runtime.store import Store
 from tests.moto_cloud import ACCOUNT, IMAGE, REGION, AwsRig, account, instances, moto
 from tests.rigs import LocalRig
@@ -184,7 +184,7 @@ def test_the_narrow_policy_allows_this_directory_its_own_and_nothing_of_anybody_
 
 def test_check_asks_for_a_launch_as_the_controller_that_would_make_it(sublet, state, monkeypatch):
     asked = []
-    from sublet.runtime.providers import aws_check
+    from sublet.runtime.providers.aws import check as aws_check
 
     request = aws_check.launch_request
     monkeypatch.setattr(aws_check, "launch_request", lambda *a, **k: asked.append(k["server"]) or request(*a, **k))
@@ -353,7 +353,7 @@ sys.exit(run(["check", "--provider", "aws"]))
 def test_boto3_is_imported_by_nobody_who_does_not_rent_on_aws():
     script = """
 import sys
-import sublet.runtime.assemble, sublet.runtime.providers.aws, sublet.cli.main, sublet.cli.check, sublet.cli.gc
+import sublet.runtime.assemble, sublet.runtime.providers.aws.provider, sublet.cli.main, sublet.cli.check, sublet.cli.gc
 assert "boto3" not in sys.modules and "botocore" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -21,8 +21,8 @@ from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local_records import Records
-from sublet.runtime.providers.local_template import Template
+from sublet.runtime.providers.local.records import Records
+from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
 from sublet.wire.messages import EndWorker, Hello, WorkerDown, WorkerUp
 from tests.rigs import Ears, LocalRig, until

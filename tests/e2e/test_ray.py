@@ -17,7 +17,7 @@ from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.providers.ray_config import NodeKind
+from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.settings import Settings
 from sublet.wire.messages import Hello
 from tests.ray_rig import KIND, NODES, RayRig, add_node

@@ -12,7 +12,7 @@ from sublet.cli.options import Json, Output, OutputOption, wants_document
 from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
-    from sublet.runtime.providers.aws_check import Finding
+    from sublet.runtime.providers.aws.check import Finding
 
 __all__ = ["check"]
 
@@ -49,7 +49,7 @@ def check(
 
 def _prices() -> Iterator[Finding]:
     from sublet.market.catalogue import load_catalogue
-    from sublet.runtime.providers.aws_check import Finding
+    from sublet.runtime.providers.aws.check import Finding
 
     catalogue = load_catalogue()
     newest = max(date.fromisoformat(listing.as_of) for listing in catalogue.listings)
@@ -61,7 +61,7 @@ def _prices() -> Iterator[Finding]:
 def _installed() -> Iterator[Finding]:
     from importlib import metadata
 
-    from sublet.runtime.providers.aws_check import Finding
+    from sublet.runtime.providers.aws.check import Finding
 
     for package, extra in (("torch", "torch"), ("ray", "ray"), ("boto3", "aws"), ("fastapi", "server")):
         try:
@@ -75,10 +75,10 @@ def _installed() -> Iterator[Finding]:
 def _aws(*, insist: bool) -> Iterator[Finding]:
     from sublet.errors import SubletError
     from sublet.market.catalogue import load_catalogue
-    from sublet.runtime.providers.aws_calls import client_maker
-    from sublet.runtime.providers.aws_check import Finding, aws_findings
-    from sublet.runtime.providers.aws_config import config_path, read_config
-    from sublet.runtime.providers.aws_offers import offers_from
+    from sublet.runtime.providers.aws.calls import client_maker
+    from sublet.runtime.providers.aws.check import Finding, aws_findings
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.aws.offers import offers_from
     from sublet.runtime.settings import default_state_dir
 
     path = config_path(default_state_dir())
@@ -103,9 +103,9 @@ def _print_iam() -> None:
     import json
 
     from sublet.api.state import StateDir
-    from sublet.runtime.providers.aws import server_id_from
-    from sublet.runtime.providers.aws_config import config_path, read_config
-    from sublet.runtime.providers.aws_rights import narrow_policy
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.aws.provider import server_id_from
+    from sublet.runtime.providers.aws.rights import narrow_policy
     from sublet.runtime.settings import default_state_dir
     from sublet.runtime.store import Store
 

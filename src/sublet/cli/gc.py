@@ -12,9 +12,9 @@ from sublet.cli.options import Json, Output, OutputOption, wants_document
 from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
-    from sublet.runtime.providers.aws_calls import Calls
-    from sublet.runtime.providers.aws_instances import Instance
-    from sublet.runtime.providers.aws_records import NodeRecord
+    from sublet.runtime.providers.aws.calls import Calls
+    from sublet.runtime.providers.aws.instances import Instance
+    from sublet.runtime.providers.aws.records import NodeRecord
 
 __all__ = ["gc"]
 
@@ -80,7 +80,7 @@ def _show(left: list[Left]) -> None:
 
 
 def _local(folder: Path, *, live: bool) -> list[Left]:
-    from sublet.runtime.providers.local_records import Records
+    from sublet.runtime.providers.local.records import Records
 
     if not (folder / "nodes").is_dir():
         return []
@@ -114,8 +114,8 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
 def _aws(folder: Path, *, live: bool) -> list[Left]:
     import asyncio
 
-    from sublet.runtime.providers.aws_config import config_path, read_config
-    from sublet.runtime.providers.aws_records import Records
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.aws.records import Records
 
     path = config_path(folder)
     if not path.exists():
@@ -131,7 +131,7 @@ def _aws(folder: Path, *, live: bool) -> list[Left]:
 
 
 async def _instances(endpoint_url: str, regions: set[str]) -> list[Instance]:
-    from sublet.runtime.providers.aws_instances import described
+    from sublet.runtime.providers.aws.instances import described
 
     calls = _calls(endpoint_url)
     listed = [await described(calls, region) for region in sorted(regions)]
@@ -139,7 +139,7 @@ async def _instances(endpoint_url: str, regions: set[str]) -> list[Instance]:
 
 
 def _calls(endpoint_url: str) -> Calls:
-    from sublet.runtime.providers.aws_calls import Calls, client_maker
+    from sublet.runtime.providers.aws.calls import Calls, client_maker
 
     return Calls(client_maker(endpoint_url))
 
@@ -148,7 +148,7 @@ def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left
     """Ours are orphans when our controller does not run and nobody else has renewed them since; any when nobody has."""
     import time
 
-    from sublet.runtime.providers.aws_instances import stamp_from
+    from sublet.runtime.providers.aws.instances import stamp_from
 
     expired = instance.expires_unix is not None and instance.expires_unix < time.time()
     if ours and live:
@@ -167,7 +167,7 @@ def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left
 
 def _why_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
     """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
-    from sublet.runtime.providers.aws_records import home_of
+    from sublet.runtime.providers.aws.records import home_of
 
     if instance.home not in ("", home_of(folder)):
         return "of the same controller in another directory or on another machine"
@@ -194,8 +194,8 @@ def _end(left: Left, folder: Path) -> None:
 
     from sublet.errors import NoAnswer
     from sublet.runtime.agent import processes
-    from sublet.runtime.providers.aws_config import config_path, read_config
-    from sublet.runtime.providers.local_records import NodeRecord, Records
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.local.records import NodeRecord, Records
 
     if isinstance(left.thing, NodeRecord):
         if not processes.kill_instance(left.thing.pid, left.thing.start):
@@ -211,7 +211,7 @@ async def _terminate(endpoint_url: str, instance: Instance) -> None:
     import asyncio
 
     from sublet.errors import NoAnswer, Refused
-    from sublet.runtime.providers.aws_instances import described
+    from sublet.runtime.providers.aws.instances import described
 
     calls = _calls(endpoint_url)
     now = [each for each in await described(calls, instance.region, server=instance.server) if each.id == instance.id]

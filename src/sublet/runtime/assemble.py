@@ -24,8 +24,8 @@ from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import FrontDesk
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.private import private_folder
-from sublet.runtime.providers.local import LocalProvider
-from sublet.runtime.providers.local_market import Strike
+from sublet.runtime.providers.local.market import Strike
+from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
 
@@ -79,7 +79,7 @@ def controller_from(settings: Settings) -> FrontDesk:
 
 def _on_ray(settings: Settings) -> FrontDesk:
     """The same controller over the nodes of a Ray cluster."""
-    from sublet.runtime.providers.ray_world import ray_world
+    from sublet.runtime.providers.ray.build import ray_world
 
     if settings.provider != settings.engine:
         raise InvalidValue("engine", settings.engine, "ray where the provider is ray, and only there")
@@ -107,7 +107,7 @@ def _on_ray(settings: Settings) -> FrontDesk:
 def _on_aws(settings: Settings) -> FrontDesk:
     """The same controller over EC2 instances; agents come to a port on loopback, through a tunnel of the user's."""
     from sublet.runtime.kept import was_moved
-    from sublet.runtime.providers.aws import aws_provider, server_id_from
+    from sublet.runtime.providers.aws.provider import aws_provider, server_id_from
 
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)

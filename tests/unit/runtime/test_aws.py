@@ -19,10 +19,10 @@ from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed
 from sublet.kernel.kernel import Kernel
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws_calls import Calls, client_maker, meaning
-from sublet.runtime.providers.aws_market import SpotPrices
-from sublet.runtime.providers.aws_offers import offers_from
-from sublet.runtime.providers.aws_records import client_token, home_of
+from sublet.runtime.providers.aws.calls import Calls, client_maker, meaning
+from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.runtime.providers.aws.offers import offers_from
+from sublet.runtime.providers.aws.records import client_token, home_of
 from tests.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
 from tests.rigs import Ears
 

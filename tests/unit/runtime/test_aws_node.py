@@ -22,8 +22,8 @@ from sublet.errors import InvalidValue
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
-from sublet.runtime.providers.aws_config import AwsConfig
-from sublet.runtime.providers.aws_userdata import user_data
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.userdata import user_data
 from sublet.wire.messages import Dismiss, Hello, Noticed
 from tests.rigs import Ears, LocalRig, until
 

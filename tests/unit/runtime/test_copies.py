@@ -16,7 +16,7 @@ from sublet.errors import BadInput, RentFailed
 from sublet.runtime import kept
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import leases as renting
-from sublet.runtime.providers.aws_fleet import EXPIRES_S
+from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from tests.moto_cloud import AwsRig
 from tests.rigs import LocalRig

@@ -16,8 +16,8 @@ from sublet.domain.money import Price
 from sublet.errors import InvalidValue, RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local_market import Strike
-from sublet.runtime.providers.local_records import NodeRecord, Records
+from sublet.runtime.providers.local.market import Strike
+from sublet.runtime.providers.local.records import NodeRecord, Records
 from tests.rigs import Ears, LocalRig, until
 from tests.strategies import an_offer
 

@@ -15,7 +15,7 @@ from sublet.api.state import StateDir
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import private_folder
-from sublet.runtime.providers.aws_records import Records
+from sublet.runtime.providers.aws.records import Records
 from sublet.runtime.store import Store
 from sublet.train.checkpoint import Checkpoints
 from sublet.train.checkpoint_commit import announce

@@ -10,7 +10,7 @@ from sublet.domain.offer import Market
 from sublet.errors import BadInput, InvalidValue, MissingExtra
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.engines.ray import RayEngine
-from sublet.runtime.providers.ray_config import (
+from sublet.runtime.providers.ray.config import (
     NodeKind,
     RayConfig,
     RayNode,
@@ -21,7 +21,7 @@ from sublet.runtime.providers.ray_config import (
     offer_from,
     read_config,
 )
-from sublet.runtime.providers.ray_records import Claim, Claims
+from sublet.runtime.providers.ray.records import Claim, Claims
 from sublet.runtime.settings import Settings
 
 

@@ -10,7 +10,7 @@ import sys
 # As Ray does: devices are hidden from an actor after its process has begun.
 HIDDEN = """
 import json, os
-from sublet.runtime.providers.ray_steward import _environment
+from sublet.runtime.providers.ray.steward import _environment
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["OMP_NUM_THREADS"] = "1"
 print(json.dumps(_environment("127.0.0.1")))

@@ -15,9 +15,9 @@ from sublet.runtime.agent import processes
 STEWARD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from sublet.runtime.providers.local_nodes import Nodes
-from sublet.runtime.providers.local_records import NodeRecord, Records
-from sublet.runtime.providers.ray_template import TiedTemplate
+from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.ray.template import TiedTemplate
 
 async def main(folder):
     template = TiedTemplate((), folder / "template.log", os.environ)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws_calls import Calls
-from sublet.runtime.providers.aws_market import SpotPrices
+from sublet.runtime.providers.aws.calls import Calls
+from sublet.runtime.providers.aws.market import SpotPrices
 
 OFFER = Offer(
     id="spot",

@@ -19,7 +19,7 @@ from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.controller.history import Line
-from sublet.runtime.providers.provider import Billed
+from sublet.runtime.providers.protocol import Billed
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller

@@ -52,10 +52,10 @@ from sublet.runtime.controller.records import GIVEN_UP, JobRecord, kernel_job
 from sublet.runtime.controller.router import Workforce
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.waits import Waits
-from sublet.runtime.engines.engine import Engine
+from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.providers.provider import Provider
+from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 from sublet.wire import messages as wire

@@ -16,7 +16,7 @@ from sublet.domain.quantity import positive
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.line_reader import LineReader, message_from
 from sublet.runtime.agent.link import address_from
-from sublet.runtime.engines.engine import Hear
+from sublet.runtime.engines.protocol import Hear
 from sublet.wire.lines import LONGEST_LINE, Message, to_line
 from sublet.wire.messages import (
     WIRE_VERSION,

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sublet.domain.offer import Market, Offer
-from sublet.runtime.providers.aws_calls import Calls
-from sublet.runtime.providers.aws_config import AwsConfig
-from sublet.runtime.providers.aws_records import NodeRecord, client_token
-from sublet.runtime.providers.aws_userdata import user_data
+from sublet.runtime.providers.aws.calls import Calls
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.records import NodeRecord, client_token
+from sublet.runtime.providers.aws.userdata import user_data
 
 __all__ = ["ALIVE", "ENDED", "SERVER_TAG", "Instance", "described", "expiry_tag", "launch_request", "token_tag"]
 

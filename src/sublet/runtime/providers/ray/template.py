@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.template import serve
-from sublet.runtime.providers.local_template import Template
+from sublet.runtime.providers.local.template import Template
 
 __all__ = ["TiedTemplate"]
 
@@ -24,7 +24,7 @@ STEWARD = "SUBLET_STEWARD_PID"
 class TiedTemplate(Template):
     """A template that dies with this process, together with its agents."""
 
-    module = "sublet.runtime.providers.ray_template"
+    module = "sublet.runtime.providers.ray.template"
 
     def __init__(self, preload: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         super().__init__(preload, log)
@@ -32,7 +32,7 @@ class TiedTemplate(Template):
 
 
 def main() -> None:
-    """`python -m sublet.runtime.providers.ray_template DESCRIPTOR MODULE...`, started by the steward."""
+    """`python -m sublet.runtime.providers.ray.template DESCRIPTOR MODULE...`, started by the steward."""
     processes.rename("sublet-template")
     processes.die_with_parent()
     if os.getppid() != int(os.environ.pop(STEWARD)):

@@ -12,8 +12,8 @@ from typing import Any
 
 from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
-from sublet.runtime.providers.local_records import NodeRecord, Records
-from sublet.runtime.providers.local_template import Template, TemplateEnded
+from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.template import Template, TemplateEnded
 
 __all__ = ["Nodes"]
 

@@ -14,9 +14,8 @@ from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.private import private_file
-from sublet.runtime.providers.ray import RayProvider
-from sublet.runtime.providers.ray_cluster import Cluster
-from sublet.runtime.providers.ray_config import (
+from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.config import (
     NodeKind,
     config_path,
     kind_from_json,
@@ -24,6 +23,7 @@ from sublet.runtime.providers.ray_config import (
     kinds_from,
     read_config,
 )
+from sublet.runtime.providers.ray.provider import RayProvider
 
 __all__ = ["RayWorld", "ray_world"]
 

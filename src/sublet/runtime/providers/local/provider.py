@@ -25,11 +25,11 @@ from sublet.market.reclaim import drawn, taken
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices, least_used
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local_market import Due, Fall, Happening, MarketChange, Replay, Stock, Strike
-from sublet.runtime.providers.local_nodes import Nodes
-from sublet.runtime.providers.local_records import NodeRecord, Records
-from sublet.runtime.providers.local_template import Template
-from sublet.runtime.providers.provider import RentedNode, TellMarket
+from sublet.runtime.providers.local.market import Due, Fall, Happening, MarketChange, Replay, Stock, Strike
+from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.template import Template
+from sublet.runtime.providers.protocol import RentedNode, TellMarket
 
 __all__ = ["LocalProvider"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sublet.runtime.providers.aws_config import AwsConfig
-from sublet.runtime.providers.aws_instances import EXPIRES_TAG, SERVER_TAG
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.instances import EXPIRES_TAG, SERVER_TAG
 
 __all__ = ["narrow_policy"]
 

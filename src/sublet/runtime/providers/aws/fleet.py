@@ -12,10 +12,10 @@ from dataclasses import replace
 from sublet.domain.events import NodeLost
 from sublet.errors import NoAnswer, SubletError
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws_calls import Calls, Refusal
-from sublet.runtime.providers.aws_instances import EXPIRES_TAG, Instance, described, expiry_tag
-from sublet.runtime.providers.aws_records import NodeRecord, Records
-from sublet.runtime.providers.provider import Billed, TellMarket
+from sublet.runtime.providers.aws.calls import Calls, Refusal
+from sublet.runtime.providers.aws.instances import EXPIRES_TAG, Instance, described, expiry_tag
+from sublet.runtime.providers.aws.records import NodeRecord, Records
+from sublet.runtime.providers.protocol import Billed, TellMarket
 
 __all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
 

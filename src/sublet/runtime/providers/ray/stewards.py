@@ -12,8 +12,8 @@ from typing import Any
 
 from sublet.errors import StewardGone, SubletError
 from sublet.runtime.private import private_file
-from sublet.runtime.providers.ray_cluster import Cluster
-from sublet.runtime.providers.ray_records import Claim
+from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.records import Claim
 
 __all__ = ["Stewards"]
 

@@ -26,10 +26,10 @@ from typing import Any
 from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
-from sublet.runtime.providers.local_nodes import Nodes
-from sublet.runtime.providers.local_records import NodeRecord, Records
-from sublet.runtime.providers.ray_errors import ray_asked, the_ray
-from sublet.runtime.providers.ray_template import TiedTemplate
+from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.ray.errors import ray_asked, the_ray
+from sublet.runtime.providers.ray.template import TiedTemplate
 
 __all__ = ["GONE", "Steward"]
 

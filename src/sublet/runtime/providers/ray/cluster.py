@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sublet.errors import BadInput
-from sublet.runtime.providers.ray_config import RayNode
-from sublet.runtime.providers.ray_errors import ray_asked, the_ray
-from sublet.runtime.providers.ray_steward import Steward
+from sublet.runtime.providers.ray.config import RayNode
+from sublet.runtime.providers.ray.errors import ray_asked, the_ray
+from sublet.runtime.providers.ray.steward import Steward
 
 __all__ = ["Cluster"]
 

@@ -15,7 +15,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible
 from sublet.market.catalogue import Catalogue
 from sublet.market.hygiene import PLAUSIBLE_USD_PER_GPU_H
-from sublet.runtime.providers.aws_config import AwsConfig
+from sublet.runtime.providers.aws.config import AwsConfig
 
 __all__ = ["NOTICE_S", "doubt", "newest", "offers_from"]
 

@@ -26,14 +26,14 @@ from sublet.domain.quantity import named, positive
 from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws_calls import Calls, Refusal, client_maker
-from sublet.runtime.providers.aws_config import AwsConfig, config_path, read_config
-from sublet.runtime.providers.aws_fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
-from sublet.runtime.providers.aws_instances import Instance, instance_from, launch_request, stamp_from, token_tag
-from sublet.runtime.providers.aws_market import Pools, SpotPrices
-from sublet.runtime.providers.aws_offers import offers_from
-from sublet.runtime.providers.aws_records import NodeRecord, Records, home_of
-from sublet.runtime.providers.provider import Billed, RentedNode, TellMarket
+from sublet.runtime.providers.aws.calls import Calls, Refusal, client_maker
+from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
+from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
+from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
+from sublet.runtime.providers.aws.market import Pools, SpotPrices
+from sublet.runtime.providers.aws.offers import offers_from
+from sublet.runtime.providers.aws.records import NodeRecord, Records, home_of
+from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
 from sublet.runtime.store import Store
 
 __all__ = ["AwsProvider", "aws_provider", "server_id_from"]

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sublet.runtime.providers.ray_cluster import Cluster
-from sublet.runtime.providers.ray_config import NodeKind
+from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.config import NodeKind
 
 __all__ = ["Waits"]
 

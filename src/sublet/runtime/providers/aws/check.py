@@ -10,10 +10,10 @@ from typing import Any
 
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess, SubletError
-from sublet.runtime.providers.aws_calls import Refusal, meaning
-from sublet.runtime.providers.aws_config import AwsConfig
-from sublet.runtime.providers.aws_instances import launch_request
-from sublet.runtime.providers.aws_records import NodeRecord
+from sublet.runtime.providers.aws.calls import Refusal, meaning
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.instances import launch_request
+from sublet.runtime.providers.aws.records import NodeRecord
 
 __all__ = ["Finding", "aws_findings"]
 

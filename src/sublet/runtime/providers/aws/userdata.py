@@ -8,7 +8,7 @@ from functools import cache
 
 from sublet import data
 from sublet.errors import InvalidValue
-from sublet.runtime.providers.aws_config import AwsConfig
+from sublet.runtime.providers.aws.config import AwsConfig
 
 __all__ = ["user_data"]
 

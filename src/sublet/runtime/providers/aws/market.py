@@ -12,8 +12,8 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
 from sublet.market.jumps import HELD_S, Jump, after_reading
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws_calls import Calls, Refusal
-from sublet.runtime.providers.aws_offers import doubt, newest
+from sublet.runtime.providers.aws.calls import Calls, Refusal
+from sublet.runtime.providers.aws.offers import doubt, newest
 
 __all__ = ["Pools", "SpotPrices"]
 

@@ -21,14 +21,14 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local import FIRST_LEASE_S, NODE_ID, PRELOAD
-from sublet.runtime.providers.provider import MarketNews, RentedNode, TellMarket
-from sublet.runtime.providers.ray_cluster import Cluster
-from sublet.runtime.providers.ray_config import NOTICE_S, NodeKind, RayNode, offer_from
-from sublet.runtime.providers.ray_records import Claim, Claims
-from sublet.runtime.providers.ray_steward import GONE
-from sublet.runtime.providers.ray_stewards import Stewards
-from sublet.runtime.providers.ray_waits import Waits
+from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID, PRELOAD
+from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
+from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
+from sublet.runtime.providers.ray.records import Claim, Claims
+from sublet.runtime.providers.ray.steward import GONE
+from sublet.runtime.providers.ray.stewards import Stewards
+from sublet.runtime.providers.ray.waits import Waits
 
 __all__ = ["RayProvider"]
 

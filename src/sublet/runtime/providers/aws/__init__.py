@@ -1,0 +1,1 @@
+"""EC2: instances, prices, notices and rights."""

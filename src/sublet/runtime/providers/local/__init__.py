@@ -1,0 +1,1 @@
+"""This machine as a cloud: process groups as nodes, under a replayed spot market."""

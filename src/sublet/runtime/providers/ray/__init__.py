@@ -1,0 +1,1 @@
+"""Nodes of a Ray cluster that somebody else runs."""
