@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from sublet.train.checkpoint import Checkpoints
+from sublet.train.checkpoint.checkpoints import Checkpoints
 
 GOAL = 1.3  # times the limit
 BLOCK_BYTES = 1 << 30

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sublet.errors import DamagedCheckpoint, InvalidValue
-from sublet.train import checkpoint_snapshot
-from sublet.train.checkpoint import Checkpoints, newest
-from sublet.train.checkpoint_files import Manifest, NamedFile, _write_file, read_state, verify
+from sublet.train.checkpoint import snapshot as checkpoint_snapshot
+from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.train.checkpoint.files import Manifest, NamedFile, _write_file, read_state, verify
 
 CASES = 1_000
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync costs nothing there

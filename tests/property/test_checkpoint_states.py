@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.train import checkpoint_snapshot
-from sublet.train.checkpoint import Checkpoints
-from sublet.train.checkpoint_snapshot import DTYPES
+from sublet.train.checkpoint import snapshot as checkpoint_snapshot
+from sublet.train.checkpoint.checkpoints import Checkpoints
+from sublet.train.checkpoint.snapshot import DTYPES
 
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync costs nothing there
 

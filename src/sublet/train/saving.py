@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
-from sublet.train.checkpoint import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint_commit import announced, set_aside
+from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
+from sublet.train.checkpoint.commit import announced, set_aside
 from sublet.train.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sublet.errors import BadInput
-from sublet.train.checkpoint_snapshot import HostCopy, Tree, state_from
+from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.group import Group
 from sublet.train.noise import Noise
 from sublet.train.samples import mixed

@@ -17,8 +17,8 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.aws.records import Records
 from sublet.runtime.store import Store
-from sublet.train.checkpoint import Checkpoints
-from sublet.train.checkpoint_commit import announce
+from sublet.train.checkpoint.checkpoints import Checkpoints
+from sublet.train.checkpoint.commit import announce
 
 
 def modes(folder):

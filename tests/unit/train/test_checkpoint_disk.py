@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from sublet.errors import CheckpointFailed
-from sublet.train.checkpoint import Checkpoints
+from sublet.train.checkpoint.checkpoints import Checkpoints
 
 OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 SCRIPT = """
 import subprocess, sys, torch
 from pathlib import Path
-from sublet.train.checkpoint import Checkpoints
+from sublet.train.checkpoint.checkpoints import Checkpoints
 
 home = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", home], check=True)

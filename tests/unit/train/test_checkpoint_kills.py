@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from sublet.errors import StaleWriter
-from sublet.train.checkpoint import Checkpoints, newest
-from sublet.train.checkpoint_commit import LOCK_WAIT_S, committed_steps, locked
-from sublet.train.checkpoint_files import verify
+from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.train.checkpoint.commit import LOCK_WAIT_S, committed_steps, locked
+from sublet.train.checkpoint.files import verify
 
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - SIGKILL does not care for the medium
 OFFSETS = 200

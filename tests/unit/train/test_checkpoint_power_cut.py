@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sublet.train.checkpoint import Checkpoints, newest
+from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 
 DISKS_PER_CUT = 3
 STEPS = (1, 2, 3, 4)  # with two kept, so that old ones are removed meanwhile

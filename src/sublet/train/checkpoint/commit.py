@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
-from sublet.train.checkpoint_files import fsync_directory, mode_in, verify
+from sublet.train.checkpoint.files import fsync_directory, mode_in, verify
 
 __all__ = [
     "KnownGood",

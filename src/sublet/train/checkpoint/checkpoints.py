@@ -26,9 +26,9 @@ from typing import Any, Self, cast
 
 from sublet import __version__
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, StaleWriter, SubletError
-from sublet.train import checkpoint_commit as commits
-from sublet.train import checkpoint_files as files
-from sublet.train.checkpoint_snapshot import HostCopy, Snapshot
+from sublet.train.checkpoint import commit as commits
+from sublet.train.checkpoint import files
+from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
 
 __all__ = ["Checkpoints", "Committed", "Loaded", "Pending", "newest"]
 

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from sublet.errors import CheckpointFailed, InvalidValue, StaleWriter
-from sublet.train import checkpoint_commit, checkpoint_files
-from sublet.train.checkpoint import Checkpoints, newest
-from sublet.train.checkpoint_commit import announced, committed_steps
+from sublet.train.checkpoint import commit as checkpoint_commit
+from sublet.train.checkpoint import files as checkpoint_files
+from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.train.checkpoint.commit import announced, committed_steps
 
 
 def state_of(step):
@@ -133,7 +134,7 @@ def test_each_loaded_tensor_has_memory_of_its_own(kept):
 
 
 def test_a_tensor_larger_than_a_file_has_a_file_of_its_own(kept, monkeypatch):
-    monkeypatch.setattr("sublet.train.checkpoint_snapshot.SEGMENT_BYTES", 256)
+    monkeypatch.setattr("sublet.train.checkpoint.snapshot.SEGMENT_BYTES", 256)
     state = {"small": torch.ones(4), "large": torch.arange(1_000), "last": torch.zeros(2)}
     path = kept.save(1, state, {}).wait().path
     assert len(list(path.glob("data-*"))) == 3

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from sublet.errors import DamagedCheckpoint, InvalidValue
-from sublet.train.checkpoint_snapshot import Snapshot, TensorPlace, Tree, state_from
+from sublet.train.checkpoint.snapshot import Snapshot, TensorPlace, Tree, state_from
 
 __all__ = [
     "MANIFEST",
