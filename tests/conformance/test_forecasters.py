@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sublet import plugins
 from sublet.errors import InvalidValue
-from sublet.market.forecast import DEFAULT, FORECASTERS, PERSISTENCE, forecast_errors, forecaster
+from sublet.market.forecast.score import DEFAULT, FORECASTERS, PERSISTENCE, forecast_errors, forecaster
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.market.traces import load_trace

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.errors import SubletError
-from sublet.market.forecast import forecasters_for
+from sublet.market.forecast.score import forecasters_for
 from sublet.market.traces import load_trace
 
 QUICK = ("persistence", "drift", "markov", "skilled")

@@ -13,8 +13,8 @@ from sublet.cli import options as opt
 from sublet.cli.show import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
-    from sublet.market.forecast import ForecastError
-    from sublet.market.forecast_table import ErrorRow
+    from sublet.market.forecast.score import ForecastError
+    from sublet.market.forecast.table import ErrorRow
     from sublet.market.spot import SpotTrace
 
 __all__ = ["TRACE", "TraceName", "forecast"]
@@ -55,7 +55,7 @@ def forecast(
     All forecast at the same moments, and know nothing of what comes after.
     """
     from sublet.errors import InvalidValue
-    from sublet.market.forecast_table import MOMENTS, MOMENTS_OF_MANY, error_row, readable_traces
+    from sublet.market.forecast.table import MOMENTS, MOMENTS_OF_MANY, error_row, readable_traces
     from sublet.market.traces import load_trace
 
     if not 1 <= minutes <= MOST_MINUTES:
@@ -86,7 +86,7 @@ def forecast(
 
 
 def _print_one(row: ErrorRow, market: SpotTrace) -> None:
-    from sublet.market.forecast import DEFAULT
+    from sublet.market.forecast.score import DEFAULT
 
     hours = f"{market.span_s / 3600:,.1f} h"
     typer.echo(f"{market.name}, {hours}: mean absolute error in instances, all zones together\n")
@@ -130,7 +130,7 @@ def _verdict(row: ErrorRow) -> str:
 
 
 def _notes(rows: Sequence[ErrorRow], markets: Sequence[SpotTrace]) -> list[str]:
-    from sublet.market.forecast import DEFAULT, PERSISTENCE
+    from sublet.market.forecast.score import DEFAULT, PERSISTENCE
 
     bad = [f"{row.trace} by {row.excess:.3f}" for row in rows if not row.ok]
     verdict = f"the default, {DEFAULT}, errs more than {PERSISTENCE} on " + ", ".join(bad)
@@ -153,7 +153,7 @@ def _notes(rows: Sequence[ErrorRow], markets: Sequence[SpotTrace]) -> list[str]:
 def _who(rows: Sequence[ErrorRow]) -> list[str]:
     """What everyone does, in the words of its author."""
     from sublet import plugins
-    from sublet.market.forecast import FORECASTERS
+    from sublet.market.forecast.score import FORECASTERS
 
     names = sorted({name for row in rows for name in row.errors})
     return [
@@ -162,7 +162,7 @@ def _who(rows: Sequence[ErrorRow]) -> list[str]:
 
 
 def _json(context: typer.Context, rows: Sequence[ErrorRow], notes: Sequence[str]) -> dict[str, Any]:
-    from sublet.market.forecast import DEFAULT, PERSISTENCE
+    from sublet.market.forecast.score import DEFAULT, PERSISTENCE
 
     return {
         "schema_version": 2,

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sublet.domain.quantity import whole
-from sublet.market.forecast import Forecaster, ParcaeForecast
+from sublet.market.forecast.score import Forecaster, ParcaeForecast
 from sublet.solve.lookahead import Ahead, best_path
 from sublet.spot.job import ANY, SUSPENDED, Floats, Money, Plan, SpotJob, Stakes
 from sublet.spot.record import Moment, Record, Warned

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from sublet.market.forecast import Foreknown, ParcaeForecast
+from sublet.market.forecast.score import Foreknown, ParcaeForecast
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
 from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates

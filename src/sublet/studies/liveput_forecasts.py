@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sublet.market.forecast import DEFAULT, PERSISTENCE
-from sublet.market.forecast_table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
+from sublet.market.forecast.score import DEFAULT, PERSISTENCE
+from sublet.market.forecast.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
 from sublet.market.traces import load_trace
 from sublet.studies.study import Check, Table, Tell, at_most
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.market.forecast import Drift, Foreknown, ParcaeForecast, Persistence, forecast_error
+from sublet.market.forecast.score import Drift, Foreknown, ParcaeForecast, Persistence, forecast_error
 from sublet.market.traces import load_trace
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.market.forecast import Foreknown, ParcaeForecast, Persistence
+from sublet.market.forecast.score import Foreknown, ParcaeForecast, Persistence
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.perf.migration_parcae import parcae_costs, parcae_rates
 from sublet.sim.one_job import ride

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sublet.market.forecast_table import readable_traces
+from sublet.market.forecast.table import readable_traces
 from sublet.studies.liveput_forecasts import forecast_checks
 
 

@@ -12,11 +12,11 @@ from sublet import plugins
 from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
-from sublet.market.forecast_arima import Arima, Autoregression
-from sublet.market.forecast_markov import Kernel
-from sublet.market.forecast_parcae import ParcaeForecast
-from sublet.market.forecast_simple import Drift, Forecaster, Foreknown, Persistence
-from sublet.market.forecast_skilled import Skilled
+from sublet.market.forecast.arima import Arima, Autoregression
+from sublet.market.forecast.markov import Kernel
+from sublet.market.forecast.parcae import ParcaeForecast
+from sublet.market.forecast.simple import Drift, Forecaster, Foreknown, Persistence
+from sublet.market.forecast.skilled import Skilled
 from sublet.market.spot import SpotTrace
 
 __all__ = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.market.forecast import Persistence, forecast_error
+from sublet.market.forecast.score import Persistence, forecast_error
 from sublet.market.traces import load_trace
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.errors import InvalidValue
-from sublet.market.forecast import DEFAULT, PERSISTENCE, Drift, Kernel, Skilled, forecast_errors, forecasters_for
-from sublet.market.forecast_skilled import NOBODY, _trusted
-from sublet.market.forecast_table import error_row, readable_traces
+from sublet.market.forecast.score import DEFAULT, PERSISTENCE, Drift, Kernel, Skilled, forecast_errors, forecasters_for
+from sublet.market.forecast.skilled import NOBODY, _trusted
+from sublet.market.forecast.table import error_row, readable_traces
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.market.traces import load_trace

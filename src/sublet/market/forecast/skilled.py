@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import positive, whole
-from sublet.market.forecast_arima import Autoregression
-from sublet.market.forecast_markov import Kernel
-from sublet.market.forecast_simple import Drift, Forecaster, asked_for, bounded
+from sublet.market.forecast.arima import Autoregression
+from sublet.market.forecast.markov import Kernel
+from sublet.market.forecast.simple import Drift, Forecaster, asked_for, bounded
 
 __all__ = ["Skilled"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.market.forecast import Autoregression, Kernel, Persistence, forecast_error
+from sublet.market.forecast.score import Autoregression, Kernel, Persistence, forecast_error
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sublet.errors import MissingExtra
-from sublet.market import forecast_arima
-from sublet.market.forecast import Arima, Autoregression, Persistence, forecast_error
-from sublet.market.forecast_arima import ar1_ahead
+from sublet.market.forecast import arima as forecast_arima
+from sublet.market.forecast.arima import ar1_ahead
+from sublet.market.forecast.score import Arima, Autoregression, Persistence, forecast_error
 from sublet.market.traces import TRACES, load_trace
 
 BUNDLED = [name for name, facts in TRACES.items() if facts.bundled]

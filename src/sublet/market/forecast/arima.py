@@ -16,7 +16,7 @@ import numpy as np
 from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.errors import MissingExtra
-from sublet.market.forecast_simple import asked_for, bounded
+from sublet.market.forecast.simple import asked_for, bounded
 
 __all__ = ["Arima", "Autoregression", "ar1_ahead"]
 

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import at_least, positive, whole
-from sublet.market.forecast_simple import asked_for, bounded
+from sublet.market.forecast.simple import asked_for, bounded
 
 __all__ = ["Kernel"]
 

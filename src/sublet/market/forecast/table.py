@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sublet import data
 from sublet.domain.quantity import whole
 from sublet.errors import MissingData, MissingExtra
-from sublet.market.forecast import (
+from sublet.market.forecast.score import (
     DEFAULT,
     PERSISTENCE,
     ForecastError,

@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
-from sublet.market.forecast_arima import ar1_ahead
-from sublet.market.forecast_simple import asked_for, bounded
+from sublet.market.forecast.arima import ar1_ahead
+from sublet.market.forecast.simple import asked_for, bounded
 
 __all__ = ["ParcaeForecast"]
 

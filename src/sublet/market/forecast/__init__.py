@@ -1,0 +1,1 @@
+"""How many instances there will be: forecasters, and how wrong they are."""
