@@ -18,10 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.knapsack import Problem, best_split
-from sublet.solve.knapsack_price import clearing
-from sublet.solve.mip import NOT_RUNNING, Coupled, best_moves
-from sublet.solve.mip_highs import Chosen, choose
+from sublet.solve.knapsack.price import clearing
+from sublet.solve.knapsack.split import Problem, best_split
+from sublet.solve.mip.highs import Chosen, choose
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
 
 T = TypeVar("T")
 # J jobs, C choices (widths 0 to the greatest)

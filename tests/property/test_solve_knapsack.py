@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sublet.errors import Infeasible
-from sublet.solve.knapsack import Problem, Rows, best_split
-from sublet.solve.knapsack_greedy import is_concave
-from sublet.solve.mip import NOT_RUNNING, Coupled, _coupled, best_moves
+from sublet.solve.knapsack.greedy import is_concave
+from sublet.solve.knapsack.split import Problem, Rows, best_split
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _coupled, best_moves
 
 NO = -math.inf
 round_numbers = st.integers(-3, 6).map(float)  # full of ties

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Shape
 from sublet.planning.widths import rate_at, useful_widths
-from sublet.solve.knapsack import best_split
+from sublet.solve.knapsack.split import best_split
 
 __all__ = ["KEEP", "Discount", "by_age", "by_time_left", "fittest_widths", "intact_shape", "widest_guess"]
 

@@ -19,7 +19,7 @@ from sublet.planning.ranking import arrival
 from sublet.policies.elastic_batch.scaling import BatchScaling
 from sublet.policies.mip.plan import next_tick_s, stranded
 from sublet.policies.mip.tables import Runnable, runnable, runs_at_all, speed_of_one
-from sublet.solve.knapsack import best_split
+from sublet.solve.knapsack.split import best_split
 
 __all__ = ["Mode", "batch_plan", "due"]
 

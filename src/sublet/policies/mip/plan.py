@@ -20,7 +20,7 @@ from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.policies.mip.tables import FASTER, Aim, Runnable, gains, runnable
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.mip import NOT_RUNNING, Coupled, best_moves
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
 
 __all__ = ["Rules", "mip_plan", "next_tick_s", "stranded"]
 

@@ -19,8 +19,8 @@ import numpy as np
 from sublet.planning.menu import Floats, Ints
 from sublet.planning.options import Options
 from sublet.policies.price.congestion import WAIT
-from sublet.solve.knapsack import best_split
-from sublet.solve.mip import Coupled, best_moves
+from sublet.solve.knapsack.split import best_split
+from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["Claim", "Split", "split"]
 

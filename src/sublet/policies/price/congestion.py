@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sublet.planning.menu import Floats, Ints
 from sublet.planning.options import Options
-from sublet.solve.mip import Coupled, best_moves
+from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "filled", "fit", "trimmed", "wishes"]
 

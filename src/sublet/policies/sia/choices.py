@@ -15,7 +15,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import Shape
 from sublet.planning.fitness import KEEP, Discount, intact_shape, widest_guess
-from sublet.solve.mip import Coupled, best_moves
+from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["Rate", "best_choices", "sia_widths"]
 

@@ -19,7 +19,7 @@ from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
-from sublet.solve.knapsack import Rows
+from sublet.solve.knapsack.split import Rows
 from tests.driving import Driver
 from tests.strategies import a_job, an_offer
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sublet.errors import InvalidValue
 from sublet.solve.hull import Bools, Floats, Ints
-from sublet.solve.knapsack_problem import gains_from, sizes_from
+from sublet.solve.knapsack.problem import gains_from, sizes_from
 
 __all__ = ["NOT_RUNNING", "Coupled", "Moves", "Way"]
 

@@ -21,11 +21,11 @@ from typing import SupportsIndex
 import numpy.typing as npt
 
 from sublet.errors import InvalidValue
-from sublet.solve.knapsack_core import core_split
-from sublet.solve.knapsack_greedy import greedy_split, is_concave
-from sublet.solve.knapsack_price import price_split
-from sublet.solve.knapsack_problem import Method, Problem, Split
-from sublet.solve.knapsack_rows import Rows, rows_split
+from sublet.solve.knapsack.core import core_split
+from sublet.solve.knapsack.greedy import greedy_split, is_concave
+from sublet.solve.knapsack.price import price_split
+from sublet.solve.knapsack.problem import Method, Problem, Split
+from sublet.solve.knapsack.rows import Rows, rows_split
 
 __all__ = ["Method", "Problem", "Rows", "Split", "best_split"]
 

@@ -5,7 +5,7 @@
 No split is better than the bound at any price. The clearing price has the lowest bound; there, a job or a few are in
 doubt between two choices, and all others are settled.
 
->>> from sublet.solve.knapsack_problem import Problem
+>>> from sublet.solve.knapsack.problem import Problem
 >>> found = clearing(Problem.from_tables([[0.0, 1.0, 4.0], [0.0, 2.5, 3.0]], 2))
 >>> found.price, found.bound, found.column_J.tolist(), found.slack
 (2.0, 4.5, [0, 1], 1)
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.knapsack_problem import ROUNDING, Problem, Split
+from sublet.solve.knapsack.problem import ROUNDING, Problem, Split
 
 __all__ = ["Clearing", "clearing", "price_split"]
 

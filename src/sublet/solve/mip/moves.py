@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.knapsack import best_split
-from sublet.solve.mip_highs import Chosen, choose, excess
-from sublet.solve.mip_prices import Bound, lowest_bound
-from sublet.solve.mip_problem import NOT_RUNNING, Coupled, Moves
+from sublet.solve.knapsack.split import best_split
+from sublet.solve.mip.highs import Chosen, choose, excess
+from sublet.solve.mip.prices import Bound, lowest_bound
+from sublet.solve.mip.problem import NOT_RUNNING, Coupled, Moves
 
 __all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.knapsack_price import Clearing, clearing
-from sublet.solve.knapsack_problem import ROUNDING, Problem, Split
+from sublet.solve.knapsack.price import Clearing, clearing
+from sublet.solve.knapsack.problem import ROUNDING, Problem, Split
 
 __all__ = ["core_split"]
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.hull import Floats, Ints
-from sublet.solve.knapsack_price import clearing
-from sublet.solve.knapsack_problem import Problem, Split, sizes_from
+from sublet.solve.knapsack.price import clearing
+from sublet.solve.knapsack.problem import Problem, Split, sizes_from
 
 __all__ = ["Rows", "rows_split"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.knapsack import best_split
-from sublet.solve.mip import NOT_RUNNING, Coupled, _coupled, best_moves
-from sublet.solve.mip_highs import choose
-from sublet.solve.mip_prices import lowest_bound
+from sublet.solve.knapsack.split import best_split
+from sublet.solve.mip.highs import choose
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _coupled, best_moves
+from sublet.solve.mip.prices import lowest_bound
 
 NO = -math.inf
 WIDTH = np.arange(17.0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from sublet.errors import InvalidValue
 from sublet.solve.hull import Bools, Floats
-from sublet.solve.knapsack_problem import Problem, Split
+from sublet.solve.knapsack.problem import Problem, Split
 
 __all__ = ["greedy_split", "is_concave"]
 

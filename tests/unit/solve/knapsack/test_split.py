@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.knapsack import Problem, Rows, best_split
-from sublet.solve.knapsack_core import core_split
-from sublet.solve.knapsack_greedy import is_concave
+from sublet.solve.knapsack.core import core_split
+from sublet.solve.knapsack.greedy import is_concave
+from sublet.solve.knapsack.split import Problem, Rows, best_split
 
 NO = -math.inf
 METHODS = ("core", "rows", None)
@@ -309,5 +309,5 @@ def test_nonsense_is_refused(call, match):
 
 
 def test_nothing_slow_is_imported_before_it_is_needed():
-    code = "import sys, sublet.solve.mip; assert not {'highspy', 'numba', 'scipy'} & set(sys.modules)"
+    code = "import sys, sublet.solve.mip.moves; assert not {'highspy', 'numba', 'scipy'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,1 @@
+"""How to split one capacity among jobs, with proof."""

@@ -1,0 +1,1 @@
+"""How to split several pools among jobs that may not all change, with proof."""
