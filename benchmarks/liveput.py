@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sublet.perf.migration_parcae import parcae_costs
+from sublet.perf.parcae import parcae_costs
 from sublet.sim.one_job import ride
 from sublet.solve.expectation import Loss, expected_moves
 from sublet.spot.job import SpotJob, spot_job

@@ -33,7 +33,7 @@ MEASURED_ON = "V100"
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    from sublet.perf.migration_parcae import PARCAE_MODELS
+    from sublet.perf.parcae import PARCAE_MODELS
 
     return [name for name in PARCAE_MODELS if name.startswith(incomplete)]
 
@@ -186,7 +186,7 @@ def _dollars(option: str, text: str, *, least: float | None = None) -> float:
 
 def _job(model: str) -> SpotJob:
     from sublet.errors import UnknownName
-    from sublet.perf.migration_parcae import PARCAE_MODELS
+    from sublet.perf.parcae import PARCAE_MODELS
     from sublet.studies.liveput import job_of
 
     if model not in PARCAE_MODELS:

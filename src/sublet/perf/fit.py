@@ -16,7 +16,7 @@ from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 from sublet.perf.batch import Floats
-from sublet.perf.pollux_fit import fitted_pollux
+from sublet.perf.pollux.fit import fitted_pollux
 from sublet.perf.speedup import Amdahl, ConstantRate, PowerLaw
 from sublet.perf.steptime import PolluxStep, RingStep, StepTime
 from sublet.perf.tables import ProfileTable

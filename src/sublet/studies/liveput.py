@@ -17,7 +17,7 @@ import numpy as np
 from sublet.market.forecast.score import Foreknown, ParcaeForecast
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
-from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates
+from sublet.perf.parcae import PARCAE_MODELS, parcae_costs, parcae_rates
 from sublet.sim.one_job import Ride, capacity_of, record_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
 from sublet.spot.bamboo import Bamboo

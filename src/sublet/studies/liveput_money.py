@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sublet.perf.migration_parcae import PARCAE_MODELS
+from sublet.perf.parcae import PARCAE_MODELS
 from sublet.sim.one_job import SPOT_USD_PER_H, Ride, ride
 from sublet.sim.report.spot import frontier_plot
 from sublet.spot.deadline import Punctual, certain_samples, least_usd

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sublet.market.traces import load_trace
-from sublet.perf.migration_parcae import PARCAE_BATCHES, PARCAE_MODELS, parcae_costs, parcae_rates
+from sublet.perf.parcae import PARCAE_BATCHES, PARCAE_MODELS, parcae_costs, parcae_rates
 from sublet.sim.many_zones import Chooses, ZonedRide, have_of, ride_zones
 from sublet.sim.one_job import SPOT_USD_PER_H, ride
 from sublet.spot.job import SpotJob, spot_job

@@ -22,7 +22,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Plan, Policy, Snapshot
 from sublet.perf.measured import goodput_model, measured_goodput
-from sublet.perf.pollux_tables import EpochSpeed
+from sublet.perf.pollux.tables import EpochSpeed
 from sublet.perf.restart import published_restart_s
 from sublet.perf.sia_learned import Learned
 from sublet.planning.fitness import by_age

@@ -20,7 +20,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
-from sublet.perf.pollux_tables import iterations_left_s, pollux_speed
+from sublet.perf.pollux.tables import iterations_left_s, pollux_speed
 from sublet.perf.restart import published_restart_s
 from sublet.policies.optimus import Optimus
 from sublet.policies.tiresias import Tiresias

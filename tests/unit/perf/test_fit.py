@@ -6,7 +6,7 @@ import pytest
 from sublet.errors import InvalidValue
 from sublet.perf.fit import Row, even_spread, fit_amdahl, fit_pollux, fit_power_law, fit_ring, rows_from_steps
 from sublet.perf.measured import MODELS
-from sublet.perf.pollux_fit import _Problem
+from sublet.perf.pollux.fit import _Problem
 from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.perf.steptime import PolluxStep, RingStep
 from sublet.perf.tables import read_profile

@@ -9,7 +9,7 @@ import pytest
 from sublet.errors import InvalidValue, UnknownName
 from sublet.perf import migration
 from sublet.perf.migration import Layers, LinearCosts, Pause, calibrated, checkpoint_every_s, smoothed
-from sublet.perf.migration_parcae import PARCAE_MODELS, parcae_costs, parcae_rates
+from sublet.perf.parcae import PARCAE_MODELS, parcae_costs, parcae_rates
 
 
 def test_the_examples_in_the_docstrings_hold():

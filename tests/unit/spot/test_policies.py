@@ -8,7 +8,7 @@ import pytest
 from sublet.errors import InvalidValue
 from sublet.market.forecast.score import Foreknown, ParcaeForecast, Persistence
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.perf.migration_parcae import parcae_costs, parcae_rates
+from sublet.perf.parcae import parcae_costs, parcae_rates
 from sublet.sim.one_job import ride
 from sublet.spot.bamboo import Bamboo
 from sublet.spot.job import SUSPENDED, Money, Stakes, spot_job

@@ -1,0 +1,1 @@
+"""Pollux's speeds: its seven parameters fitted, and its simulator's tables."""
