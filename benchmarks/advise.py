@@ -15,7 +15,7 @@ from sublet.advise.frontier import Limits
 from sublet.advise.profiles import known_profile
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
-from sublet.studies.deepvm_catalogue import answer_s, believed_offers
+from sublet.studies.deepvm.catalogue import answer_s, believed_offers
 
 COPIES = (1, 10)
 SIZES = (8, 64, 512)

@@ -17,7 +17,7 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.fleet_checks import reclaimed_cloud, rigid_and_elastic
+from sublet.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
 from tests.strategies import Changes, a_job, an_offer
 
 

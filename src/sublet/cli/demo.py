@@ -40,7 +40,7 @@ def demo(
     from sublet.cli.live_view import looker, watch_desk
     from sublet.cli.up import start
     from sublet.runtime.jobs.serialize import spec_to_json
-    from sublet.studies.live_scene import SPEEDUP, demo_jobs, demo_settings
+    from sublet.studies.live.scene import SPEEDUP, demo_jobs, demo_settings
 
     document = opt.wants_document(output, json)
     state_dir = Path(tempfile.mkdtemp(prefix="sublet-demo-"))

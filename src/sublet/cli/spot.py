@@ -187,7 +187,7 @@ def _dollars(option: str, text: str, *, least: float | None = None) -> float:
 def _job(model: str) -> SpotJob:
     from sublet.errors import UnknownName
     from sublet.perf.parcae import PARCAE_MODELS
-    from sublet.studies.liveput import job_of
+    from sublet.studies.liveput.study import job_of
 
     if model not in PARCAE_MODELS:
         raise UnknownName("spot model", model, PARCAE_MODELS)
@@ -246,7 +246,7 @@ def _policies(
     """Everyone, by a name without commas."""
     from sublet.spot.job import Money
     from sublet.spot.liveput import Liveput
-    from sublet.studies.liveput import Part, policies
+    from sublet.studies.liveput.study import Part, policies
 
     known = policies(job, Part(name=name, capacity=capacity, before=()), notice_s=notice_s)
     by_name: dict[str, SpotPolicy] = {key.replace(", ", "-"): policy for key, policy in known.items()}

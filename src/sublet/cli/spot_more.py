@@ -59,7 +59,7 @@ def frontier_rides(job: SpotJob, record: Record, *, usd_per_h: float, notice_s: 
     from sublet.sim.one_job import ride
     from sublet.spot.job import Money
     from sublet.spot.liveput import Liveput
-    from sublet.studies.liveput_money import least_usd_per_sample
+    from sublet.studies.liveput.money import least_usd_per_sample
 
     least, found = least_usd_per_sample(job, usd_per_h), {}
     for times in VALUES:
@@ -98,7 +98,7 @@ def spot_by_zone(
     from sublet.errors import Infeasible
     from sublet.sim.many_zones import have_of, ride_zones
     from sublet.spot.zones import Links
-    from sublet.studies.liveput_places import CHOOSES, zoned_job
+    from sublet.studies.liveput.places import CHOOSES, zoned_job
 
     if hours is not None:
         refuse_beyond_record(hours, markets)

@@ -36,8 +36,8 @@ from sublet.market.steps import Steps
 from sublet.perf.measured import MODELS
 from sublet.perf.speedup import Linear
 from sublet.rental.shapes import reclaim_slowdown
-from sublet.studies import deepvm_advice
-from sublet.studies.deepvm_catalogue import PLANTED, planted, planted_advice
+from sublet.studies.deepvm import advice as deepvm_advice
+from sublet.studies.deepvm.catalogue import PLANTED, planted, planted_advice
 
 GPUS, CATALOGUE = load_gpus(), load_catalogue()
 LINEAR = Profile(

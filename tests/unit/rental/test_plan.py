@@ -17,7 +17,7 @@ from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.rental.held import held_from
 from sublet.rental.plan import rental_plan
 from sublet.rental.shapes import reclaim_slowdown
-from sublet.studies.boa_kinds import ROWS, measured_mix, offers_of
+from sublet.studies.boa.kinds import ROWS, measured_mix, offers_of
 
 AMDAHL, ROOT = Amdahl(parallel=0.8), PowerLaw(exponent=0.5)
 

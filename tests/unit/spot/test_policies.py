@@ -187,7 +187,7 @@ def test_bamboo_survives_one_loss_in_a_pipeline():
 
 
 def test_the_whole_trace_of_bert_gives_the_published_sum_and_changes():
-    from sublet.studies.liveput import part_of
+    from sublet.studies.liveput.study import part_of
 
     bert, part = spot_job("bert", parcae_rates("bert"), parcae_costs("bert")), part_of("full")
     done = ride(bert, Parcae(forecaster=Foreknown(truth=part.known)), part.capacity)

@@ -6,8 +6,8 @@ import pytest
 
 from sublet import plugins
 from sublet.errors import MissingData
-from sublet.studies import liveput
-from sublet.studies.liveput import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, job_of, part_of, rides
+from sublet.studies.liveput import study as liveput
+from sublet.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, job_of, part_of, rides
 
 
 @pytest.fixture(scope="module")

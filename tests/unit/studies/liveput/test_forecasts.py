@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sublet.market.forecast.table import readable_traces
-from sublet.studies.liveput_forecasts import forecast_checks
+from sublet.studies.liveput.forecasts import forecast_checks
 
 
 def test_a_quick_run_has_a_check_and_a_row_for_every_bundled_trace():

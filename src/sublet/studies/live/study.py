@@ -28,7 +28,7 @@ from sublet.runtime.controller_api.views import ENDED, JobView
 from sublet.runtime.settings import Settings
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.live_scene import UNNOTICED_S, demo_jobs, demo_settings
+from sublet.studies.live.scene import UNNOTICED_S, demo_jobs, demo_settings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, equals, within
 
 __all__ = ["STUDY", "LiveRun", "rehearsed", "run_live"]

@@ -24,7 +24,7 @@ from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
 from sublet.solve.price import Frontier, frontier
-from sublet.studies.boa_cases import GPU, gpu_cloud
+from sublet.studies.boa.cases import GPU, gpu_cloud
 from sublet.studies.study import Findings, Table, Tell, at_most
 
 __all__ = ["restarts"]

@@ -13,7 +13,7 @@ from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Run, simulate
-from sublet.studies.boa_cases import CASES, gpu_cloud, realised
+from sublet.studies.boa.cases import CASES, gpu_cloud, realised
 from sublet.studies.study import Findings, Table, Tell, at_most, within
 
 __all__ = ["quota", "wrong_load"]

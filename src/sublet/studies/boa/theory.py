@@ -8,7 +8,7 @@ import numpy as np
 
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.sim.simulator import simulate
-from sublet.studies.boa_cases import CASES, gpu_cloud
+from sublet.studies.boa.cases import CASES, gpu_cloud
 from sublet.studies.study import Check, Findings, Table, Tell, at_most, equals, within
 
 __all__ = ["golden", "theory"]

@@ -25,9 +25,9 @@ from sublet.spot.job import SpotJob, spot_job
 from sublet.spot.liveput import Liveput
 from sublet.spot.policies import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
 from sublet.spot.record import Record
-from sublet.studies.liveput_forecasts import forecast_checks
-from sublet.studies.liveput_money import money_findings
-from sublet.studies.liveput_places import WHOLE_TRACES, notice_findings, zones_findings
+from sublet.studies.liveput.forecasts import forecast_checks
+from sublet.studies.liveput.money import money_findings
+from sublet.studies.liveput.places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
 
 __all__ = ["HOURS", "STUDY", "Part", "job_of", "part_of", "policies", "rides"]

@@ -13,8 +13,8 @@ from sublet.market.hazard import trace_hazard
 from sublet.market.traces import load_trace
 from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.menu import sites_of
-from sublet.studies.fleet import CASES, STUDY, Blind, case_jobs, clouds_of, hours_at, hurried
-from sublet.studies.fleet_checks import lent, single
+from sublet.studies.fleet.checks import lent, single
+from sublet.studies.fleet.study import CASES, STUDY, Blind, case_jobs, clouds_of, hours_at, hurried
 
 points = st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(0.1, 10.0)), min_size=1, max_size=5)
 

@@ -8,7 +8,8 @@ from sublet.advise.deepvm.planner import ANCHORS, VIRTUAL, clusters
 from sublet.advise.frontier import Limits
 from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
-from sublet.studies import deepvm_advice, deepvm_sweep
+from sublet.studies.deepvm import advice as deepvm_advice
+from sublet.studies.deepvm import sweep as deepvm_sweep
 
 
 def test_the_published_clusters_are_found():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sublet.studies.deepvm_advice import on_the_scaling_table, predicted
-from sublet.studies.deepvm_catalogue import on_the_catalogue
-from sublet.studies.deepvm_sweep import at_three_dollars, sweep
+from sublet.studies.deepvm.advice import on_the_scaling_table, predicted
+from sublet.studies.deepvm.catalogue import on_the_catalogue
+from sublet.studies.deepvm.sweep import at_three_dollars, sweep
 from sublet.studies.study import Findings, Study, Tell
 
 __all__ = ["STUDY"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sublet.studies.boa_kinds import kinds
-from sublet.studies.boa_limits import quota, wrong_load
-from sublet.studies.boa_pollux import pollux
-from sublet.studies.boa_purse import purse
-from sublet.studies.boa_restarts import restarts
-from sublet.studies.boa_theory import golden, theory
+from sublet.studies.boa.kinds import kinds
+from sublet.studies.boa.limits import quota, wrong_load
+from sublet.studies.boa.pollux import pollux
+from sublet.studies.boa.purse import purse
+from sublet.studies.boa.restarts import restarts
+from sublet.studies.boa.theory import golden, theory
 from sublet.studies.study import Findings, Study, Tell
 
 __all__ = ["STUDY"]

@@ -28,7 +28,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.scenario import spot_market, spot_offers
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.fleet_checks import dialled, lent, single
+from sublet.studies.fleet.checks import dialled, lent, single
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_most
 
 __all__ = ["STUDY", "Blind", "Case", "case_jobs", "clouds_of", "hours_at", "hurried"]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sublet.errors import MissingData
-from sublet.studies.boa_cases import CASES, gpu_cloud, realised
-from sublet.studies.boa_limits import quota, wrong_load
-from sublet.studies.boa_purse import gamble, purse
-from sublet.studies.boa_restarts import restarts
-from sublet.studies.boa_theory import golden, theory
+from sublet.studies.boa.cases import CASES, gpu_cloud, realised
+from sublet.studies.boa.limits import quota, wrong_load
+from sublet.studies.boa.purse import gamble, purse
+from sublet.studies.boa.restarts import restarts
+from sublet.studies.boa.theory import golden, theory
 
 
 def silent(_what):

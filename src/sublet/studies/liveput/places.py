@@ -15,7 +15,7 @@ from sublet.spot.liveput import Liveput
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record
 from sublet.spot.zones import Have, Links, ZonedJob
-from sublet.studies.liveput_money import ON_DEMAND_USD_PER_H, least_usd_per_sample
+from sublet.studies.liveput.money import ON_DEMAND_USD_PER_H, least_usd_per_sample
 from sublet.studies.study import Check, Findings, Table, at_least, within
 
 __all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zoned_job", "zones_findings"]

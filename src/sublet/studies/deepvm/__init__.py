@@ -1,0 +1,1 @@
+"""The claims about the adviser, beside DeepVM."""

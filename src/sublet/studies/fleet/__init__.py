@@ -1,0 +1,1 @@
+"""The claims about many jobs on spot and on-demand machines."""

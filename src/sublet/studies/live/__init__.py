@@ -1,0 +1,1 @@
+"""The claim that the live world and the simulator agree."""

@@ -1,0 +1,1 @@
+"""The claims about one large job on spot, beside Parcae."""
