@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sublet.advise.error import KindError
     from sublet.advise.hazard import Reclaims
     from sublet.market.hygiene import Quarantined
-    from sublet.sim.advice import Outlook, Quantiles
+    from sublet.sim.advice.replay import Outlook, Quantiles
 
 __all__ = ["caveats", "json_from_advice", "notes_on_advice", "predicted", "print_advice", "replayed"]
 
@@ -24,7 +24,7 @@ def replayed(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice, Outl
     """The few to be shown, each under the same luck."""
     import numpy as np
 
-    from sublet.sim.advice import outlook
+    from sublet.sim.advice.replay import outlook
 
     return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _shown(advice, top)}
 

@@ -20,7 +20,7 @@ from sublet.errors import InvalidValue
 from sublet.market.gpus import load_gpus
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
-from sublet.sim.advice import WINDOWS, outlook, replayed
+from sublet.sim.advice.replay import WINDOWS, outlook, replayed
 
 TOY = Profile(
     name="toy",

@@ -33,7 +33,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
-from sublet.sim.advice_ride import SpotJob, ride, ride_on, starts
+from sublet.sim.advice.window import SpotJob, ride, ride_on, starts
 
 __all__ = ["WINDOWS", "Outlook", "Quantiles", "outlook", "replayed"]
 

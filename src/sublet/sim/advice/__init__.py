@@ -1,0 +1,1 @@
+"""What may become of an advised cluster, replayed over real traces."""
