@@ -14,7 +14,7 @@ import pytest
 
 from sublet.api.serving import bound
 from sublet.api.state import StateDir
-from sublet.cli import up as up_module
+from sublet.cli.verbs import up as up_module
 from sublet.errors import Infeasible
 from sublet.runtime.store import Store
 from tests.browser import refused

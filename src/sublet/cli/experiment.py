@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sublet.cli.asked import Asked, forecast_from, scene_from, workload_from
-from sublet.cli.progress import Tell, watched
-from sublet.cli.show import print_notes, print_table, screen_width, table_width
+from sublet.cli.parse import Asked, forecast_from, scene_from, workload_from
+from sublet.cli.print.progress import Tell, watched
+from sublet.cli.print.tables import print_notes, print_table, screen_width, table_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def _tell_jobs(tell_progress: Tell, policy: str, done: int, at_s: float) -> None
 
 def tell(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:
     """Write the report if one is wanted; then print `answer` as JSON, or the table."""
-    from sublet.cli.show import print_document
+    from sublet.cli.print.tables import print_document
     from sublet.domain.quantity import counted
     from sublet.sim.report.figures import duration, table_from_comparison
     from sublet.sim.report.folder import write_report

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sublet.cli.show import Output, form
+from sublet.cli.print.tables import Output, form
 
 __all__ = [
     "DEFAULT_GPUS",

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from sublet.cli import up
 from sublet.cli.main import app, run
+from sublet.cli.verbs import up
 from tests.little_desk import served
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sublet.cli import cost, live_report, up
-from sublet.cli.desk_words import money
-from sublet.cli.live_view import Look, frame, plain_lines
 from sublet.cli.main import run
+from sublet.cli.print import report as live_report
+from sublet.cli.print.figures import money
+from sublet.cli.print.screen import Look, frame, plain_lines
+from sublet.cli.verbs import cost, up
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.sim.report import plots

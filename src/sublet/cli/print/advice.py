@@ -1,0 +1,294 @@
+"""What `sublet advise` answers: tables, notes and JSON, and the replay of the clusters that it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sublet.cli.print.tables import command_line, print_notes, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sublet.advise.adviser import Advice, Ask, Choice
+    from sublet.advise.error import KindError
+    from sublet.advise.hazard import Reclaims
+    from sublet.market.hygiene import Quarantined
+    from sublet.sim.advice.replay import Outlook, Quantiles
+
+__all__ = ["caveats", "json_from_advice", "notes_on_advice", "predicted", "print_advice", "replayed"]
+
+
+def replayed(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice, Outlook]:
+    """The few to be shown, each under the same luck."""
+    import numpy as np
+
+    from sublet.sim.advice.replay import outlook
+
+    return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _shown(advice, top)}
+
+
+def predicted(shown: Iterable[Choice]) -> bool:
+    """Whether the speed of any of them was not measured."""
+    return any(each.how.startswith("predicted") for each in shown)
+
+
+def print_advice(
+    ask: Ask, advice: Advice, shown: Mapping[Choice, Outlook], errors: Sequence[KindError], *, explain: bool
+) -> None:
+    """What each costs and takes, how it may turn out, and what to know of it."""
+    best = advice.best
+    what = f"{ask.profile.name}, {ask.samples:,.0f} samples at a batch of {ask.profile.batch}"
+    typer.echo(f"{what}: {_wanted(ask)}\n")
+    rows = [
+        [
+            f"{'> ' if each == best else ''}{each}",
+            _where(each),
+            f"{each.hours:,.2f}",
+            f"{each.usd:,.2f}",
+            f"{each.usd_per_h:,.2f}",
+            f"+{100 * each.risk:.0f}%",
+            f"{each.reclaims:.1f}",
+            each.how.partition(" by")[0].partition(" as")[0],
+        ]
+        for each in shown
+    ]
+    titles = ["cluster", "offer", "hours", "USD", "USD/h", "1 in 20", "reclaims", "speed"]
+    print_table(titles, rows, words=(0, 1, 7))
+    typer.echo()
+    _print_outlooks(ask, best, shown)
+    legend = (
+        f"> is {ask.goal} within the limits; {len(shown)} of {len(advice.frontier)} points of the frontier of time, "
+        "dollars and risk are shown (--top); 1 in 20: that much longer in one run of twenty"
+    )
+    notes = [
+        legend,
+        *caveats(ask, shown, errors),
+        _kept(best),
+        f"in the way: {_binding(advice)}",
+        *advice.changes,
+    ]
+    typer.echo()
+    print_notes(notes)
+    if explain:
+        typer.echo("\nwhy")
+        print_notes([*_reasons(best), *_elsewhere(advice)])
+
+
+def _print_outlooks(ask: Ask, best: Choice, shown: Mapping[Choice, Outlook]) -> None:
+    """What came of each in the windows."""
+    limited = ask.limits.deadline_h < float("inf") or ask.limits.budget_usd < float("inf")
+    rows = [
+        [
+            f"{'> ' if each == best else ''}{each}",
+            *(_number(value) for value in (*found.hours, *found.usd)),
+            *([f"{100 * found.share_within(ask.limits):.0f}%"] if limited else []),
+            " ".join(found.traces) or "speed alone",
+        ]
+        for each, found in shown.items()
+    ]
+    titles = [
+        "cluster",
+        "h p10",
+        "p50",
+        "p90",
+        "USD p10",
+        "p50",
+        "p90",
+        *(["in limits"] if limited else []),
+        "replayed",
+    ]
+    print_table(titles, rows, words=(0, len(titles) - 1))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}" if value < float("inf") else "never"
+
+
+def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindError]) -> list[str]:
+    """How the quantiles come about, and how far predicted speeds are off."""
+    from sublet.advise.error import error_note
+
+    windows = next(iter(shown.values())).windows
+    traced = any(found.traces for found in shown.values())
+    on_spot = "start times spread over spot traces, whose losses and waits are replayed; " if traced else ""
+    said = [f"p10, p50 and p90 are of {windows} runs: {on_spot}the speed varies by its spread, prices do not"]
+    return [*said, error_note(ask.profile, errors)] if predicted(shown) else said
+
+
+def _kept(best: Choice) -> str:
+    """Where checkpoints are kept, and what happens after a loss."""
+    from sublet.advise.checkpointing import KEEPERS
+
+    if best.keeper == "nothing":
+        return "nodes on demand are not reclaimed: no time for checkpoints is counted"
+    said = f"keep checkpoints {KEEPERS[best.keeper]}"
+    if best.reclaims > 0:
+        after = "go on with the nodes that are left" if best.goes_on else "wait for new nodes"
+        said += f", one every {best.checkpoint_every_s:,.0f} s; after a loss {after}"
+    return said + (f"; traffic between zones costs USD {best.traffic_usd:,.2f}" if best.traffic_usd else "")
+
+
+def _shown(advice: Advice, top: int) -> list[Choice]:
+    """The choice itself and points spread over the frontier, cheapest first."""
+    points = list(advice.frontier)
+    if len(points) <= top:
+        return points
+    step = (len(points) - 1) / max(top - 1, 1)
+    chosen = {round(step * place) for place in range(top)}
+    best = points.index(advice.best)
+    if best not in chosen:
+        chosen.remove(min(chosen, key=lambda at: (abs(at - best), at)))
+        chosen.add(best)
+    return [points[at] for at in sorted(chosen)]
+
+
+def _wanted(ask: Ask) -> str:
+    limits = ask.limits
+    said = []
+    if "budget_usd" in limits.stated():
+        said.append(f"for USD {limits.budget_usd:,.2f}")
+    if "usd_per_h" in limits.stated():
+        said.append(f"for USD {limits.usd_per_h:,.2f} per hour")
+    if "deadline_h" in limits.stated():
+        said.append(f"in {limits.deadline_h:,.1f} h")
+    return " ".join([f"the {ask.goal}", *said])
+
+
+def _binding(advice: Advice) -> str:
+    from sublet.advise.adviser import WORDS
+
+    return " and ".join(WORDS[name] for name in advice.binding) or "nothing but the offers themselves"
+
+
+def _reasons(best: Choice) -> list[str]:
+    """How the figures of the choice come about."""
+    nodes = f"{best.nodes} nodes" if best.nodes > 1 else "one node"
+    speed = f"{best.rate:,.1f} samples per second on {best.gpus} x {best.offer.gpu}, {best.how}"
+    rent = f"USD {best.usd_per_h:,.3f} per hour in all, for {best.hours:,.2f} h"
+    reasons = [
+        f"{speed}; within {100 * best.spread:.0f} % in two of three cases",
+        f"{nodes} of {best.offer.gpus_per_node} GPUs at {rent}",
+    ]
+    if best.reclaims > 0:
+        reasons.append(
+            f"{best.reclaims:.1f} reclaims are to be expected; they and checkpoints every "
+            f"{best.checkpoint_every_s:,.0f} s take {100 * best.lost_share:.1f} % of the time"
+        )
+    return reasons
+
+
+def _elsewhere(advice: Advice) -> list[str]:
+    """What the same nodes would do with checkpoints elsewhere."""
+    from sublet.advise.checkpointing import KEEPERS
+
+    return [
+        f"with checkpoints {KEEPERS[each.keeper]} instead: {each.hours:,.2f} h, USD {each.usd:,.2f}"
+        for each in advice.beside
+    ]
+
+
+def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], newest: str) -> list[str]:
+    """What was assumed."""
+    from sublet.advise.hazard import reclaims_of
+
+    notes = [
+        f"speed: {ask.profile.source}; the batch stays the same on any number of GPUs",
+        f"{advice.offers:,} offers and {advice.clusters:,} clusters were weighed; prices of {newest} and before",
+        f"{len(quarantined):,} prices are quarantined and never recommended: zero, negative, far out, stale and so on",
+        f"every start takes {ask.provision_s:g} s for nodes and {ask.profile.restart_s:g} s for the job, both paid for",
+        f"a checkpoint has {ask.profile.state_bytes / 1024**3:,.2f} GiB; intervals are those of Young and Daly",
+        "networks are as the clouds document them, else guessed from the number of GPUs of a node",
+    ]
+    spot = {(each.offer.cloud, each.offer.gpu) for each in advice.frontier if each.spots}
+    kinds: dict[Reclaims, list[str]] = {}
+    for cloud, gpu in sorted(spot):
+        kinds.setdefault(reclaims_of(cloud, gpu), []).append(f"{gpu} on {cloud}")
+    for taken, names in kinds.items():
+        span = f"{taken.low_per_h:.2f} to {taken.high_per_h:.2f}"
+        notes.append(f"{taken.per_h:.2f} reclaims per node-hour ({span}), {taken.source}: {', '.join(names)}")
+    return notes
+
+
+def _where(choice: Choice) -> str:
+    """The name to copy, without its market."""
+    return choice.offer.id.rpartition(":")[0]
+
+
+def json_from_advice(
+    context: typer.Context,
+    ask: Ask,
+    advice: Advice,
+    shown: Mapping[Choice, Outlook],
+    errors: Sequence[KindError],
+) -> dict[str, Any]:
+    """All of it; an outlook only for the clusters that the table would show."""
+
+    def told(choice: Choice) -> dict[str, Any]:
+        found = shown.get(choice)
+        return _json_from_choice(choice) | {"outlook": _json_from_outlook(found, ask) if found else None}
+
+    return {
+        "schema_version": 1,
+        "command": command_line(context),
+        "model": ask.profile.name,
+        "samples": ask.samples,
+        "batch": ask.profile.batch,
+        "goal": ask.goal,
+        "limits": {name: getattr(ask.limits, name) for name in ask.limits.stated()},
+        "best": told(advice.best),
+        "cheapest": told(advice.cheapest),
+        "fastest": told(advice.fastest),
+        "frontier": [told(each) for each in advice.frontier],
+        "beside": [told(each) for each in advice.beside],
+        "binding": list(advice.binding),
+        "changes": list(advice.changes),
+        "offers": advice.offers,
+        "clusters": advice.clusters,
+        "speed_errors": {each.kind: each.error for each in errors},
+    }
+
+
+def _json_from_outlook(found: Outlook, ask: Ask) -> dict[str, Any]:
+    def parts(quantiles: Quantiles) -> dict[str, float | None]:
+        return {name: value if value < float("inf") else None for name, value in quantiles._asdict().items()}
+
+    return {
+        "hours": parts(found.hours),
+        "usd": parts(found.usd),
+        "reclaims": parts(found.reclaims),
+        "share_within_limits": found.share_within(ask.limits),
+        "windows": found.windows,
+        "traces": list(found.traces),
+    }
+
+
+def _json_from_choice(choice: Choice) -> dict[str, Any]:
+    every_s = choice.checkpoint_every_s
+    return {
+        "offer": choice.offer.id,
+        "spot_offers": [spot.id for spot in choice.spots],
+        "gpu": choice.offer.gpu,
+        "nodes": choice.nodes,
+        "nodes_on_demand": choice.steady,
+        "gpus": choice.gpus,
+        "market": choice.market,
+        "zones": max(len(choice.spots), 1),
+        "one_zone_at_a_time": choice.together or len(choice.spots) < 2,  # noqa: PLR2004 - several
+        "after_a_loss": ("go on" if choice.goes_on else "wait") if choice.reclaims > 0 else None,
+        "checkpoints": choice.keeper,
+        "checkpoint_every_s": every_s if every_s < float("inf") else None,
+        "checkpoint_write_s": choice.checkpoint_write_s,
+        "hours": choice.hours,
+        "late_h": choice.late_h,
+        "risk": choice.risk,
+        "usd": choice.usd,
+        "usd_per_h": choice.usd_per_h,
+        "traffic_usd": choice.traffic_usd,
+        "samples_per_s": choice.rate,
+        "reclaims": choice.reclaims,
+        "lost_share": choice.lost_share,
+        "speed": choice.how,
+        "spread": choice.spread,
+    }

@@ -1,0 +1,109 @@
+"""`sublet budget show|set|top-up`: what may be spent, and what is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.print.tables import form, print_document
+
+__all__ = ["budget_app"]
+
+budget_app = typer.Typer(help="What may be spent, and what is.", rich_markup_mode=None)
+
+
+@budget_app.callback(invoke_without_command=True)
+def _budget(context: typer.Context, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
+    """What may be spent, and what is; without a further word, as `show`."""
+    if context.invoked_subcommand is None:
+        show(output=output, json=json)
+    elif opt.wants_document(output, json):
+        from sublet.errors import InvalidValue
+
+        verb = context.invoked_subcommand
+        raise InvalidValue("budget", "its form", f"said after the verb: sublet budget {verb} -o {form.get()}")
+
+
+@budget_app.command()
+def show(output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
+    """Limits, spent, reserved, left, burn rate."""
+    from sublet.api.client import connect
+
+    _tell(connect().get("/v1/budget"), document=opt.wants_document(output, json))
+
+
+@budget_app.command("set")
+def set_limits(
+    burn: Annotated[str | None, typer.Option(metavar="USD/H", help="Never rent for more than this per hour.")] = None,
+    average: Annotated[str | None, typer.Option(metavar="USD/H", help="Aim at this in the long run.")] = None,
+    purse: Annotated[str | None, typer.Option(metavar="USD", help="Spend this much in all.")] = None,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """Change a limit; those that are left out stay."""
+    from sublet.api.client import connect
+    from sublet.cli.parse import money_from_text, price_from_text
+    from sublet.errors import InvalidValue
+
+    body = {
+        "burn_limit_usd_per_h": None if burn is None else price_from_text("--burn", burn).usd_per_h,
+        "average_usd_per_h": None if average is None else price_from_text("--average", average).usd_per_h,
+        "purse_usd": None if purse is None else money_from_text("--purse", purse).usd,
+    }
+    given = {name: value for name, value in body.items() if value is not None}
+    if not given:
+        raise InvalidValue("limits", None, "at least one of --burn, --average and --purse")
+    _tell(connect().post("/v1/budget", given), document=opt.wants_document(output, json))
+
+
+@budget_app.command("top-up")
+def top_up(
+    usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")],
+    job: Annotated[
+        str, typer.Option("--job", metavar="JOB", help="Into the budget of this job, instead of the purse of all.")
+    ] = "",
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """Put more into the purse of all, or of one job; what was stopped at its limit goes on."""
+    from sublet.api.client import connect, segment
+    from sublet.cli.parse import money_from_text
+    from sublet.cli.print.figures import money
+
+    body = {"usd": money_from_text("USD", usd).usd}
+    if job:
+        told = connect().post(f"/v1/jobs/{segment(job)}/top-up", body)
+        if opt.wants_document(output, json):
+            print_document(told)
+        else:
+            spent = f"may spend {money(told['purse_usd'])}, {money(told['usd_total'])} of it is spent"
+            typer.echo(f"job {told['id']} ({told['name']}) {spent}; it is {told['phase']}: {told['reason']}")
+        return
+    found = connect().post("/v1/budget/top-up", body)
+    _tell(found, document=opt.wants_document(output, json))
+
+
+def _tell(found: dict[str, Any], *, document: bool) -> None:
+    if document:
+        print_document(found)
+    else:
+        _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    from sublet.cli.print.figures import money
+
+    def limit(value: float | None, unit: str = "") -> str:
+        return "no limit" if value is None else money(value) + unit
+
+    typer.echo(f"burn limit  {limit(found['burn_limit_usd_per_h'], '/h')}, now {money(found['burn_usd_per_h'])}/h")
+    if found["average_usd_per_h"] is not None:
+        typer.echo(f"average     {money(found['average_usd_per_h'])}/h in the long run")
+    typer.echo(f"purse       {limit(found['purse_usd'])}")
+    typer.echo(f"spent       {money(found['spent_usd'])}, and {money(found['reserved_usd'])} reserved to stop safely")
+    if found["left_usd"] is not None:
+        typer.echo(f"left        {money(found['left_usd'])}")
+    if found["exhausted"]:
+        typer.echo("nothing more is rented\nnext: sublet budget top-up USD")

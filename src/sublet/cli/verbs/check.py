@@ -1,0 +1,140 @@
+"""`sublet check`: whether what Sublet needs is there, before money depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sublet.cli.options import Json, Output, OutputOption, wants_document
+from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+
+if TYPE_CHECKING:
+    from sublet.runtime.providers.aws.check import Finding
+
+__all__ = ["check"]
+
+OLD_DAYS = 120  # as market.hygiene: spot prices change every week
+MARKS = {True: "ok", False: "FAILED", None: "-"}
+
+
+def check(
+    context: typer.Context,
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Insist on this one, aws for example; else what is set up.")
+    ] = None,
+    iam: Annotated[
+        bool, typer.Option("--iam", help="Print the narrowest IAM policy for aws.toml and this state directory.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    json: Json = False,
+) -> None:
+    """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
+    if iam:
+        _print_iam()
+        return
+    findings = [*_prices(), *_installed(), *_aws(insist=provider == "aws")]
+    ok = all(finding.ok is not False for finding in findings)
+    if wants_document(output, json):
+        rows = [{"name": f.name, "ok": f.ok, "text": f.text, "hint": f.hint} for f in findings]
+        print_document({"schema_version": 1, "command": command_line(context), "ok": ok, "checks": rows})
+    else:
+        print_table(["check", "", "found"], [[f.name, MARKS[f.ok], f.text] for f in findings], words=(0, 1, 2))
+        print_notes([f"{f.name}: {f.hint}" for f in findings if f.hint])
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _prices() -> Iterator[Finding]:
+    from sublet.market.catalogue import load_catalogue
+    from sublet.runtime.providers.aws.check import Finding
+
+    catalogue = load_catalogue()
+    newest = max(date.fromisoformat(listing.as_of) for listing in catalogue.listings)
+    days = (datetime.now(UTC).date() - newest).days
+    hint = "" if days <= OLD_DAYS else "a newer release has newer prices; with AWS, spot prices are asked for live"
+    yield Finding(name="prices", ok=days <= OLD_DAYS or None, text=f"{newest}, {days} days old", hint=hint)
+
+
+def _installed() -> Iterator[Finding]:
+    from importlib import metadata
+
+    from sublet.runtime.providers.aws.check import Finding
+
+    for package, extra in (("torch", "torch"), ("ray", "ray"), ("boto3", "aws"), ("fastapi", "server")):
+        try:
+            yield Finding(name=package, ok=True, text=metadata.version(package))
+        except metadata.PackageNotFoundError:
+            yield Finding(
+                name=package, ok=None, text=f"not installed: pip install '.[{extra}]' in your clone of Sublet"
+            )
+
+
+def _aws(*, insist: bool) -> Iterator[Finding]:
+    from sublet.errors import SubletError
+    from sublet.market.catalogue import load_catalogue
+    from sublet.runtime.providers.aws.calls import client_maker
+    from sublet.runtime.providers.aws.check import Finding, aws_findings
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.aws.offers import offers_from
+    from sublet.runtime.settings import default_state_dir
+
+    path = config_path(default_state_dir())
+    if not insist and not path.exists():
+        yield Finding(name="aws", ok=None, text=f"not set up: there is no {path}")
+        return
+    try:
+        make = client_maker()
+        config = read_config(path)
+        offers = offers_from(config, load_catalogue())
+    except SubletError as error:
+        text, _, hint = str(error).partition("\n  next: ")
+        yield Finding(name="aws", ok=False, text=text, hint=hint)
+        return
+    yield Finding(name="aws", ok=True, text=f"{path}: {len(offers)} offers")
+    make = client_maker(config.endpoint_url) if config.endpoint_url else make
+    yield from aws_findings(make, config, offers, _now(), server=_server_id() or "check")
+
+
+def _print_iam() -> None:
+    """As JSON, ready for `aws iam put-role-policy`."""
+    import json
+
+    from sublet.api.state import StateDir
+    from sublet.runtime.providers.aws.config import config_path, read_config
+    from sublet.runtime.providers.aws.provider import server_id_from
+    from sublet.runtime.providers.aws.rights import narrow_policy
+    from sublet.runtime.settings import default_state_dir
+    from sublet.runtime.store import Store
+
+    folder = default_state_dir()
+    config = read_config(config_path(folder))
+    server = _server_id()
+    if server is None:  # a directory that no controller has had yet: it gets its name now
+        StateDir(folder).prepare()
+        store = Store(folder / "log.sqlite")
+        try:
+            server = server_id_from(store)
+        finally:
+            store.close()
+    typer.echo(json.dumps(narrow_policy(config, server), indent=2))
+
+
+def _server_id() -> str | None:
+    from sublet.runtime.settings import default_state_dir
+    from sublet.runtime.store import Store
+
+    path = default_state_dir() / "log.sqlite"
+    if not path.exists():
+        return None
+    store = Store(path)
+    try:
+        return store.get("server_id")
+    finally:
+        store.close()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

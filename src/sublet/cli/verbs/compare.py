@@ -1,0 +1,87 @@
+"""`sublet compare`: one workload, several policies, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.experiment import compared, tell
+from sublet.cli.parse import Asked, policies_from_names
+from sublet.cli.print.tables import command_line
+
+__all__ = ["compare"]
+
+
+def compare(  # noqa: PLR0913 - one argument per option
+    context: typer.Context,
+    workload: opt.WorkloadName,
+    policies: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,C",
+            help="Names from 'sublet policies'; ratios are to the first. [default: all that are installed]",
+            show_default=False,
+            autocompletion=opt.complete_policies,
+        ),
+    ] = "",
+    gpus: opt.Gpus = None,
+    budget: opt.Budget = None,
+    average: opt.Average = None,
+    purse: opt.Purse = None,
+    hurry: opt.Hurry = False,
+    offer: opt.Offers = None,
+    market: opt.MarketTrace = None,
+    polarity: opt.Means = None,
+    spot_price: opt.SpotPrice = None,
+    prices_since: opt.PricesSince = None,
+    as_gpu: opt.AsGpu = None,
+    first_jobs: opt.FirstJobs = None,
+    speedup: opt.Speedup = None,
+    restart_s: opt.RestartS = None,
+    provision_s: opt.ProvisionS = None,
+    release_s: opt.ReleaseS = 0.0,
+    notice_s: opt.NoticeS = 120.0,
+    planning_s: opt.PlanningS = 0.0,
+    round_s: opt.RoundS = 0.0,
+    forecast: opt.Forecast = 1.0,
+    seed: opt.Seed = 0,
+    report: opt.Report = None,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Replay a workload under several policies, side by side."""
+    from sublet import plugins
+
+    asked = Asked(
+        workload=workload,
+        gpus=gpus,
+        budget=budget,
+        average=average,
+        purse=purse,
+        offers=offer or (),
+        market=market,
+        polarity=polarity,
+        spot_price=spot_price,
+        prices_since=prices_since,
+        as_gpu=as_gpu,
+        jobs=first_jobs,
+        speedup=speedup,
+        restart_s=restart_s,
+        provision_s=provision_s,
+        release_s=release_s,
+        notice_s=notice_s,
+        planning_s=planning_s,
+        round_s=round_s,
+        forecast=forecast,
+        seed=seed,
+        report=report,
+        quiet=quiet,
+    )
+    names = [name.strip() for name in policies.split(",")] if policies else plugins.names("sublet.policies")
+    comparison = compared(asked, policies_from_names(names, hurry=hurry), command=command_line(context))
+    from sublet.sim.report.comparison import json_from_comparison
+
+    tell(comparison, report, json_from_comparison(comparison) if opt.wants_document(output, json) else None)

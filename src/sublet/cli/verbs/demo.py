@@ -1,0 +1,89 @@
+"""`sublet demo`: three real training jobs, a spot market that takes nodes away, a budget, and the bill."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.print.tables import command_line, print_document
+
+if TYPE_CHECKING:
+    from sublet.api.state import StateDir
+
+__all__ = ["demo"]
+
+MOST_S = 240.0  # wall: something is wrong if it has not ended by then
+
+
+def demo(
+    context: typer.Context,
+    report: opt.Report = None,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
+    ] = "price",
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """Watch three jobs train, shrink, survive, grow back and finish on a replayed spot market: a bit over a minute.
+
+    Everything is real but the cloud: its nodes are processes on this machine, and an hour of it takes a minute.
+    """
+    from sublet.api.client import connect
+    from sublet.api.state import StateDir
+    from sublet.cli.print.report import write_live_report
+    from sublet.cli.print.screen import looker, watch_desk
+    from sublet.cli.verbs.cost import print_bill
+    from sublet.cli.verbs.up import start
+    from sublet.runtime.jobs.serialize import spec_to_json
+    from sublet.studies.live.scene import SPEEDUP, demo_jobs, demo_settings
+
+    document = opt.wants_document(output, json)
+    state_dir = Path(tempfile.mkdtemp(prefix="sublet-demo-"))
+    jobs = demo_jobs()
+    typer.echo(
+        f"A cloud in a box: {len(jobs)} jobs, a recorded spot market, USD 5 at most; an hour takes "
+        f"{3600 / SPEEDUP:.0f} s.\nEach worker is a real process that trains; a pause stands for its GPU's time.",
+        err=document,
+    )
+    finished = False
+    try:
+        start(demo_settings(state_dir, policy=policy))
+        client = connect(state_dir)
+        for spec in jobs:
+            client.post("/v1/jobs", {"job": spec_to_json(spec, secrets=True)})
+        look = watch_desk(looker(client), until=lambda now: now.over, most_s=MOST_S, err=document)
+        finished = look.over
+        bill = client.get("/v1/cost")
+        if document:
+            facts = {"command": command_line(context), "finished": finished, "jobs": list(look.jobs), "cost": bill}
+            print_document({"schema_version": 1, **facts})
+        else:
+            print_bill(bill)
+        if report is not None:
+            page = write_live_report(client, look, folder=report, command=command_line(context))
+            typer.echo(f"report: {page}", err=document)
+    finally:
+        _end(StateDir(state_dir), keep=not finished, err=document)
+    if not finished:
+        raise typer.Exit(1)
+
+
+def _end(state: StateDir, *, keep: bool, err: bool) -> None:
+    """Leave nothing running; what was interrupted can be taken up again."""
+    from sublet.cli.verbs.up import stop
+    from sublet.errors import NoController
+
+    try:
+        stop(state)
+        typer.echo("stopped; nothing is left running", err=err)
+    except NoController:
+        pass  # it never came up
+    if keep:
+        typer.echo(f"the jobs can go on: SUBLET_STATE={state.path} sublet up", err=True)
+    else:
+        shutil.rmtree(state.path, ignore_errors=True)

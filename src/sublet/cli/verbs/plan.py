@@ -1,0 +1,203 @@
+"""`sublet plan`: what to rent for work that keeps arriving, on a budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sublet.cli import options as opt
+from sublet.cli.parse import Asked, price_from_text, workload_from
+from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from sublet.domain.offer import Offer
+    from sublet.sim.report.frontier import PlanReport
+    from sublet.sim.workloads.workload import Workload
+
+__all__ = ["plan"]
+
+RECLAIMS_PER_H = 1 / 3  # per node; the bundled spot traces have 0.27 to 1.07 (sublet traces)
+CHECKPOINT_S = 300.0  # between two checkpoints of a job that states none
+
+
+def _complete_kinds(incomplete: str) -> list[str]:
+    """The last of several kinds of GPU, separated by commas."""
+    from sublet.market.gpus import load_gpus
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in load_gpus() if name.startswith(last)]
+
+
+def _complete_markets(incomplete: str) -> list[str]:
+    return [text for text in ("on-demand", "spot", "spot,on-demand") if text.startswith(incomplete)]
+
+
+def plan(  # noqa: PLR0913 - one argument per option
+    context: typer.Context,
+    workload: opt.WorkloadName,
+    budget: Annotated[str, typer.Option(metavar="USD/H", help="What may be spent, on average: 15, USD 15 or 15/h.")],
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU,GPU",
+            help="Kinds of GPU to rent. [default: all on which every job has a speed]",
+            autocompletion=_complete_kinds,
+        ),
+    ] = None,
+    markets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MARKET,MARKET",
+            help="on-demand, spot or both. [default: both]",
+            autocompletion=_complete_markets,
+        ),
+    ] = None,
+    quota: Annotated[
+        list[str] | None, typer.Option(metavar="GPU=N", help="Hold at most N of this kind on average; repeatable.")
+    ] = None,
+    offer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLOUD:TYPE[:REGION][:spot]",
+            help="What to rent, from 'sublet offers'; repeatable. "
+            "[default: the cheapest of each kind, market and size]",
+        ),
+    ] = None,
+    reclaims_per_h: Annotated[
+        float,
+        typer.Option(
+            metavar="N",
+            help="How often a spot node is taken back, where the offer does not say. [default: 1/3]",
+            show_default=False,
+        ),
+    ] = RECLAIMS_PER_H,
+    checkpoint_s: Annotated[
+        float, typer.Option(metavar="S", help="Between two checkpoints, for jobs that do not say.")
+    ] = CHECKPOINT_S,
+    provision_s: Annotated[
+        float, typer.Option(metavar="S", help="From renting a node to using it, paid for at every start.")
+    ] = 0.0,
+    first_jobs: opt.FirstJobs = None,
+    speedup: opt.Speedup = None,
+    restart_s: opt.RestartS = None,
+    report: opt.Report = None,
+    output: opt.OutputOption = opt.Output.TABLE,
+    json: opt.Json = False,
+) -> None:
+    """What to rent for a workload on a budget, why, and what more money would buy."""
+    from sublet.cli.print import plan as planned
+    from sublet.domain.offer import Market
+    from sublet.domain.quantity import at_least, positive
+    from sublet.rental.plan import rental_plan
+    from sublet.sim.report.folder import prepare_folder
+    from sublet.sim.report.frontier import PlanReport, json_from_plan, write_plan_report
+
+    at_least("--reclaims-per-h", reclaims_per_h, 0.0)
+    positive("--checkpoint-s", checkpoint_s)
+    at_least("--provision-s", provision_s, 0.0)
+    usd_per_h = price_from_text("--budget", budget).usd_per_h
+    quotas = planned.quotas_from_texts(quota or ())
+    found = _workload(workload, first_jobs, speedup, restart_s)
+    notes: list[str] = []
+    if offer:
+        if kinds or markets:
+            raise InvalidValue("--offer", offer, "left out with --kinds and --markets: it names both")
+        quotes = planned.named_quotes(offer)
+    else:
+        wanted = planned.names_from_text("--kinds", kinds) if kinds is not None else None
+        on = planned.names_from_text("--markets", markets) if markets is not None else list(Market)
+        quotes, notes = planned.cheapest_quotes(found.jobs, wanted, on)
+    if report is not None:
+        prepare_folder(report)
+    jobs = [
+        replace(job, checkpoint_every_s=checkpoint_s) if math.isinf(job.checkpoint_every_s) else job
+        for job in found.jobs
+    ]
+    quotes = [replace(quote, offer=_reclaimed(quote.offer, reclaims_per_h)) for quote in quotes]
+    offers = [quote.offer for quote in quotes]
+    made = rental_plan(jobs, offers, usd_per_h, quotas=quotas, provision_s=provision_s)
+    if any(each.market is Market.SPOT for each in offers):
+        notes.append(
+            f"assumed of spot nodes: each is taken back {reclaims_per_h:.2g} times per hour (--reclaims-per-h), at the "
+            f"cost of a restart and half of the {checkpoint_s:g} s between two checkpoints (--checkpoint-s)"
+        )
+    today = datetime.now(UTC).date()
+    notes = [
+        *planned.notes_on_offers(made, quotes, today),
+        *notes,
+        *planned.notes_on_plan(made, provision_s, quotas),
+        *found.notes,
+    ]
+    told = PlanReport(
+        plan=made, workload=found, command=command_line(context), quotes=tuple(quotes), notes=tuple(notes)
+    )
+    page = None if report is None else write_plan_report(told, report)
+    as_json = opt.wants_document(output, json)
+    if as_json:
+        print_document(json_from_plan(told))
+    else:
+        _print(told)
+    if page is not None:
+        typer.echo(f"report: {page}", err=as_json)
+
+
+def _print(told: PlanReport) -> None:
+    from sublet.domain.quantity import counted
+    from sublet.sim.report.figures import duration
+    from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
+
+    workload, made = told.workload, told.plan
+    arriving = (
+        f"{counted(len(workload), 'job')} arriving over {duration(workload.span_s)}, {made.jobs_per_h:,.1f} per hour"
+    )
+    typer.echo(f"{workload.name}: {arriving}\n")
+    figures, titles, rows = tables_from_plan(made)
+    print_table([f"USD {made.budget_usd_per_h:,.2f} per hour", ""], figures, words=(0, 1))
+    typer.echo()
+    print_table(titles, rows, words=(0, 2, 3))
+    typer.echo("\nwhy")
+    print_notes(reasons_from_plan(made))
+    typer.echo("\nassumed")
+    print_notes(told.notes)
+
+
+def _reclaimed(offer: Offer, per_h: float) -> Offer:
+    """A spot offer that says nothing of reclaims has those that are assumed."""
+    from sublet.domain.offer import Market
+
+    return replace(offer, hazard_per_h=per_h) if offer.market is Market.SPOT and not offer.hazard_per_h else offer
+
+
+def _workload(name: str, jobs: int | None, speedup: str | None, restart_s: float | None) -> Workload:
+    return workload_from(
+        Asked(
+            workload=name,
+            gpus=None,
+            budget=None,
+            average=None,
+            purse=None,
+            offers=(),
+            market=None,
+            spot_price=None,
+            polarity=None,
+            prices_since=None,
+            as_gpu=None,
+            jobs=jobs,
+            speedup=speedup,
+            restart_s=restart_s,
+            provision_s=None,
+            release_s=0.0,
+            notice_s=0.0,
+            planning_s=0.0,
+            round_s=0.0,
+            forecast=0.0,
+            seed=0,
+            report=None,
+            quiet=True,
+        )
+    )
