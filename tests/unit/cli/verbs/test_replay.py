@@ -12,7 +12,7 @@ from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.store import Store
 from tests.property.test_kernel_journal import a_life
 
-OLD = Path(__file__).parents[2] / "data" / "state-0.1-382fdf2"
+OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 
 
 def test_the_log_of_another_version_is_told_and_not_compared(tmp_path, capsys):

@@ -20,7 +20,7 @@ from sublet.runtime.settings import settings_from_json, settings_to_json
 from sublet.runtime.store import Store
 from tests.strategies import an_offer
 
-OLD = Path(__file__).parents[2] / "data" / "state-0.1-382fdf2"
+OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 
 
 class Terminal:

@@ -6,11 +6,11 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
+from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 
 class Deadly(MemoryCloud):

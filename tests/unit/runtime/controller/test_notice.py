@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.runtime.test_controller import Story, a_spec, phase, trained, until
-from tests.unit.runtime.test_group import joined, sent, training
 
 from benchmarks.controller_world import MemoryCloud, an_offer
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.wire import messages as wire
+from tests.unit.runtime.controller.test_loop import Story, a_spec, phase, trained, until
+from tests.unit.runtime.group.test_elastic import joined, sent, training
 
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 

@@ -8,10 +8,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.runtime.test_controller import Story, Training, a_spec, phase, until
-
 from sublet.api.server import application
 from sublet.wire.messages import Joined
+from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase, until
 
 TOKEN = "t" * 64
 

@@ -264,7 +264,7 @@ def test_the_schema_knows_every_key_of_the_whole_file():
     assert "2..16" in json.dumps(schema)
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 

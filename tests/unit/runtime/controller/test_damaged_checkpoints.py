@@ -7,7 +7,7 @@ import asyncio
 from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
 from sublet.wire import messages as wire
-from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, trained, until
+from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 
 class Rotten(MemoryCloud):

@@ -10,7 +10,7 @@ from benchmarks.controller_world import Training
 from sublet.errors import NotNow
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
-from tests.unit.runtime.test_controller import Story, a_spec, adds_up, phase, trained, until
+from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
 
 
 async def cancelled_at(story, *, now):

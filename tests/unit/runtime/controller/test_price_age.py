@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.runtime.test_controller import Story
-from tests.unit.runtime.test_worker_logs import asked
+from tests.unit.runtime.controller.test_loop import Story
+from tests.unit.runtime.controller.test_worker_logs import asked
 
 
 def test_the_age_of_prices_is_among_the_metrics(tmp_path):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.runtime.test_controller import Story, Training, a_spec, adds_up, phase, trained, until
-
 from sublet.runtime.jobs.file import json_schema
 from sublet.runtime.jobs.spec import Retries
+from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, adds_up, phase, trained, until
 
 
 async def take_one(story, desk, *, notice):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.runtime.test_group import a_group, all_ready, joined, sent, training
 
 from sublet.runtime.group.elastic import Outcome
 from sublet.wire import messages as wire
+from tests.unit.runtime.group.test_elastic import a_group, all_ready, joined, sent, training
 
 HANG_S = 1800.0  # as a job file has it that says nothing
 

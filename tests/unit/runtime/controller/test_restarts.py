@@ -21,9 +21,9 @@ from sublet.runtime.assemble import budget_from, offers_in_the_box
 from sublet.runtime.clock import Clock
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
-from tests.unit.runtime.test_controller import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
+from tests.unit.runtime.controller.test_loop import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
-OLD = Path(__file__).parents[2] / "data" / "state-0.1-382fdf2"
+OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 
 
 def kinds(desk):

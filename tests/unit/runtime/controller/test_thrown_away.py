@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.runtime.test_controller import Story, a_spec, adds_up, phase, trained, until
 
 from benchmarks.controller_world import Training
 from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire
+from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
 
 
 async def running(story, desk, steps=60):

@@ -9,7 +9,6 @@ import asyncio
 import time
 
 import pytest
-from tests.unit.runtime.test_controller import OFFERS, Story, a_spec, adds_up, phase, until
 
 from benchmarks.controller_world import MemoryCloud
 from benchmarks.controller_world import Worker as Process
@@ -19,6 +18,7 @@ from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire
+from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, until
 
 
 class Scripts(MemoryCloud):
