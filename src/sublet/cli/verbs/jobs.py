@@ -89,13 +89,9 @@ def scale(
 
 def workers_from_text(text: str) -> tuple[int, int]:
     """`4` or `2..8`."""
-    from sublet.errors import InvalidValue
-    from sublet.runtime.jobs.values import range_from
+    from sublet.runtime.jobs.values import parse_field, parse_range
 
-    try:
-        return range_from(text)
-    except ValueError as error:
-        raise InvalidValue("--workers", text, str(error)) from None
+    return parse_field("--workers", text, parse_range)
 
 
 def _asked(job: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.runtime.jobs.values import deadline_from
+from sublet.runtime.jobs.values import parse_deadline_s, parse_field
 from sublet.runtime.jobs.yaml_lines import Document, document_from_text
 
 if TYPE_CHECKING:
@@ -235,10 +235,8 @@ def _argv(file: JobFile, cwd: Path | None) -> tuple[str, ...]:
 def _deadline_s(file: JobFile, document: Document, now: datetime) -> float | None:
     if file.deadline is None:
         return None
-    try:
-        return deadline_from(document.values["deadline"], now=now)
-    except ValueError as error:
-        raise InvalidValue("deadline", str(file.deadline), str(error)) from None
+    written = document.values["deadline"]  # a date of YAML is still one there
+    return parse_field("deadline", str(file.deadline), lambda _: parse_deadline_s(written, now=now))
 
 
 def _refuse_missing(argv: Sequence[str], script: Path | None, cwd: str) -> None:

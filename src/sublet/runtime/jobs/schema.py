@@ -10,12 +10,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from sublet.runtime.jobs.bounds import MOST_KEPT, NAME_PATTERN
 from sublet.runtime.jobs.values import (
-    accelerators_from,
-    attempts_from,
-    duration_from,
-    moment_from,
-    money_from,
-    range_from,
+    DOLLARS_PATTERN,
+    DURATION_PATTERN,
+    RANGE_PATTERN,
+    parse_accelerators,
+    parse_attempts,
+    parse_duration_s,
+    parse_moment,
+    parse_money,
+    parse_range,
 )
 
 __all__ = ["FOREIGN", "JobFile", "keys_at"]
@@ -26,37 +29,35 @@ def _written(pattern: str, example: str, *, also: str = "") -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [text, {"type": also}]} if also else text)
 
 
-def _interval_from(value: object) -> object:
-    return value if value == "auto" else duration_from(value)
+def _parse_interval(value: object) -> object:
+    return value if value == "auto" else parse_duration_s(value)
 
 
-def _attempts(value: object) -> object:
-    return attempts_from(value)
+def _parse_usd(value: object) -> float:
+    return parse_money(value).usd
 
 
-Workers = Annotated[tuple[int, int], BeforeValidator(range_from), _written(r"^\d+(\.\.\d+)?$", "2..16", also="integer")]
-Duration = Annotated[float, BeforeValidator(duration_from), _written(r"^(\d+(\.\d+)?(ms|[dhms]) ?)+$", "4h30m")]
+Workers = Annotated[
+    tuple[int, int], BeforeValidator(parse_range), _written(f"^{RANGE_PATTERN}$", "2..16", also="integer")
+]
+Duration = Annotated[float, BeforeValidator(parse_duration_s), _written(f"^{DURATION_PATTERN}$", "4h30m")]
 Interval = Annotated[
-    float | Literal["auto"],
-    BeforeValidator(_interval_from),
-    _written(r"^(auto|(\d+(\.\d+)?(ms|[dhms]) ?)+)$", "10m"),
+    float | Literal["auto"], BeforeValidator(_parse_interval), _written(f"^(auto|{DURATION_PATTERN})$", "10m")
 ]
-Dollars = Annotated[
-    float, BeforeValidator(money_from), _written(r"^(USD ?|\$)?\d+(\.\d+)?( ?USD)?$", "120 USD", also="number")
-]
+Dollars = Annotated[float, BeforeValidator(_parse_usd), _written(f"^{DOLLARS_PATTERN}$", "120 USD", also="number")]
 Attempts = Annotated[
     int | None,
-    BeforeValidator(_attempts),
+    BeforeValidator(parse_attempts),
     WithJsonSchema({"anyOf": [{"const": "unlimited"}, {"type": "integer", "minimum": 0}]}),
 ]
 Accelerators = Annotated[
     tuple[tuple[str, ...], tuple[int, int] | None],
-    BeforeValidator(accelerators_from),
+    BeforeValidator(parse_accelerators),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Moment = Annotated[
     str | date,
-    BeforeValidator(moment_from),
+    BeforeValidator(parse_moment),
     WithJsonSchema({"type": "string", "examples": ["4h30m", "2026-12-01T08:00Z"]}),
 ]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]

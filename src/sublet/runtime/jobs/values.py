@@ -1,38 +1,63 @@
-"""The small languages of a job file: ranges `2..16`, durations `4h30m`, money `120 USD`, accelerators `A100:1..8`.
+"""How money, durations, ranges, moments and accelerators are written: the same in a job file and on the command line.
 
-Each function gives the value, or raises ValueError with what is allowed, to be said after "it must be".
+Each function gives the value, or raises ValueError with what is allowed, to be said after "it must be"; `parse_field`
+turns that into the error of a field or an option.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Final, TypeVar
 
-from sublet.domain.money import Money
+from sublet.domain.money import Money, Price
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs.bounds import MOST_WORKERS
 
 __all__ = [
-    "accelerators_from",
-    "attempts_from",
-    "deadline_from",
-    "duration_from",
-    "moment_from",
-    "money_from",
-    "range_from",
+    "DOLLARS_PATTERN",
+    "DURATION_PATTERN",
+    "RANGE_PATTERN",
+    "parse_accelerators",
+    "parse_attempts",
+    "parse_deadline_s",
+    "parse_dollars",
+    "parse_duration_s",
+    "parse_field",
+    "parse_moment",
+    "parse_money",
+    "parse_price",
+    "parse_range",
 ]
 
-UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
-DURATION = "a duration such as 30s, 10m, 4h30m or 2d"
-MOMENT = f"a moment in the future such as 2026-12-01T08:00Z, or {DURATION}"
-RANGE = f"a number of workers such as 4, or a range such as 2..16, from 1 to {MOST_WORKERS}"
-MONEY = "dollars above 0, such as 120 USD, USD 120 or 120"
-KIND = re.compile(r"[A-Za-z][A-Za-z0-9._ -]*")
+Value = TypeVar("Value")
+UNIT_S: Final = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+PART: Final = re.compile(r"(\d+(?:\.\d+)?)(min|ms|[dhms])")
+DURATION: Final = "a duration such as 30s, 10m, 4h30m or 2d"
+MOMENT: Final = f"a moment in the future such as 2026-12-01T08:00Z, or {DURATION}"
+RANGE: Final = f"a number of workers such as 4, or a range such as 2..16, from 1 to {MOST_WORKERS}"
+MONEY: Final = "dollars above 0, such as 120 USD, USD 120 or 120"
+PRICE: Final = "dollars per hour, a finite number of at least 0 such as 60 or 3.912"
+KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9._ -]*")
+
+# The same languages for editors, as JSON Schema's patterns.
+RANGE_PATTERN: Final = r"\d+(\.\.\d+)?"
+DURATION_PATTERN: Final = r"(\d+(\.\d+)?(min|ms|[dhms]) ?)+"
+DOLLARS_PATTERN: Final = r"(USD ?|\$)?\d+(\.\d+)?( ?USD)?"
 
 
-def range_from(value: object) -> tuple[int, int]:
+def parse_field(field: str, value: object, parse: Callable[[object], Value], *, allowed: str = "") -> Value:
+    """What `parse` makes of a value, or InvalidValue with the field's name; `allowed` replaces what `parse` says."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidValue(field, value, allowed or str(error)) from None
+
+
+def parse_range(value: object) -> tuple[int, int]:
     """`4` or `2..16`."""
     if type(value) is int:
         low = high = value
@@ -48,34 +73,55 @@ def range_from(value: object) -> tuple[int, int]:
     return low, high
 
 
-def duration_from(value: object) -> float:
-    """Seconds; the unit is part of what is written."""
+def parse_duration_s(value: object, *, unit: str = "") -> float:
+    """Seconds above 0: `4h30m`, `90 min`; `unit` is meant where none is written, and without it one must be."""
     text = value.replace(" ", "") if isinstance(value, str) else ""
+    if unit and re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+        text += unit
     parts = PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if not parts or "".join(number + each for number, each in parts) != text:
         raise ValueError(DURATION + (": say the unit" if isinstance(value, int | float) else ""))
-    seconds = sum(float(number) * UNIT_S[unit] for number, unit in parts)
+    seconds = sum(float(number) * UNIT_S[each] for number, each in parts)
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"{DURATION}, above 0")
     return seconds
 
 
-def money_from(value: object) -> float:
-    """Dollars."""
+def parse_dollars(value: object, *, unit: str = "") -> Decimal:
+    """A finite number of dollars, of either sign: `120`, `120 USD`, `USD 120`, `$120`; with `unit`, `60/h` as well."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(MONEY)  # noqa: TRY004 - pydantic collects ValueErrors
-    text = str(value).strip()
-    text = text.removeprefix("USD").removeprefix("$").removesuffix("USD").strip()
     try:
-        usd = Money.from_usd(text).usd
-    except (InvalidValue, ValueError):
+        text = str(value).strip().removesuffix(unit).strip()
+        usd = Decimal(text.removeprefix("USD").removeprefix("$").removesuffix("USD").strip())
+    except (InvalidOperation, ValueError):  # a whole number of too many digits is not even written out
         raise ValueError(MONEY) from None
-    if usd <= 0:
+    if not usd.is_finite():
         raise ValueError(MONEY)
     return usd
 
 
-def attempts_from(value: object) -> int | None:
+def parse_money(value: object) -> Money:
+    """Dollars above 0."""
+    usd = parse_dollars(value)
+    try:
+        money = Money.from_usd(usd)
+    except InvalidValue:  # more than anybody has
+        raise ValueError(MONEY) from None
+    if money <= Money():
+        raise ValueError(MONEY)
+    return money
+
+
+def parse_price(value: object) -> Price:
+    """Dollars per hour, of at least 0: `60`, `USD 60`, `$60/h`."""
+    try:
+        return Price.from_usd_per_h(parse_dollars(value, unit="/h"))
+    except ValueError:  # InvalidValue is one too
+        raise ValueError(PRICE) from None
+
+
+def parse_attempts(value: object) -> int | None:
     """A number of retries; None for `unlimited`."""
     if value == "unlimited":
         return None
@@ -84,7 +130,7 @@ def attempts_from(value: object) -> int | None:
     raise ValueError("a whole number of at least 0, or unlimited")
 
 
-def accelerators_from(value: object) -> tuple[tuple[str, ...], tuple[int, int] | None]:
+def parse_accelerators(value: object) -> tuple[tuple[str, ...], tuple[int, int] | None]:
     """Kinds, and how many of them: `L4`, `A100:8`, `A100:1..8`, `{A100: 8}` or `[A100, L4]` (any of them)."""
     if isinstance(value, dict):
         texts = [f"{kind}:{count}" for kind, count in value.items()]
@@ -103,28 +149,28 @@ def accelerators_from(value: object) -> tuple[tuple[str, ...], tuple[int, int] |
             raise ValueError(allowed)
         kinds.append(kind.strip())
         if colon:
-            counts.append(range_from(count))
+            counts.append(parse_range(count))
     if counts and len(counts) < len(kinds):
         raise ValueError(f"{allowed}; all with a number, or none")
     wide = (min(low for low, _ in counts), max(high for _, high in counts)) if counts else None
     return tuple(kinds), wide
 
 
-def moment_from(value: object) -> str | date:
+def parse_moment(value: object) -> str | date:
     """What may become a deadline."""
     if isinstance(value, str | date):
         return value
     raise ValueError(MOMENT)
 
 
-def deadline_from(value: object, *, now: datetime) -> float:
+def parse_deadline_s(value: object, *, now: datetime) -> float:
     """Seconds from now: a duration, or a moment such as 2026-12-01T08:00Z."""
-    moment = moment_from(value)
+    moment = parse_moment(value)
     if isinstance(moment, str):
         try:
             moment = datetime.fromisoformat(moment.strip())
         except ValueError:
-            return _duration_or(moment_from(value))
+            return _duration_or(parse_moment(value))
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
     if moment.tzinfo is None:
@@ -137,6 +183,6 @@ def deadline_from(value: object, *, now: datetime) -> float:
 
 def _duration_or(value: object) -> float:
     try:
-        return duration_from(value)
+        return parse_duration_s(value)
     except ValueError:
         raise ValueError(MOMENT) from None
