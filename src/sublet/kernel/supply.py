@@ -15,7 +15,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.terms import Terms, refuse_other_machines, terms_from
+from sublet.kernel.listing import Listing, listing_from, refuse_other_machines
 from sublet.kernel.values_json import plain, restored
 
 __all__ = ["Supply"]
@@ -30,8 +30,8 @@ class Supply:
     def __init__(
         self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], budget: Budget
     ) -> None:
-        terms = terms_from(offers, limits, quotas)
-        self.offers, self.limits, self.pools = terms.offers, terms.limits, terms.pools
+        listing = listing_from(offers, limits, quotas)
+        self.offers, self.limits, self.pools = listing.offers, listing.limits, listing.pools
         self.every = dict(self.offers)  # known now or once: what was rented has a bill
         self.withdrawn: dict[str, None] = {}  # not offered any more, but held: no more than that can be had
         self.budget = budget
@@ -102,28 +102,28 @@ class Supply:
 
     # ------------------------------------------------------------------ other offers
 
-    def terms(self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Terms:
+    def listing(self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Listing:
         """These, and those of which nodes are held: what `reoffer` would bring; InvalidValue where it cannot be."""
         named = {offer.id: offer for offer in offers}
         refuse_other_machines(self.cluster.nodes.values(), named)
         held = {node.offer.id: node.offer for node in self.cluster.nodes.values()}
-        return terms_from([*offers, *(offer for o, offer in held.items() if o not in named)], limits, quotas)
+        return listing_from([*offers, *(offer for o, offer in held.items() if o not in named)], limits, quotas)
 
     def reoffer(
         self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], now_s: float
     ) -> None:
         """The list, the limits or the quotas are other ones; what is held beyond them is to be given back."""
-        terms = self.terms(offers, limits, quotas)
-        self.withdrawn = dict.fromkeys(terms.offers.keys() - {offer.id for offer in offers})
+        listing = self.listing(offers, limits, quotas)
+        self.withdrawn = dict.fromkeys(listing.offers.keys() - {offer.id for offer in offers})
         for offer in offers:
             old = self.every.get(offer.id)
             self.ledger.offer(offer, now_s)
             if old is not None and old.price != offer.price:  # else the market's own price stands
                 self.ledger.reprice(offer.id, offer.price, now_s)
-        self.offers, self.limits = terms.offers, terms.limits
-        self.every |= terms.offers
+        self.offers, self.limits = listing.offers, listing.limits
+        self.every |= listing.offers
         self.pools.clear()
-        self.pools |= terms.pools  # the kernel looks at this very mapping
+        self.pools |= listing.pools  # the kernel looks at this very mapping
         self.hold = {offer_id: self._wanted(offer_id) for offer_id in self.offers}
         self._keep_to_quotas()
         self._available = {offer_id: self._available.get(offer_id) for offer_id in self.offers}
@@ -164,9 +164,9 @@ class Supply:
             self._sold_out.pop(offer_id, None)
             self._refused.pop(offer_id, None)
         if gone:
-            terms = terms_from(list(self.offers.values()), self.limits, self._quotas())
+            listing = listing_from(list(self.offers.values()), self.limits, self._quotas())
             self.pools.clear()
-            self.pools |= terms.pools
+            self.pools |= listing.pools
         return bool(gone)
 
     # ------------------------------------------------------------------ what the cloud did

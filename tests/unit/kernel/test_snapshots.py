@@ -131,5 +131,5 @@ def test_other_offers_that_contradict_what_is_held_change_nothing():
     node = next(iter(driver.kernel.cluster.nodes.values()))
     other = an_offer(node.offer.id, pool="p", gpus=4)
     with pytest.raises(InvalidValue, match=f"gpus_per_node of offer {node.offer.id}"):
-        driver.kernel.supply.terms([other], {}, {})
+        driver.kernel.supply.listing([other], {}, {})
     assert json.dumps(driver.kernel.supply.facts()) == before

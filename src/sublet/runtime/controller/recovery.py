@@ -82,7 +82,7 @@ def _other_offers(controller: Controller) -> list[Event]:
     if known == offers and {o: limit for o, limit in supply.limits.items() if o not in supply.withdrawn} == limits:
         return []
     try:
-        supply.terms(offers, controller.limits, {})
+        supply.listing(offers, controller.limits, {})
     except InvalidValue as error:
         hint = "start it as before and 'sublet down', then change it; or begin anew with 'sublet up --fresh'"
         why = f"cannot go on with other offers: {str(error).partition(chr(10))[0]}"

@@ -12,11 +12,11 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Node
 
-__all__ = ["Terms", "refuse_other_machines", "terms_from"]
+__all__ = ["Listing", "listing_from", "refuse_other_machines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Listing:
     """Offers and limits by offer id, pools by name."""
 
     offers: dict[str, Offer]
@@ -24,7 +24,7 @@ class Terms:
     pools: dict[str, Pool]
 
 
-def terms_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Terms:
+def listing_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int]) -> Listing:
     """These offers; InvalidValue where they contradict one another or their limits."""
     if not offers:
         raise InvalidValue("offers", offers, "at least one offer")
@@ -44,7 +44,7 @@ def terms_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Map
         if gpus < owned:
             raise InvalidValue(f"quotas[{pool}]", gpus, f"at least the {owned} GPUs that are owned")
         pools[pool] = replace(pools[pool], max_gpus=gpus)
-    return Terms(offers=by_id, limits=all_limits, pools=pools)
+    return Listing(offers=by_id, limits=all_limits, pools=pools)
 
 
 def refuse_other_machines(nodes: Iterable[Node], offers: Mapping[str, Offer]) -> None:
