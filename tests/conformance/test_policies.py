@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import math
@@ -76,6 +77,28 @@ def test_a_policy_is_a_file_of_its_own_and_a_short_one(name):
     assert len(path.read_text(encoding="utf-8").splitlines()) < LINES_AT_MOST
     others = [plugins.load(GROUP, other) for other in NAMES if other != name]
     assert path not in {Path(inspect.getfile(other)) for other in others}
+
+
+@every_policy
+def test_all_else_of_a_policy_is_in_its_folder_or_shared_by_all_in_planning(name):
+    kind = plugins.load(GROUP, name)
+    home = kind.__module__.rpartition(".")[0]
+    if not home.startswith("sublet.policies"):
+        return  # somebody else's
+    folder = Path(inspect.getfile(kind)).parent
+    files = [Path(inspect.getfile(kind))] if home == "sublet.policies" else sorted(folder.glob("*.py"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    foreign = {
+        (path.name, node.module)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("sublet.policies.")
+        and not (node.module or "").startswith(f"{home}." if home != "sublet.policies" else kind.__module__)
+    }
+    # `boa-ideal` is what theory allows: `price` with a constant price of time, and nothing else.
+    borrowed = {("ideal.py", "sublet.policies.price.plan")} if home == "sublet.policies.boa" else set()
+    assert foreign == borrowed
 
 
 # ---------------------------------------------------------------------- situations

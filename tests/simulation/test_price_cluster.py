@@ -9,7 +9,7 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.policies.price.plan import Knows
+from sublet.policies.price.plan import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from tests.strategies import a_job, an_offer
@@ -52,7 +52,7 @@ def test_nobody_waits_so_that_others_can_be_wider():
     assert run.metrics.mean_wait_s == 0.0
 
 
-@pytest.mark.parametrize("knows", list(Knows))
+@pytest.mark.parametrize("knows", list(WorkBelief))
 def test_whatever_it_knows_all_jobs_end_and_no_gpu_is_idle_while_somebody_waits(knows):
     jobs = [
         a_job(f"j{at}", at * 60.0, work=(at + 1) * 600.0, speed=Amdahl(parallel=0.9), max_gpus=4, restart_s=10.0)
@@ -68,8 +68,8 @@ def test_knowing_the_work_that_is_left_helps():
         a_job(f"j{at}", at * 30.0, work=(40.0 if at % 4 else 1.0) * 600.0, speed=Amdahl(parallel=0.95), max_gpus=8)
         for at in range(40)
     ]
-    times = {knows: simulate(jobs, Price(knows=knows), owned(8)).metrics.mean_s for knows in Knows}
-    assert times[Knows.WORK] < times[Knows.NOTHING]
+    times = {knows: simulate(jobs, Price(knows=knows), owned(8)).metrics.mean_s for knows in WorkBelief}
+    assert times[WorkBelief.WORK] < times[WorkBelief.NOTHING]
 
 
 def test_weights_count():

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import grant_in_order
+from sublet.planning.ranking import TIRESIAS_THRESHOLD_GPU_S, TOLERANCE_GPU_S, grant_in_order
 
 __all__ = ["Las"]
-
-TIRESIAS_THRESHOLD_GPU_S = 57_600.0  # 16 GPU-hours: what the Pollux artifact's Tiresias uses
-
-TOLERANCE_GPU_S = 1.0  # woken at the very moment of demotion, a sum of floats may fall short of it by a hair
 
 
 @dataclass(frozen=True, slots=True)

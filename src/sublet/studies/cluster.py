@@ -22,7 +22,7 @@ from sublet.policies.las import Las
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.mip.policy import Mip
 from sublet.policies.optimus import Optimus
-from sublet.policies.price.plan import Knows
+from sublet.policies.price.plan import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.policies.price.worth import HURRY
 from sublet.policies.srtf import Srtf
@@ -43,7 +43,11 @@ __all__ = ["STUDY"]
 
 GOAL = 0.85  # of the mean time of Pollux, and of Sia
 PRICE = "price"
-PRICES = {Knows.WORK: PRICE, Knows.PROGRESS: "price, told no sizes", Knows.NOTHING: "price, blind to size"}
+PRICES = {
+    WorkBelief.WORK: PRICE,
+    WorkBelief.PROGRESS: "price, told no sizes",
+    WorkBelief.NOTHING: "price, blind to size",
+}
 
 
 def _run(quick: bool, tell: Tell) -> Findings:

@@ -16,9 +16,9 @@ from sublet.domain.plan import JobState, Phase, Plan, Pool, Snapshot
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
+from sublet.planning.runnable import Runnable, runnable, runs_at_all, speed_of_one, stranded
+from sublet.planning.ticks import next_tick_s
 from sublet.policies.elastic_batch.scaling import BatchScaling
-from sublet.policies.mip.plan import next_tick_s, stranded
-from sublet.policies.mip.tables import Runnable, runnable, runs_at_all, speed_of_one
 from sublet.solve.knapsack.split import best_split
 
 __all__ = ["Mode", "batch_plan", "due"]

@@ -13,9 +13,9 @@ from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
+from sublet.planning.runnable import Runnable, runnable, runs_at_all, speed_of_one, stranded
+from sublet.planning.ticks import next_tick_s
 from sublet.planning.widths import jobs_by_pool
-from sublet.policies.mip.plan import next_tick_s, stranded
-from sublet.policies.mip.tables import Runnable, runnable, runs_at_all, speed_of_one
 
 __all__ = ["First", "Gain", "greedy_plan", "narrowest", "speed_gained", "time_saved_s", "what_it_asked_for"]
 

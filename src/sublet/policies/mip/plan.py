@@ -7,7 +7,6 @@ rules cannot all be kept, they are given up for that decision, and the reasons s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,14 +17,15 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import Infeasible
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.policies.mip.tables import FASTER, Aim, Runnable, gains, runnable
+from sublet.planning.runnable import Runnable, runnable, stranded
+from sublet.planning.ticks import next_tick_s
+from sublet.policies.mip.tables import FASTER, Aim, gains
 from sublet.solve.hull import Floats, Ints
 from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
 
-__all__ = ["Rules", "mip_plan", "next_tick_s", "stranded"]
+__all__ = ["Rules", "mip_plan"]
 
 # J jobs, C choices: to wait, then the widths of each pool
-TICK_SLACK = 1e-9  # relative: a time that is a multiple up to rounding is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +72,6 @@ def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
                 state, f"{why}, others gain more from its GPUs" if runs else "no GPUs that it runs on can be had"
             )
     return draft.plan(ask_again_s=next_tick_s(snapshot.now_s, rules.every_s), warnings=warnings)
-
-
-def next_tick_s(now_s: float, every_s: float) -> float:
-    """The first multiple of `every_s` after now.
-
-    >>> next_tick_s(0.0, 600.0), next_tick_s(601.0, 600.0)
-    (600.0, 1200.0)
-    """
-    return (math.floor(now_s / every_s * (1.0 + TICK_SLACK) + TICK_SLACK) + 1) * every_s
-
-
-def stranded(state: JobState, pools: Sequence[str]) -> str:
-    """What to tell the owner of a job that makes no progress at any width that it may have."""
-    job = state.job
-    return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"
 
 
 def _table(draft: Draft, states: Sequence[JobState], aim: Aim) -> tuple[_Table, dict[str, str]]:

@@ -14,7 +14,7 @@ run. Speeds may depend on progress (goodput), have holes, and rise and fall: a w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,9 +22,9 @@ from sublet.domain.plan import JobState, Pool
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.shape import Shape, packed
 from sublet.errors import InvalidValue
-from sublet.planning.widths import useful_widths
+from sublet.planning.runnable import Runnable, speed_of_one
 
-__all__ = ["Aim", "Objective", "Runnable", "gains", "runnable", "runs_at_all", "speed_of_one"]
+__all__ = ["FASTER", "Aim", "Objective", "gains"]
 
 Objective = Literal["remaining", "throughput", "total", "time-left"]
 FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the faster one, and whoever came first
@@ -43,40 +43,6 @@ class Aim:
             raise InvalidValue("objective", self.objective, "one of " + ", ".join(get_args(Objective)))
         positive("horizon_s", self.horizon_s)
         at_least("stickiness", self.stickiness, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Runnable:
-    """A width at which a job makes progress now."""
-
-    pool: str
-    gpus: int
-    rate: float  # work per second
-
-
-def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
-    """The useful widths of a job at which its speed is above 0, the narrowest first; its present one among them."""
-    job = state.job
-    if not job.may_run_in(pool.name):
-        return []
-    widths = useful_widths(job, pool.gpus_per_node, most)
-    shape = state.shape
-    if shape is not None and shape.pool == pool.name and job.min_gpus <= shape.gpus <= min(job.max_gpus, most):
-        widths = sorted({*widths, shape.gpus})
-    rated = ((gpus, job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done)) for gpus in widths)
-    return [Runnable(pool.name, gpus, rate) for gpus, rate in rated if rate > 0.0]
-
-
-def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
-    """Whether there is a width at which its speed is above 0; it stops at the first."""
-    widths = useful_widths(state.job, pool.gpus_per_node, most) if state.job.may_run_in(pool.name) else []
-    return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
-
-
-def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:
-    """Work per second on one GPU; of a job that needs more, per GPU at the narrowest width at which it runs."""
-    one = state.job.speed.rate(pool.gpu, (1,), done)
-    return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
 
 
 def gains(state: JobState, pool: Pool, choices: Sequence[Runnable], done: float, aim: Aim) -> list[float]:

@@ -25,7 +25,7 @@ from sublet.policies.price.own_purse import ever_had, rent_to_the_end, within_pu
 from sublet.policies.price.refusals import doubts_of, without_gambles
 from sublet.policies.price.worth import HURRY, hour_worth
 
-__all__ = ["Knows", "LeastWork", "priced_plan"]
+__all__ = ["LeastWork", "WorkBelief", "priced_plan"]
 
 BEYOND_USD = 10_000.0  # per hour: no budget speaks against speed, only limits do
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
@@ -35,7 +35,7 @@ TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
 
 
-class Knows(StrEnum):
+class WorkBelief(StrEnum):
     """What is believed of the work that a job has left, where GPUs of a cluster are shared out by it."""
 
     WORK = "work"  # what it declared
@@ -66,7 +66,7 @@ def priced_plan(
     *,
     review_s: float,
     patience_s: float = math.inf,
-    knows: Knows = Knows.WORK,
+    knows: WorkBelief = WorkBelief.WORK,
     hour_usd: float | None = HURRY,
 ) -> Plan:
     """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
@@ -88,7 +88,7 @@ class _Pricing:
         price_at: Callable[[Sites], TimePrice],
         review_s: float,
         patience_s: float,
-        knows: Knows,
+        knows: WorkBelief,
         hour_usd: float | None,
     ) -> None:
         self.snapshot, self.now_s, self.review_s, self.patience_s = snapshot, snapshot.now_s, review_s, patience_s
@@ -292,7 +292,7 @@ class _Pricing:
             done=done,
             work=state.job.work,
             left_h=max(TRIFLE_H, self._left_h(state, done)),
-            sure=self.knows is Knows.WORK,
+            sure=self.knows is WorkBelief.WORK,
             due_s=max(0.0, self.now_s - state.job.submit_s - self.patience_s),
             held=held,
             pinned=state.shape is not None and (state.held_since_s >= self.now_s or state.as_of_s > self.now_s),
@@ -300,9 +300,9 @@ class _Pricing:
 
     def _left_h(self, state: JobState, done: float) -> float:
         """GPU-hours that a job still needs, over its weight: as declared, or else as much again as it has had."""
-        if self.knows is Knows.WORK:
+        if self.knows is WorkBelief.WORK:
             return self.rank.after(state, done)
-        if self.knows is Knows.PROGRESS:
+        if self.knows is WorkBelief.PROGRESS:
             return (state.attained_gpu_s(self.now_s) / 3600 + NEWCOMER_H) / state.job.weight
         return 1.0 / state.job.weight
 

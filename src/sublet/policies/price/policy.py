@@ -8,7 +8,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.planning.menu import menu_of, sites_of
 from sublet.planning.value_of_time import TRUSTED_H, price_of_time
-from sublet.policies.price.plan import Knows, priced_plan
+from sublet.policies.price.plan import WorkBelief, priced_plan
 from sublet.policies.price.worth import HURRY, hour_worth
 
 __all__ = ["Price", "hour_usd_of", "in_a_hurry"]
@@ -23,7 +23,7 @@ class Price:
 
     trusted_h: float = TRUSTED_H  # a forecast weighs as much as having counted for so long
     hour_usd: float | None = None  # what an hour of a job is worth where no budget says so; None = as on demand
-    knows: Knows = Knows.WORK  # of the work that jobs have left, on a cluster that is shared out by it
+    knows: WorkBelief = WorkBelief.WORK  # of the work that jobs have left, on a cluster that is shared out by it
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""
