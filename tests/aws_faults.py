@@ -466,7 +466,7 @@ def _say_it_twice(loop, hub, rng):
         node = rng.choice(nodes)
         work = hub.provider.release(node.id) if node.phase == "releasing" else None
         if node.phase in ("requested", "ready"):
-            work = hub.provider.rent(node.id, node.offer.id, hub.renting.token(node.id))
+            work = hub.provider.rent(node.id, node.offer.id, hub.leases.token(node.id))
         if work is not None:
 
             async def quietly():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from sublet.runtime.controller.gauges import Gauges
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.wire.text import plain_text
 
 __all__ = ["Alarms"]
@@ -20,7 +20,7 @@ MOST_SUBJECTS = 1024  # remembered; beyond it the oldest is forgotten, and may b
 class Alarms:
     """`kind` is a word of a closed set (a metric's label); `note` writes a line of history."""
 
-    def __init__(self, gauges: Gauges, note: Callable[[Line], None]) -> None:
+    def __init__(self, gauges: Gauges, note: Callable[[HistoryRow], None]) -> None:
         self._gauges, self._note = gauges, note
         self._told: dict[tuple[str, str], tuple[float, int]] = {}  # (kind, subject) -> (when, untold since)
 
@@ -37,4 +37,4 @@ class Alarms:
         self._told[subject] = (wall_s, 0)
         text = plain_text(text) + (f" (and {untold} more like it since the last such line)" if untold else "")
         log.warning("%s: %s", " ".join(filter(None, (kind, job_id, node_id))), text)
-        self._note(Line(kind="Alarm", job_id=job_id, node_id=node_id, text=text))
+        self._note(HistoryRow(kind="Alarm", job_id=job_id, node_id=node_id, text=text))

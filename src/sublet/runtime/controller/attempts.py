@@ -17,7 +17,7 @@ from sublet.domain.money import Money
 from sublet.domain.quantity import counted
 from sublet.runtime.agent.watching import LOOK_S
 from sublet.runtime.controller.blame import BACK_OFF
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord
 from sublet.runtime.group.workers import LEFT_ON_ORDER
 from sublet.wire import messages as wire
@@ -192,7 +192,7 @@ class Attempts:
 
     def _warn(self, record: JobRecord, what: str, text: str) -> None:
         record.warnings[what] = text
-        self._hub.note(Line(kind="Alarm", job_id=record.id, text=text))
+        self._hub.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
 
 
 def _apart(wide: int, train: str) -> str:

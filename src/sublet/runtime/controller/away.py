@@ -18,7 +18,7 @@ from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ async def settle_what_was_held(controller: Controller, latest_s: float, first: l
     """Find out what is left of it; the kernel, which hears nothing till then, hears of every end, then of `first`."""
     await agents_came(controller)
     nodes = controller.kernel.cluster.nodes
-    survivors = bool(controller.workforce.agents & nodes.keys())
+    survivors = bool(controller.router.agents & nodes.keys())
     if survivors:
         controller.clock.set_back(latest_s)
         text = "agents are back that end with their lease: the clock was set forward, and is not believed"
-        controller.note(Line(kind="Alarm", text=text))
-    gone = [node_id for node_id in nodes if node_id not in controller.workforce.agents]
+        controller.note(HistoryRow(kind="Alarm", text=text))
+    gone = [node_id for node_id in nodes if node_id not in controller.router.agents]
     if gone:
         ending = [asyncio.ensure_future(controller.release_lost(node_id)) for node_id in gone]
         await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
@@ -61,7 +61,7 @@ async def settle_what_was_held(controller: Controller, latest_s: float, first: l
     controller.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, latest_s)])
     for job_id in jobs & controller.kernel.jobs.keys():  # nobody is left who trains it
         state, placement = controller.kernel.jobs[job_id], controller.kernel.tenancy.placement.get(job_id, ())
-        if not controller.workforce.agents & {node_id for node_id, _ in placement}:
+        if not controller.router.agents & {node_id for node_id, _ in placement}:
             group = controller.records[job_id].group
             group.adopt(state.generation, placement, trains=False, wall_s=time.monotonic())
 
@@ -77,7 +77,7 @@ def silent(controller: Controller) -> list[str]:
     """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
     ready = (NodePhase.READY, NodePhase.NOTICED)
     nodes = controller.kernel.cluster.nodes
-    return [node.id for node in nodes.values() if node.phase in ready and node.id not in controller.workforce.agents]
+    return [node.id for node in nodes.values() if node.phase in ready and node.id not in controller.router.agents]
 
 
 def _nothing_wanted(controller: Controller, latest_s: float) -> Event:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord
 from sublet.runtime.group.workers import Fault
 
@@ -116,7 +116,7 @@ class Blame:
         else:
             rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(times - 2, 30))
             found.rests_until_s = wall_s + rest_s
-            self._hub.note(Line(kind="BackOff", job_id=record.id, text=f"{what}: it waits {rest_s:.0f} s"))
+            self._hub.note(HistoryRow(kind="BackOff", job_id=record.id, text=f"{what}: it waits {rest_s:.0f} s"))
             record.paused = BACK_OFF
         self._hub.relearn(record)
 

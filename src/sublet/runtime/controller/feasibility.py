@@ -63,7 +63,7 @@ def refuse_late(controller: Controller, spec: JobSpec) -> str:
     if spec.work is None or spec.samples_per_s is None:
         return "whether its deadline can be met is not known: training.target and training.samples_per_s would tell"
     snapshot = controller.kernel.snapshot()
-    job = kernel_job(controller.workforce.bare_record(spec.name, spec), controller.clock.speedup)
+    job = kernel_job(controller.router.bare_record(spec.name, spec), controller.clock.speedup)
     state = JobState(job=job, seq=0, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     menu = menu_of(job, sites_of(snapshot))
     options = options_of(menu, state, snapshot.now_s, 1.0, rents(snapshot), sharers(snapshot))

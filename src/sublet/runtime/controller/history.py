@@ -15,11 +15,11 @@ from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Line", "Progress", "SupplyNews", "line_from_event", "line_from_order", "lines_from_plan", "width"]
+__all__ = ["HistoryRow", "Progress", "SupplyNews", "row_from_event", "row_from_order", "rows_from_plan", "width"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class HistoryRow:
     """One line of history; the price that a decision rested on is in its text."""
 
     kind: str
@@ -81,81 +81,81 @@ class Progress:
         return f", {event.done:.1%} done" if self._tells(event.job_id) else ""
 
 
-def line_from_event(event: Event, kernel: Kernel, progress: Progress) -> Line | None:
+def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryRow | None:
     """What happened; None for what would only be noise."""
     kind = type(event).__name__
     match event:
         case news.JobSubmitted(job=job):
-            return Line(kind=kind, job_id=job.id, text=f"submitted: {width(job.min_gpus, job.max_gpus)}")
+            return HistoryRow(kind=kind, job_id=job.id, text=f"submitted: {width(job.min_gpus, job.max_gpus)}")
         case news.JobCancelled(job_id=job_id):
-            return Line(kind=kind, job_id=job_id, text="cancelled", workers=0)
+            return HistoryRow(kind=kind, job_id=job_id, text="cancelled", workers=0)
         case news.JobStarted(job_id=job_id):
             state = kernel.jobs.get(job_id)
             workers = state.gpus if state is not None else None
-            return Line(kind=kind, job_id=job_id, text=progress.started(event, workers), workers=workers)
+            return HistoryRow(kind=kind, job_id=job_id, text=progress.started(event, workers), workers=workers)
         case news.JobResized(job_id=job_id):
             state = kernel.jobs.get(job_id)
             workers = state.gpus if state is not None else None
-            return Line(kind=kind, job_id=job_id, text=progress.resized(event, workers), workers=workers)
+            return HistoryRow(kind=kind, job_id=job_id, text=progress.resized(event, workers), workers=workers)
         case news.JobStopped(job_id=job_id):
-            return Line(kind=kind, job_id=job_id, text=progress.stopped(event), workers=0)
+            return HistoryRow(kind=kind, job_id=job_id, text=progress.stopped(event), workers=0)
         case news.JobFinished(job_id=job_id):
-            return Line(kind=kind, job_id=job_id, text="finished", workers=0)
+            return HistoryRow(kind=kind, job_id=job_id, text="finished", workers=0)
         case news.JobFailed(job_id=job_id, why=why):
-            return Line(kind=kind, job_id=job_id, text=f"failed: {gist_of(why)}", workers=0)
+            return HistoryRow(kind=kind, job_id=job_id, text=f"failed: {gist_of(why)}", workers=0)
         case news.NodeReady(node_id=node_id):
-            return Line(kind=kind, node_id=node_id, text="is ready")
+            return HistoryRow(kind=kind, node_id=node_id, text="is ready")
         case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
-            return Line(kind=kind, node_id=node_id, text=f"will be taken back in {lost_s - at_s:.0f} s")
+            return HistoryRow(kind=kind, node_id=node_id, text=f"will be taken back in {lost_s - at_s:.0f} s")
         case news.NodeLost(node_id=node_id, why=why):
             text = f"was lost, not taken by the cloud: {why}" if why else "was taken back"
-            return Line(kind=kind, node_id=node_id, text=text)
+            return HistoryRow(kind=kind, node_id=node_id, text=text)
         case news.NodeReleased(node_id=node_id):
-            return Line(kind=kind, node_id=node_id, text="was given back; its bill has ended")
+            return HistoryRow(kind=kind, node_id=node_id, text="was given back; its bill has ended")
         case news.RentRefused(node_id=node_id, why=why):
-            return Line(kind=kind, node_id=node_id, text=f"could not be rented: {why}")
+            return HistoryRow(kind=kind, node_id=node_id, text=f"could not be rented: {why}")
         case news.PriceChanged(offer_id=offer_id, price=price):
-            return Line(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
+            return HistoryRow(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
         case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):
             supply = "as many nodes as we ask for" if nodes is None else f"at most {counted(nodes, 'node')}"
-            return Line(kind=kind, text=f"{offer_id} has {supply} now")
+            return HistoryRow(kind=kind, text=f"{offer_id} has {supply} now")
         case news.OffersChanged(offers=offers, limits=limits):
             most = {limit.max_nodes for limit in limits.values()}
             within = f", at most {next(iter(most))} nodes of each" if len(most) == 1 and None not in most else ""
-            return Line(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
+            return HistoryRow(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
         case news.BudgetChanged(budget=budget):
-            return Line(kind=kind, text=f"the budget is {_limits(budget)}")
+            return HistoryRow(kind=kind, text=f"the budget is {_limits(budget)}")
         case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
             return None
 
 
-def line_from_order(action: Action, kernel: Kernel, progress: Progress) -> Line | None:
+def row_from_order(action: Action, kernel: Kernel, progress: Progress) -> HistoryRow | None:
     """What was ordered."""
     kind = type(action).__name__
     match action:
         case order.RentNode(node_id=node_id, offer_id=offer_id):
             price = kernel.ledger.price(offer_id).usd_per_h
-            return Line(kind=kind, node_id=node_id, text=f"rent one of {offer_id} at USD {price:.4f}/h")
+            return HistoryRow(kind=kind, node_id=node_id, text=f"rent one of {offer_id} at USD {price:.4f}/h")
         case order.ReleaseNode(node_id=node_id):
-            return Line(kind=kind, node_id=node_id, text="give back")
+            return HistoryRow(kind=kind, node_id=node_id, text="give back")
         case order.StartJob(job_id=job_id, placement=placement):
             text = f"start on {_where(placement)}"
-            return Line(kind=kind, job_id=job_id, text=text, workers=_count(placement))
+            return HistoryRow(kind=kind, job_id=job_id, text=text, workers=_count(placement))
         case order.ResizeJob(job_id=job_id, placement=placement):
             text = f"move to {_where(placement)}"
-            return Line(kind=kind, job_id=job_id, text=text, workers=_count(placement))
+            return HistoryRow(kind=kind, job_id=job_id, text=text, workers=_count(placement))
         case order.StopJob(job_id=job_id, resumable=resumable):
-            return Line(kind=kind, job_id=job_id, text=progress.to_stop(job_id) if resumable else "end")
+            return HistoryRow(kind=kind, job_id=job_id, text=progress.to_stop(job_id) if resumable else "end")
         case order.TellUser(text=text, job_id=job_id):
-            return Line(kind=kind, job_id=job_id, text=text)
+            return HistoryRow(kind=kind, job_id=job_id, text=text)
         case order.MakePlan() | order.SetTimer():
             return None
 
 
-def lines_from_plan(plan: Plan) -> list[Line]:
+def rows_from_plan(plan: Plan) -> list[HistoryRow]:
     """The reason of every change that a plan makes, with the prices behind it."""
     return [
-        Line(
+        HistoryRow(
             kind="Plan",
             job_id=job_id,
             text=f"{'wait' if shape is None else shape}: {plan.reasons.get(job_id, 'as the policy has it')}"

@@ -18,22 +18,22 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import NodePhase
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.providers.protocol import Billed
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller
 
-__all__ = ["Renting"]
+__all__ = ["Leases"]
 
-log = logging.getLogger("sublet.renting")
+log = logging.getLogger("sublet.leases")
 SWEEP_S = 5.0  # wall, between two comparisons of what we hold with what the provider lists
 AGENT_COMES_S = 60.0  # wall: a node whose agent has not come by then is given back
 ABSENCES = 3  # listings in a row without a node, before it counts as gone: one proves nothing
 RENT_TRIES = 5
 
 
-class Renting:
+class Leases:
     """What the controller does with its provider."""
 
     def __init__(self, hub: Controller) -> None:
@@ -107,7 +107,7 @@ class Renting:
             await answered.wait()  # or the node would come after it was given back
         billed = await self._give_back(node_id)
         self.rented_wall.pop(node_id, None)
-        self._hub.workforce.node_released(node_id, time.monotonic())
+        self._hub.router.node_released(node_id, time.monotonic())
         node = self._hub.kernel.cluster.nodes.get(node_id)
         billed = billed or Billed()  # a provider without a record of its own
         facts = (billed.from_s, billed.to_s, billed.nothing)
@@ -126,7 +126,7 @@ class Renting:
                 return billed
             except Exception as error:  # noqa: BLE001 - as in _rent
                 self._hub.gauges.count_call("release", "error")
-                self._hub.note(Line(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
+                self._hub.note(HistoryRow(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
                 await asyncio.sleep(wait_s)
                 wait_s = min(30.0, wait_s * 2)
 
@@ -148,7 +148,9 @@ class Renting:
             ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
             for node_id in ours - self._hub.kernel.cluster.nodes.keys() - self._releasing.keys():
                 self._hub.gauges.orphans += 1
-                self._hub.note(Line(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended"))
+                self._hub.note(
+                    HistoryRow(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended")
+                )
                 self._hub.spawn(self.release(node_id), f"sweep {node_id}")
             for node_id, node in list(self._hub.kernel.cluster.nodes.items()):
                 absent = node_id not in listed and node.phase in (NodePhase.READY, NodePhase.NOTICED)
@@ -159,6 +161,8 @@ class Renting:
                 boot_s = self._hub.clock.wall_s(node.offer.boot_s)
                 if rented is not None and began - rented > AGENT_COMES_S + boot_s:
                     self.rented_wall.pop(node_id)
-                    self._hub.note(Line(kind="Alarm", node_id=node_id, text="its agent never came: it is given back"))
+                    self._hub.note(
+                        HistoryRow(kind="Alarm", node_id=node_id, text="its agent never came: it is given back")
+                    )
                     self._hub.spawn(self.release(node_id), f"give up {node_id}")
             self._hub.gauges.reconciled(time.monotonic() - began)

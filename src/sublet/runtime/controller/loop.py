@@ -39,17 +39,17 @@ from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import (
-    Line,
+    HistoryRow,
     Progress,
     SupplyNews,
-    line_from_event,
-    line_from_order,
-    lines_from_plan,
+    row_from_event,
+    row_from_order,
+    rows_from_plan,
 )
-from sublet.runtime.controller.leases import Renting
+from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.planner import LIMIT_S, Planner
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord, kernel_job
-from sublet.runtime.controller.router import Workforce
+from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.protocol import Engine
@@ -111,12 +111,12 @@ class Controller:
         self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
         self._pending: deque[Event] = deque()
         self._pumping = self._soon = False
-        self._lines: list[Line] = []
+        self._rows: list[HistoryRow] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self._fatal: Exception | None = None
-        self.workforce, self.renting, self.memory = Workforce(self), Renting(self), Memory(self)
+        self.router, self.leases, self.memory = Router(self), Leases(self), Memory(self)
 
     # ------------------------------------------------------------------ life
 
@@ -131,7 +131,7 @@ class Controller:
                 self.store.put("header", header_line(self.provider.offers, self.limits, UNLIMITED))
         await recover(self)
         self.spawn(self._ticking(), "ticking")
-        self.spawn(self.renting.sweeping(), "sweeping")
+        self.spawn(self.leases.sweeping(), "sweeping")
 
     def adopt(self, kernel: Kernel) -> None:
         """Go on with this one, which has lived already."""
@@ -166,7 +166,7 @@ class Controller:
         for record in self.records.values():
             if record.paused == "cancel":
                 self.cancel(record, now=True)  # it has left, or has had its time
-        await asyncio.gather(*(self.renting.release(node_id) for node_id in list(self.kernel.cluster.nodes)))
+        await asyncio.gather(*(self.leases.release(node_id) for node_id in list(self.kernel.cluster.nodes)))
         for left in await self.provider.list():
             if not left.elsewhere:
                 await self.provider.release(left.node_id)
@@ -193,7 +193,7 @@ class Controller:
         """Take a job; it is on disk when this returns."""
         if self._fatal is not None:
             raise self._fatal
-        record = self.workforce.new_record(job_id, spec, self.now_s())
+        record = self.router.new_record(job_id, spec, self.now_s())
         self.secret_files.keep(job_id, spec.secrets)
         try:
             with self.store.together():
@@ -221,7 +221,7 @@ class Controller:
         if record.id in self.kernel.jobs or record.group.workers:
             return  # it runs, or is on its way out
         old = record.group
-        record.group = self.workforce.new_record(record.id, record.spec, record.submitted_s).group
+        record.group = self.router.new_record(record.id, record.spec, record.submitted_s).group
         record.group.round = old.round  # no later round may be mistaken for an earlier one
         record.group.step = min(old.step, record.checkpoint_step or 0)  # what was beyond it is lost, and billed so
         record.group.done, record.group.work = old.done, old.work
@@ -241,7 +241,7 @@ class Controller:
         if not now and state.phase is not Phase.WAITING:
             if record.paused != "cancel":
                 text = "is to end: it saves first" if record.spec.sdk else "is to end"
-                self.note(Line(kind="Cancelling", job_id=record.id, text=text))
+                self.note(HistoryRow(kind="Cancelling", job_id=record.id, text=text))
                 self.change(record, paused="cancel")
             return
         self.throw_away(record)
@@ -252,7 +252,9 @@ class Controller:
     def _close(self, record: JobRecord) -> None:
         """One that failed has ended for good from now on: nobody resumes it, so nobody needs its secrets."""
         record.closed = True
-        self.note(Line(kind="Closed", job_id=record.id, text="has failed for good: it cannot be resumed any more"))
+        self.note(
+            HistoryRow(kind="Closed", job_id=record.id, text="has failed for good: it cannot be resumed any more")
+        )
         self.save_facts(record)
         if record.id not in self.live:  # else with its last worker
             self._forget_secrets(record)
@@ -265,7 +267,7 @@ class Controller:
         if state.phase is not Phase.WAITING:
             if record.paused != GIVEN_UP:
                 leaves = "saves and leaves" if record.spec.sdk else "leaves"
-                self.note(Line(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
+                self.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
                 self.change(record, paused=GIVEN_UP)
             return
         self.throw_away(record)
@@ -323,9 +325,9 @@ class Controller:
             self._soon = True
             asyncio.get_running_loop().call_soon(self.carry_on)
 
-    def note(self, line: Line) -> None:
+    def note(self, row: HistoryRow) -> None:
         """Something for the history alone."""
-        self._lines.append(line)
+        self._rows.append(row)
         self.soon()
 
     def hear_first(self, sort: Callable[[list[Event]], list[Event]]) -> None:
@@ -348,7 +350,7 @@ class Controller:
                     self._write_history(self.kernel.now_s)
                 for action in orders:
                     self._obey(action)
-                self.workforce.drain()
+                self.router.drain()
             self._write_history(self.now_s())
         except sqlite3.Error as error:  # nothing may be done whose intent cannot be written
             self._give_up(error)
@@ -373,26 +375,26 @@ class Controller:
             # A plan that asks for too much, or news that cannot be: people are told, and another plan is asked for.
             # What was ordered before the refusal stands: the kernel counts on it.
             log.exception("the kernel refused %s", event)
-            self._lines.append(Line(kind="Refused", text=str(error)))
+            self._rows.append(HistoryRow(kind="Refused", text=str(error)))
             actions = [*self.kernel.orders, self._ask_again()]
         self.store.append(event.at_s, line_from(event, actions))
         self.memory.heard(event, actions)
         try:
-            self._lines += self._lines_from(event, actions)
+            self._rows += self._rows_from(event, actions)
         except Exception as error:  # what was ordered is done, whether or not it can be told
             log.exception("%s cannot be told", type(event).__name__)
             self.alarms.sound("history", f"{type(event).__name__} is not in the history: {type(error).__name__}")
         return actions
 
-    def _lines_from(self, event: Event, actions: Sequence[Action]) -> list[Line]:
+    def _rows_from(self, event: Event, actions: Sequence[Action]) -> list[HistoryRow]:
         """What people are told of it; nothing that is done depends on it."""
         told = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, self.kernel)
-        lines = lines_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
-        happened = line_from_event(event, self.kernel, self._progress)
-        for line in (happened, *(line_from_order(action, self.kernel, self._progress) for action in actions)):
-            if line is not None and (told or line.kind != "AvailabilityChanged"):
-                lines.append(line)
-        return lines
+        rows = rows_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
+        happened = row_from_event(event, self.kernel, self._progress)
+        for row in (happened, *(row_from_order(action, self.kernel, self._progress) for action in actions)):
+            if row is not None and (told or row.kind != "AvailabilityChanged"):
+                rows.append(row)
+        return rows
 
     def _ask_again(self) -> order.SetTimer:
         """Any offer will do: that an offer may be had again calls for a plan."""
@@ -414,20 +416,20 @@ class Controller:
         return False
 
     def _write_history(self, now_s: float) -> None:
-        if not self._lines:
+        if not self._rows:
             return
         kernel, at = self.kernel, datetime.now(UTC).isoformat(timespec="milliseconds")
         ready = sum(kernel.cluster.held.values())
         burn, spent = kernel.ledger.burn().usd_per_h, kernel.ledger.spent(now_s).usd
         rows = []
-        for line in self._lines:
-            workers = line.workers
-            if workers is None and line.job_id in kernel.jobs:
-                workers = kernel.jobs[line.job_id].gpus
+        for row in self._rows:
+            workers = row.workers
+            if workers is None and row.job_id in kernel.jobs:
+                workers = kernel.jobs[row.job_id].gpus
             facts = {"workers": workers, "nodes_held": ready, "usd_per_h": burn, "usd_total": spent}
-            text = line.text.encode(errors="replace").decode()  # half a character is no text to the store
-            rows.append((now_s, at, line.kind, line.job_id, line.node_id, text, json.dumps(facts)))
-        self._lines.clear()
+            text = row.text.encode(errors="replace").decode()  # half a character is no text to the store
+            rows.append((now_s, at, row.kind, row.job_id, row.node_id, text, json.dumps(facts)))
+        self._rows.clear()
         with self.store.together():
             self.store.tell(rows)
 
@@ -441,37 +443,37 @@ class Controller:
         """Let groups say what they have to say."""
         self._soon = False
         if self._fatal is None and self.listening and not self._pumping:
-            self.workforce.drain()
+            self.router.drain()
             self._pump()
 
     async def release_lost(self, node_id: str) -> None:
         """End a node that does not answer; the kernel hears that it is lost."""
-        self.workforce.node_lost(node_id, time.monotonic())
-        await self.renting.release(node_id)
+        self.router.node_lost(node_id, time.monotonic())
+        await self.leases.release(node_id)
 
     def _obey(self, action: Action) -> None:
         match action:
             case order.MakePlan():
                 self.spawn(self._think(), "plan")
             case order.RentNode():
-                self.spawn(self.renting.rent(action), f"rent {action.node_id}")
+                self.spawn(self.leases.rent(action), f"rent {action.node_id}")
             case order.ReleaseNode():
-                self.spawn(self.renting.release(action.node_id), f"release {action.node_id}")
+                self.spawn(self.leases.release(action.node_id), f"release {action.node_id}")
             case order.SetTimer():
                 self._set_timer(action)
             case order.StartJob() | order.ResizeJob() | order.StopJob() if self.holding:
                 pass  # given when recovery is through, from the kernel's state
             case order.StartJob() | order.ResizeJob():
                 record = self.records[action.job_id]
-                self.workforce.touch(record)
+                self.router.touch(record)
                 if isinstance(action, order.ResizeJob):
                     record.resizes += 1
-                    self.gauges.count_resize(self.workforce.why_resize(record, action))
+                    self.gauges.count_resize(self.router.why_resize(record, action))
                 batch = action.shape.batch or 0
                 record.group.move(action.generation, action.placement, batch, time.monotonic())
             case order.StopJob():
                 record = self.records[action.job_id]
-                self.workforce.touch(record)
+                self.router.touch(record)
                 record.group.stop(action.generation, resumable=action.resumable, wall_s=time.monotonic())
             case order.TellUser():
                 log.info("%s", action.text)
@@ -512,14 +514,14 @@ class Controller:
         """The provider tells."""
         wall_s = time.monotonic()
         if isinstance(event, news.NodeNoticed):
-            self.workforce.node_noticed(event.node_id, wall_s)
+            self.router.node_noticed(event.node_id, wall_s)
             self.doomed_s[event.node_id] = event.lost_s
             in_s = self.clock.wall_s(max(0.0, event.lost_s - self.now_s()))
             self.engine.send(event.node_id, wire.Warn(in_s=in_s))
-            late_s = max(in_s / 2, in_s - self.workforce.needs_s(event.node_id))  # the plan comes first, if it can
-            asyncio.get_running_loop().call_later(late_s, self.workforce.evacuate, event.node_id)
+            late_s = max(in_s / 2, in_s - self.router.needs_s(event.node_id))  # the plan comes first, if it can
+            asyncio.get_running_loop().call_later(late_s, self.router.evacuate, event.node_id)
         elif isinstance(event, news.NodeLost):
-            self.workforce.node_lost(event.node_id, wall_s, event.why)
+            self.router.node_lost(event.node_id, wall_s, event.why)
         self.queue(event)
         self.soon()
 
@@ -569,17 +571,17 @@ class Controller:
                 continue
             trained = record.group.training
             record.group.tick(wall_s)
-            self.workforce.heal(record)
+            self.router.heal(record)
             if record.group.training != trained:
                 self.bill.settle_job(record.id, self.now_s(), trained=trained)
-            self.workforce.watch_purse(record)
-            self.workforce.attempts.tick(record, wall_s)
+            self.router.watch_purse(record)
+            self.router.attempts.tick(record, wall_s)
             if record.paused == "cancel":
                 self.cancel(record)  # if it has left by now
             elif why := record.preempted_too_often or record.blamed:
                 self.give_up(record, why)
-            self.workforce.blame.tick(record, wall_s)
-            self.workforce.touch(record)
+            self.router.blame.tick(record, wall_s)
+            self.router.touch(record)
         self._end_what_must_be_gone()
         self.carry_on()
 
@@ -597,7 +599,9 @@ class Controller:
             ahead_s = min(LAST_S * self.clock.speedup, node.offer.wind_down_s / 4)
             latest_us = (self.now_s() + ahead_s) * 1e6
             if node.gone_by_us is not None and node.gone_by_us < latest_us and node.phase is not NodePhase.RELEASING:
-                self.note(Line(kind="Budget", node_id=node.id, text="is ended now: nothing is left to pay for it"))
+                self.note(
+                    HistoryRow(kind="Budget", node_id=node.id, text="is ended now: nothing is left to pay for it")
+                )
                 self.spawn(self.release_lost(node.id), f"end {node.id}")
 
     def _save_all_facts(self) -> None:

@@ -25,7 +25,7 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.planning.weighing import WeighedOptions
-from sublet.runtime.controller.history import lines_from_plan
+from sublet.runtime.controller.history import rows_from_plan
 
 __all__ = ["LIMIT_S", "Made", "Planner"]
 
@@ -147,7 +147,7 @@ def _checked(plan: object, snapshot: Snapshot) -> Plan:
         if math.isnan(number):
             raise ValueError("a price that is no number")
     read = replace(event.plan, weighed=_weighed(plan.weighed, snapshot))
-    lines_from_plan(read)
+    rows_from_plan(read)
     return read
 
 

@@ -20,7 +20,7 @@ from sublet.domain.plan import Phase
 from sublet.errors import BadInput, InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.controller.away import agents_came, latest_end_s, settle_what_was_held, silent, was_away_too_long
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.stored_jobs import record_from_store
 from sublet.runtime.controller.timekeeping import last_sign_s
 
@@ -39,7 +39,7 @@ async def recover(controller: Controller) -> None:
     other_offers = _other_offers(controller)
     for node in controller.kernel.cluster.nodes.values():
         if node.phase is not NodePhase.RELEASING:
-            controller.engine.expect(node.id, controller.renting.token(node.id))
+            controller.engine.expect(node.id, controller.leases.token(node.id))
     for job_id, state in controller.kernel.jobs.items():
         if state.gpus:
             placement, trains = controller.kernel.tenancy.placement[job_id], state.phase is Phase.RUNNING
@@ -47,12 +47,12 @@ async def recover(controller: Controller) -> None:
     if fresh:
         controller.tell(news.BudgetChanged(controller.now_s(), controller.budget))
         controller.store.put("budget", repr(controller.budget))
-        await controller.engine.open(controller.workforce.hear_agent)
+        await controller.engine.open(controller.router.hear_agent)
         await controller.provider.open(controller.hear_market)
     else:
         controller.holding = True  # orders for workers are given when it is known who is still there
         text = f"the controller is back; {read} of {controller.kernel.seen} events replayed"
-        controller.note(Line(kind="Recovered", text=text))
+        controller.note(HistoryRow(kind="Recovered", text=text))
         held = list(controller.kernel.cluster.nodes)
         await _meet_the_world(controller, latest_s, other_offers)
         await _compare_nodes(controller, held)
@@ -66,7 +66,7 @@ async def recover(controller: Controller) -> None:
 async def _meet_the_world(controller: Controller, latest_s: float, first: list[Event]) -> None:
     """Agents and the market speak from now on; what ended long ago is heard first, then what is on offer now."""
     controller.listening = False
-    await controller.engine.open(controller.workforce.hear_agent)
+    await controller.engine.open(controller.router.hear_agent)
     await controller.provider.open(controller.hear_market)
     if was_away_too_long(controller, latest_s):
         await settle_what_was_held(controller, latest_s, first)
@@ -142,7 +142,7 @@ async def _agents_back(controller: Controller) -> None:
     await agents_came(controller)
     for node_id in silent(controller):
         text = "its agent did not come back: it is given back"
-        controller.note(Line(kind="Alarm", node_id=node_id, text=text))
+        controller.note(HistoryRow(kind="Alarm", node_id=node_id, text=text))
         await controller.release_lost(node_id)
 
 
@@ -153,8 +153,8 @@ def _finish_moves(controller: Controller) -> None:
         group = record.group
         group.all_agents_came(wall_s)
         if record.id in controller.kernel.jobs:
-            controller.workforce.heal(record)
+            controller.router.heal(record)
         elif group.workers:  # ended, but its workers were not told
             group.stop(group.generation + 1, resumable=False, wall_s=wall_s)
-        controller.workforce.touch(record)
+        controller.router.touch(record)
     controller.carry_on()

@@ -21,7 +21,7 @@ from sublet.runtime.controller.addresses import Addresses
 from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.blame import Blame
 from sublet.runtime.controller.feasibility import STOP_S
-from sublet.runtime.controller.history import Line, gist_of
+from sublet.runtime.controller.history import HistoryRow, gist_of
 from sublet.runtime.controller.notice import must_save
 from sublet.runtime.controller.records import ASKS, DAMAGED, TOO_WIDE, JobRecord, pools_for
 from sublet.runtime.controller.vouching import Vouching, job_of
@@ -35,7 +35,7 @@ from sublet.wire import messages as wire
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller
 
-__all__ = ["Workforce"]
+__all__ = ["Router"]
 
 PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
 LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
@@ -45,7 +45,7 @@ TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is 
 LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all who start
 
 
-class Workforce:
+class Router:
     """The workers of all jobs."""
 
     def __init__(self, hub: Controller) -> None:
@@ -152,7 +152,7 @@ class Workforce:
             return
         if message.kind == "rebalance":
             text = "the cloud says that it is more likely to be taken than before"
-            self._hub.note(Line(kind="Rebalance", node_id=node_id, text=text))
+            self._hub.note(HistoryRow(kind="Rebalance", node_id=node_id, text=text))
         elif node.phase is not NodePhase.NOTICED:
             lost_s = now_s + max(0.0, message.in_s) * self._hub.clock.speedup
             self._hub.hear_market(news.NodeNoticed(now_s, node_id, lost_s))
@@ -173,7 +173,7 @@ class Workforce:
         if node is None or node.phase is NodePhase.RELEASING:
             self._hub.engine.send(node_id, wire.Dismiss())
         elif node.phase is NodePhase.REQUESTED:
-            self._hub.renting.rented_wall.pop(node_id, None)
+            self._hub.leases.rented_wall.pop(node_id, None)
             self._hub.queue(news.NodeReady(self._hub.now_s(), node_id))
 
     def _worker_said(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
@@ -197,7 +197,7 @@ class Workforce:
                 self._damaged(record, message)
             case wire.SaveFailed():
                 text = f"the checkpoint of step {message.step} was not written, training goes on: {message.why}"
-                self._hub.note(Line(kind="Alarm", job_id=record.id, text=self.hide(record, text)))
+                self._hub.note(HistoryRow(kind="Alarm", job_id=record.id, text=self.hide(record, text)))
             case wire.Saved():
                 record.checkpoint_step, record.write_s = message.step, message.seconds
                 self._hub.bill.stood_still(record.id, message.blocked_s * self._hub.clock.speedup)
@@ -215,10 +215,10 @@ class Workforce:
         if new:
             used = "none is left" if message.step < 0 else f"that of step {message.step} is used"
             text = f"{len(new)} damaged, {used}: {', '.join(sorted(new))} ({message.why})"
-            self._hub.note(Line(kind="Damaged", job_id=record.id, text=self.hide(record, text)))
+            self._hub.note(HistoryRow(kind="Damaged", job_id=record.id, text=self.hide(record, text)))
         if message.step < 0 and not record.paused:
             text = f"is held: {ASKS} next: sublet resume {record.id} tries again, with --start-over it begins at step 0"
-            self._hub.note(Line(kind="Alarm", job_id=record.id, text=text))
+            self._hub.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
             record.paused = DAMAGED
             self._hub.relearn(record)
 
@@ -323,7 +323,7 @@ class Workforce:
             case Outcome.RESTARTED:
                 self._hub.bill.hung(record.id, item.silent_s * self._hub.clock.speedup)
                 why = _told_end(self.hide(record, item.why), item.exit_code)
-                self._hub.note(Line(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
+                self._hub.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 self.lost_wall.setdefault(record.id, time.monotonic())
                 record.in_vain, record.in_vain_why = record.in_vain + 1, why
             case Outcome.NARROWED:
@@ -335,7 +335,7 @@ class Workforce:
         record.back_to = item.back_to
         record.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {item.back_to} instead: {why}"
         text = f"cannot train on {width} workers, goes back to fewer and stays below {width} for an hour: {why}"
-        self._hub.note(Line(kind="Narrowed", job_id=record.id, text=text))
+        self._hub.note(HistoryRow(kind="Narrowed", job_id=record.id, text=text))
         self._hub.relearn(record)
         asyncio.get_running_loop().call_later(TOO_WIDE_S, self._widen, record, width)
 
@@ -397,7 +397,7 @@ class Workforce:
             self.touch(record)
         if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse and not record.paused:
             text = f"has spent its budget of USD {purse:g}; it stops, and can be resumed with more"
-            self._hub.note(Line(kind="Budget", job_id=record.id, text=text))
+            self._hub.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
             self._hub.change(record, paused="budget")
 
     def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:

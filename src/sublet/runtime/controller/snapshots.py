@@ -25,7 +25,7 @@ from sublet.kernel.journal import kind_from_header, recorded_from, refused_alike
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, plain, tagged
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
 
@@ -102,7 +102,9 @@ class Memory:
                 if not text:
                     raise
                 hub.note(
-                    Line(kind="Alarm", text=f"the snapshot after event {seq} cannot be read: an older one is used")
+                    HistoryRow(
+                        kind="Alarm", text=f"the snapshot after event {seq} cannot be read: an older one is used"
+                    )
                 )
             finally:
                 hub.replaying = hub.bill.replaying = False
@@ -198,7 +200,7 @@ class Memory:
             record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
         for record in hub.records.values():
             hub.bill.take_over(record.id, record.grains, record.outcome)
-            hub.workforce.attempts.remember(record)
+            hub.router.attempts.remember(record)
 
     def _follow_timers(self, event: Event, actions: list[Action]) -> None:
         if isinstance(event, news.TimerFired):

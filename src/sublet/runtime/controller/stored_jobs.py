@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sublet.errors import SubletError
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.jobs.serialize import spec_from_json
 from sublet.runtime.jobs.spec import JobSpec
@@ -30,16 +30,18 @@ def record_from_store(controller: Controller, job_id: str, text: str, facts: dic
         given: dict[str, Any] = json.loads(text)
         if (secrets := controller.secret_files.read(job_id)) is not None:
             given["secrets"] = secrets
-        record = controller.workforce.new_record(job_id, spec_from_json(given), submitted_s)
+        record = controller.router.new_record(job_id, spec_from_json(given), submitted_s)
     except (SubletError, ValueError, TypeError, AttributeError) as error:
-        record = controller.workforce.bare_record(job_id, _stand_in(job_id))
+        record = controller.router.bare_record(job_id, _stand_in(job_id))
         record.submitted_s, record.refused = submitted_s, str(error).partition("\n")[0]
     record.restore(facts)
     if record.paused == HELD_BY_RULES:  # unless it still is
         record.paused = ""
     if record.refused and not record.outcome:
         record.paused = HELD_BY_RULES
-        controller.note(Line(kind="Alarm", job_id=job_id, text=f"is held, for it cannot be run: {record.refused}"))
+        controller.note(
+            HistoryRow(kind="Alarm", job_id=job_id, text=f"is held, for it cannot be run: {record.refused}")
+        )
     return record
 
 

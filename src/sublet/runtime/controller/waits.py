@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
 from sublet.runtime.controller.feasibility import least_width, refuse_beyond_limits
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import JobRecord
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Waits:
             if not limit:
                 limit, text = "policy", self._hub.reasons.get(record.id, "") or OTHERS
             if limit != self._told.get(record.id, ("", ""))[0]:
-                self._hub.note(Line(kind="Waits", job_id=record.id, text=f"waits: {text}"))
+                self._hub.note(HistoryRow(kind="Waits", job_id=record.id, text=f"waits: {text}"))
             self._told[record.id] = (limit, text)
 
     def _limit(self, record: JobRecord) -> tuple[str, str]:

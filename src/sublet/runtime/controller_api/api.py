@@ -19,7 +19,7 @@ from sublet.kernel.cluster import NodePhase
 from sublet.runtime.controller.bill import PURPOSES, Account
 from sublet.runtime.controller.blame import BACK_OFF
 from sublet.runtime.controller.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
-from sublet.runtime.controller.history import Line, gist_of, width
+from sublet.runtime.controller.history import HistoryRow, gist_of, width
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import ASKS, DAMAGED, JobRecord, kernel_job
 from sublet.runtime.controller_api import views
@@ -111,7 +111,7 @@ class FrontDesk:
         number = 1 + sum(record.spec.name == spec.name for record in c.records.values())
         record = c.add(f"{spec.name}-{number}", spec, key)
         if warning:
-            c.note(Line(kind="Warning", job_id=record.id, text=warning))
+            c.note(HistoryRow(kind="Warning", job_id=record.id, text=warning))
         return {"job_id": record.id, "name": spec.name, "expected": expected, "warning": warning}
 
     def _refuse_the_impossible(self, spec: JobSpec) -> str:
@@ -134,7 +134,7 @@ class FrontDesk:
         await self.started()
         record = self._live(job_id, "pause")
         if not record.paused:  # one that is being cancelled stays so
-            self._controller.note(Line(kind="Paused", job_id=job_id, text="held back by its owner"))
+            self._controller.note(HistoryRow(kind="Paused", job_id=job_id, text="held back by its owner"))
             self._controller.change(record, paused="user")
         return self._view(record)
 
@@ -149,14 +149,14 @@ class FrontDesk:
         if record.outcome == "failed":
             if record.spec.secrets and not self._controller.secret_files.has(job_id):
                 raise NotNow(job_id, "failed, and its secrets are deleted", "resume", hint="submit it anew")
-            self._controller.note(Line(kind="Resumed", job_id=job_id, text="is tried again"))
+            self._controller.note(HistoryRow(kind="Resumed", job_id=job_id, text="is tried again"))
             self._controller.revive(record)
         record = self._live(job_id, "resume")
         if record.paused == "cancel":
             raise NotNow(job_id, "being cancelled", "resume", hint="wait for its end, then submit it again")
         if record.paused:
             text = "may go on, at step 0 if it has to" if start_over else "may go on"
-            self._controller.note(Line(kind="Resumed", job_id=job_id, text=text))
+            self._controller.note(HistoryRow(kind="Resumed", job_id=job_id, text=text))
             self._controller.change(record, paused="", start_over=start_over)
         return self._view(record)
 
@@ -171,7 +171,7 @@ class FrontDesk:
             raise InvalidValue("purse", None, f"set when it is submitted: job {job_id} has no limit of its own")
         more = (Money.from_usd(purse) + Money.from_usd(usd)).usd
         text = f"may spend USD {more:g} in all from now on, USD {usd:g} more"
-        self._controller.note(Line(kind="Budget", job_id=job_id, text=text))
+        self._controller.note(HistoryRow(kind="Budget", job_id=job_id, text=text))
         self._settle()
         left = max(0.0, more - self._controller.bill.jobs[job_id].total.usd)  # what the planner hears of it
         self._controller.change(record, spec=replace(record.spec, purse_usd=more), left_usd=left)
@@ -203,7 +203,7 @@ class FrontDesk:
             raise InvalidValue("workers", f"{low}..{high}", allowed)
         spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
         refuse_beyond_limits(self._controller, spec)
-        self._controller.note(Line(kind="Scaled", job_id=job_id, text=f"{width(low, high)} from now on"))
+        self._controller.note(HistoryRow(kind="Scaled", job_id=job_id, text=f"{width(low, high)} from now on"))
         self._controller.change(record, spec=spec)
         return self._view(record)
 
@@ -252,7 +252,7 @@ class FrontDesk:
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""
         record = self._record(job_id)
-        parts = self._controller.workforce.logs_of(job_id).parts(rank=rank, worker_id=worker_id)
+        parts = self._controller.router.logs_of(job_id).parts(rank=rank, worker_id=worker_id)
         return views.JobLog(parts=parts, hide=tuple(record.spec.secrets.values()))
 
     async def cost(self, job_id: str | None = None) -> views.CostView:
@@ -501,7 +501,7 @@ class FrontDesk:
             kernel_job(record, c.clock.speedup),
             state.spread,
             done=state.done,
-            left=max(0.0, 1.0 - c.workforce.share(record)),
+            left=max(0.0, 1.0 - c.router.share(record)),
             usd_per_h=c.bill.burn_usd_per_h(record.id),
             seed=record.group.step,
         )

@@ -15,7 +15,7 @@ from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
 from sublet.runtime import kept
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import leases as renting
+from sublet.runtime.controller import leases
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from tests.moto_cloud import AwsRig
@@ -120,7 +120,7 @@ def test_two_controllers_of_one_id_end_and_adopt_nothing_of_one_another(rig, tmp
 
 
 def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_directory_renews(tmp_path, monkeypatch):
-    monkeypatch.setattr(renting, "SWEEP_S", 0.02)
+    monkeypatch.setattr(leases, "SWEEP_S", 0.02)
 
     class Shared(MemoryCloud):
         async def list(self):

@@ -15,7 +15,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.history import Line
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 
 PATIENCE_S = 20.0
@@ -232,7 +232,7 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
         raise AttributeError("no words for it")
 
     async def scene(desk):
-        monkeypatch.setattr("sublet.runtime.controller.loop.lines_from_plan", speechless)
+        monkeypatch.setattr("sublet.runtime.controller.loop.rows_from_plan", speechless)
         await desk.submit(SPEC)
 
         async def finished():
@@ -247,7 +247,7 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
 
 def test_half_a_letter_in_the_history_costs_nobody_an_order(tmp_path):
     async def scene(desk):
-        desk._controller.note(Line(kind="Note", text="\ud800 of somebody's"))
+        desk._controller.note(HistoryRow(kind="Note", text="\ud800 of somebody's"))
         await desk.submit(SPEC)
 
         async def finished():

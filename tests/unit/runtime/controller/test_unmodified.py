@@ -477,7 +477,7 @@ def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
     async def scene(desk):
         await desk.submit(a_script(min_workers=2, max_workers=2))
         await phase(desk, "j-1", "running")
-        record, tick = desk.record("j-1"), desk._controller.workforce.attempts.tick
+        record, tick = desk.record("j-1"), desk._controller.router.attempts.tick
         story.cloud.see(met=False)
         tick(record, began_s + 60.0)
         assert (await desk.job("j-1"))["warnings"] == []
@@ -498,7 +498,7 @@ def test_workers_that_meet_are_not_told_of(tmp_path):
         await desk.submit(a_script(min_workers=2, max_workers=2))
         await phase(desk, "j-1", "running")
         story.cloud.see(met=True)
-        desk._controller.workforce.attempts.tick(desk.record("j-1"), time.monotonic() + 600.0)
+        desk._controller.router.attempts.tick(desk.record("j-1"), time.monotonic() + 600.0)
         assert (await desk.job("j-1"))["warnings"] == []
 
     living(story, scene)
@@ -527,7 +527,7 @@ def test_two_copies_that_end_within_a_minute_are_told_of_and_nobody_knows_what_t
             await desk.submit(a_script(min_workers=2, max_workers=2))
             await earning(desk)
             story.cloud.see(met=False)
-            desk._controller.workforce.attempts._running["j-1"].began_wall_s -= 30.0
+            desk._controller.router.attempts._running["j-1"].began_wall_s -= 30.0
             story.cloud.end_all(0)
             view = await phase(desk, "j-1", "finished")
             (warning,) = view["warnings"]
@@ -552,7 +552,7 @@ def test_two_workers_that_met_or_that_nobody_looked_at_are_useful(tmp_path):
             await earning(desk, job_id=job_id)
             story.cloud.see(met=met)
             if met:
-                desk._controller.workforce.attempts._running[job_id].began_wall_s -= 30.0
+                desk._controller.router.attempts._running[job_id].began_wall_s -= 30.0
             story.cloud.end_all(0)
             view = await phase(desk, job_id, "finished")
             assert (view["usd_useful"] >= 0.02, view["usd_unknown"], view["warnings"]) == (True, 0, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublet.domain.events import JobFailed
-from sublet.runtime.controller.history import line_from_event
+from sublet.runtime.controller.history import row_from_event
 from sublet.runtime.group.elastic import Group, Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
@@ -112,7 +112,7 @@ def test_the_history_tells_what_has_failed_and_not_only_what_to_do():
     why = (
         "Traceback (most recent call last):\n  File ...\nsublet.errors.RanksDiffer: at step 32 ...\n  next: change it\n"
     )
-    line = line_from_event(JobFailed(0.0, "job-1", why), None, None)
+    line = row_from_event(JobFailed(0.0, "job-1", why), None, None)
     assert line.text == "failed: sublet.errors.RanksDiffer: at step 32 ...; next: change it"
 
 

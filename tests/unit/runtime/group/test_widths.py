@@ -11,7 +11,7 @@ from benchmarks.controller_world import MemoryCloud, Training, Worker, an_offer,
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import router as workforce
+from sublet.runtime.controller import router
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.group import elastic as groups
 from sublet.runtime.group.elastic import Group, Outcome
@@ -180,7 +180,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "APART_S", 0.05)
-    monkeypatch.setattr(workforce, "TOO_WIDE_S", 0.2)
+    monkeypatch.setattr(router, "TOO_WIDE_S", 0.2)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1
