@@ -98,8 +98,8 @@ class Stage:
 
         def reported() -> bool:
             joined, stepped = group.joined, group.stepped
-            together = group.size == workers and joined is not None and joined.generation == group.round
-            return together and stepped is not None and stepped.generation == group.round
+            together = group.size == workers and joined is not None and joined.generation == group.round.number
+            return together and stepped is not None and stepped.generation == group.round.number
 
         await waited_for(lambda: bool(self.record.outcome) or reported(), f"steps of {workers} workers")
         await asyncio.sleep(SOME_STEPS_S)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from sublet.runtime.group.elastic import Group, Outcome
+from sublet.runtime.group.build import build_group
+from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.group.widths import narrowed
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec, Retries
@@ -58,18 +59,20 @@ class World:
         self.too_wide = 99  # workers with which the group could not train
 
     def _new_group(self):
-        return Group("j", self.spec, log_of=str, env=dict, life=self.life)
+        return build_group("j", self.spec, log_of=str, env=dict, life=self.life)
 
     # ------------------------------------------------------------------ the controller's side
 
     def flush(self):
         """Pass on what the group says, and let the kernel hear its news."""
         while self.group.outbox or self.group.news:
-            outbox, self.group.outbox = self.group.outbox, []
+            outbox = list(self.group.outbox)
+            self.group.outbox.clear()
             for node, message in outbox:
                 if self.online[node]:
                     self.down[node].append(message)
-            said, self.group.news = self.group.news, []
+            said = list(self.group.news)
+            self.group.news.clear()
             for item in said:
                 self._kernel_hears(item)
 

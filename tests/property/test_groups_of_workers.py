@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sublet.runtime.group.elastic import Outcome
+from sublet.runtime.group.protocol import Outcome
 from tests.group_world import NODES, World
 
 PLACEMENTS = [

@@ -35,7 +35,7 @@ def exit_code_of(job: Mapping[str, Any]) -> int:
 
 def phase_of(job: Mapping[str, Any]) -> str:
     """Its phase; of one that failed, with how its process ended: `failed (exit code 3)`. Not with a 0."""
-    from sublet.runtime.group.workers import ending_of
+    from sublet.runtime.group.failures import ending_of
 
     code = job.get("exit_code")
     return f"failed ({ending_of(code)})" if job["phase"] == "failed" and code else str(job["phase"])

@@ -19,7 +19,7 @@ from sublet.runtime.agent.watching import LOOK_S
 from sublet.runtime.controller.blame import BACK_OFF
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord
-from sublet.runtime.group.workers import LEFT_ON_ORDER
+from sublet.runtime.group.failures import LEFT_ON_ORDER
 from sublet.wire import messages as wire
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import GIVEN_UP, JobRecord
-from sublet.runtime.group.workers import Fault
+from sublet.runtime.group.failures import Fault
+from sublet.runtime.group.rounds import Round
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller
@@ -32,8 +33,8 @@ BACK_OFF = "back-off"  # what `paused` says of such a job
 class _Suspicion:
     """What speaks against a job."""
 
-    rounds: set[int] = field(default_factory=set)  # starts in a row whose nodes died at once
-    inside: set[int] = field(default_factory=set)  # starts whose nodes the cloud did not take; never forgiven
+    rounds: set[Round] = field(default_factory=set)  # starts in a row whose nodes died at once
+    inside: set[Round] = field(default_factory=set)  # starts whose nodes the cloud did not take; never forgiven
     rests_until_s: float = 0.0  # wall
 
 

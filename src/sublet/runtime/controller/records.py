@@ -13,7 +13,8 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
-from sublet.runtime.group.elastic import Group
+from sublet.runtime.group.protocol import Group
+from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import narrower_than
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
@@ -159,7 +160,7 @@ class JobRecord:
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],
             "failures": dict(self.group.failures),
-            "round": self.group.round,
+            "round": self.group.round.number,
             "grains": self.grains,
             "work": self.group.work,
             "step": self.group.step,
@@ -172,7 +173,7 @@ class JobRecord:
         plain = dict(facts)
         self.group.work, self.group.step = plain.pop("work", None), plain.pop("step", 0)
         self.group.done = plain.pop("done", 0.0)
-        self.group.round = plain.pop("round", 0)
+        self.group.round = Round.from_number(plain.pop("round", 0))
         self.group.failures = Counter(plain.pop("failures", {}))
         pinned = plain.pop("pinned", None)
         self.pinned = None if pinned is None else (pinned[0], pinned[1])

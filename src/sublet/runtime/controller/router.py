@@ -26,8 +26,10 @@ from sublet.runtime.controller.notice import must_save
 from sublet.runtime.controller.records import ASKS, DAMAGED, TOO_WIDE, JobRecord, pools_for
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.controller.worker_logs import WorkerLogs
-from sublet.runtime.group.elastic import Group, GroupNews, Outcome
-from sublet.runtime.group.workers import LEFT_ON_ORDER, WorkerPhase, ending_of
+from sublet.runtime.group.build import build_group
+from sublet.runtime.group.failures import LEFT_ON_ORDER, ending_of
+from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
 from sublet.wire import messages as wire
@@ -260,7 +262,8 @@ class Router:
             _, record = self._touched.popitem()
             group = record.group
             while group.outbox or group.news:
-                outbox, group.outbox = group.outbox, []
+                outbox = list(group.outbox)
+                group.outbox.clear()
                 for node_id, message in outbox:
                     if isinstance(message, wire.StartWorker):
                         self._jobs_on[node_id].add(record.id)
@@ -268,7 +271,8 @@ class Router:
                             message = self.attempts.dressed(record, message, time.monotonic())  # noqa: PLW2901
                     self._write_down_rank(record, node_id, message)
                     self._hub.engine.send(node_id, message)
-                said, group.news = group.news, []
+                said = list(group.news)
+                group.news.clear()
                 for item in said:
                     self._group_said(record, item)
             if not group.workers:
@@ -453,7 +457,7 @@ class Router:
         except OSError as error:
             allowed = f"a directory that can be made ({error.strerror or error})"
             raise InvalidValue("checkpoint.uri", spec.checkpoint_dir, allowed) from None
-        group = Group(
+        group = build_group(
             job_id,
             spec,
             log_of=lambda worker_id: str(self.logs_of(job_id).path(worker_id)),
@@ -464,7 +468,7 @@ class Router:
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""
-        group = Group(job_id, spec, log_of=str, env=dict)
+        group = build_group(job_id, spec, log_of=str, env=dict)
         return JobRecord(job_id, spec, group, self._hub.now_s(), pools_for(spec, self._hub.provider.offers))
 
 

@@ -19,28 +19,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
+from sublet.runtime.group.failures import LEFT_ON_ORDER, Fault, fault_of, how_it_ended, how_it_stopped_short
 from sublet.runtime.group.launch import start_order
+from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import Widths, narrowed
-from sublet.runtime.group.workers import (
-    LEFT_ON_ORDER,
-    Fault,
-    Worker,
-    WorkerPhase,
-    ending_of,
-    fault_of,
-    how_it_stopped_short,
-    regroups,
-    silence,
-    split,
-)
+from sublet.runtime.group.workers import Worker, WorkerPhase, regroups, silence, split
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import ToAgent
 
-__all__ = ["Group", "GroupNews", "Outcome"]
+__all__ = ["ElasticGroup"]
 
-ROUNDS = 1_000  # rounds of one controller within one generation of the kernel, at most
-LIVES = 1_000_000  # controllers one after the other, at most: each counts its rounds above those of all before it
 SILENT_S = 60.0  # wall: a group that makes no step, in no script of its own, for so long and for STEPS steps, hangs
 FIRST_STEP_S = 300.0  # wall: the same for the first step in a process, which may compile
 STEPS = 5.0
@@ -57,30 +47,6 @@ FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were
 WORKS_S = 60.0  # wall: a script without the SDK that runs for so long at a width can train at it
 BACK_OFF_S = 0.5  # before the first retry, doubled at each further one
 LONGEST_BACK_OFF_S = 60.0
-
-
-class Outcome(StrEnum):
-    """What the kernel, or the controller, has to know of a group."""
-
-    MOVED = "moved"  # trains in the shape of the last order
-    STOPPED = "stopped"  # has left all its GPUs, saved
-    FINISHED = "finished"
-    FAILED = "failed"
-    RESTARTED = "restarted"  # failed and was started again, under the same order
-    NARROWED = "narrowed"  # cannot train in the shape of the last order, and goes on with fewer workers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupNews:
-    """One outcome, with the kernel's generation that it answers."""
-
-    outcome: Outcome
-    generation: int
-    why: str = ""
-    exit_code: int | None = None
-    width: int = 0  # that it cannot train at
-    back_to: int = 0  # the width that it goes on with instead
-    silent_s: float = 0.0  # wall: it hung for so long before this was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +70,7 @@ class _State(StrEnum):
     OVER = "over"
 
 
-class Group:
+class ElasticGroup:
     """See the module. `log_of(worker_id)` names the file for its output, `env()` adds to its environment."""
 
     def __init__(
@@ -121,7 +87,7 @@ class Group:
         self.news: list[GroupNews] = []
         self.workers: dict[str, Worker] = {}
         self.generation = 0  # of the kernel's last order
-        self.round = 0
+        self.round = Round()
         self.broken = False  # a member is gone: nobody can make a step
         self.step, self.done = 0, 0.0  # as last reported
         self.work: float | None = None
@@ -133,7 +99,7 @@ class Group:
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
         self._batch, self._life = 0, life
         self._log_of, self._env = log_of, env
-        self._meeting: tuple[int, tuple[str, int]] | None = None  # (round, where a script without the SDK meets)
+        self._meeting: tuple[Round, tuple[str, int]] | None = None  # (round, where a script without the SDK meets)
         self._started = 0  # workers launched
         self._since_s = 0.0  # wall, in this state
         self._stepped_s = 0.0  # wall, of the last sign of progress
@@ -145,7 +111,7 @@ class Group:
         self._unformed = 0  # rounds in a row that did not form
         self._suspect: _Ended | None = None  # the first that failed, until we know why
         self._quit: _Ended | None = None  # the first that ended well, while others go on
-        self._well = Counter[int]()  # by round: workers of a script without the SDK that are through already
+        self._well = Counter[Round]()  # by round: workers of a script without the SDK that are through already
         self._adopting = False  # this controller has just come, and not all agents have yet
         self._adopted = False  # it trained before this controller was there, and has not been heard since
         self._ends: list[wire.WorkerDown] = []  # of workers that ended before this controller was there
@@ -229,7 +195,7 @@ class Group:
         self.broken = True
         for down in ends:
             if fault_of(down.code) is Fault.USER and down.code != 0:
-                why = down.error or _how_it_ended(down.worker_id, down.code)
+                why = down.error or how_it_ended(down.worker_id, down.code)
                 self._fail(Fault.USER, why, down.code, wall_s, keep=bool(self._in(WorkerPhase.MEMBER)))
                 return
         self._tell_restart("workers ended while the controller was away", None)
@@ -285,7 +251,7 @@ class Group:
         if self._state is not _State.TRAINING or self.broken or not any(w.node_id == node_id for w in members):
             return
         self._placement = tuple(part for part in self._placement if part[0] != node_id)
-        self.round += 1
+        self.round = self.round.after()
         if not self.spec.sdk:
             self._enter(_State.IDLE, wall_s)
             self._end_all(self.spec.grace_s, wall_s)
@@ -441,24 +407,24 @@ class Group:
 
     def _heard_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
         worker.step = message.step
-        if message.generation != self.round or worker.rank != 0 or self._state is not _State.FORMING:
+        if message.generation != self.round.number or worker.rank != 0 or self._state is not _State.FORMING:
             return
         self.joined = message
         self.step, self.done, self.work = message.step, message.done, message.work
         self._moved(wall_s)
 
     def _heard_step(self, worker: Worker, message: wire.Stepped, wall_s: float) -> None:
-        if message.generation > self.round or (self.joined and message.generation < self.joined.generation):
+        if message.generation > self.round.number or (self.joined and message.generation < self.joined.generation):
             return
         worker.step, self._stepped_s, self._adopted = message.step, wall_s, False
         self.step, self.done, self.stepped = message.step, message.done, message
-        if self._state is _State.TRAINING and message.generation == self.round:
+        if self._state is _State.TRAINING and message.generation == self.round.number:
             self._widths.stepped(self._wanted)
 
     def _heard_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
         formed = self.joined.generation if self.joined else 0
-        current = message.generation == self.round or self._adopted
+        current = message.generation == self.round.number or self._adopted
         if current and self._state in (_State.TRAINING, _State.FORMING):
             self.broken, self._apart_s = True, self._apart_s or wall_s
             self._cry = self._cry or message.why
@@ -469,7 +435,7 @@ class Group:
             self._once_more(wall_s)
 
     def _heard_leading(self, worker: Worker, message: wire.Leading) -> None:
-        if message.generation == self.round and self._state is _State.FORMING:
+        if message.generation == self.round.number and self._state is _State.FORMING:
             for other in self._in(WorkerPhase.MEMBER):
                 if other.id != worker.id:
                     self._send(other, meet_from(message, other.id))
@@ -506,7 +472,7 @@ class Group:
                     self._launch(node_id, rank, wall_s)
 
     def _launch(self, node_id: str, rank: int, wall_s: float) -> None:
-        name = f"{self.job_id}.{self.round}.{self._started}"
+        name = f"{self.job_id}.{self.round.number}.{self._started}"
         worker = Worker(name, node_id, since_s=wall_s, born_s=wall_s, rank=rank)
         self._started += 1
         self.workers[worker.id] = worker
@@ -516,7 +482,7 @@ class Group:
             self.spec,
             rank=rank,
             placement=self._placement,
-            ours={**self._env(), "SUBLET_GENERATION": str(self.round)},
+            ours={**self._env(), "SUBLET_GENERATION": str(self.round.number)},
             meeting=None if self._meeting is None or rank == 0 else self._meeting[1],
             restarts=self.failures.total(),
             log=self._log_of(worker.id),
@@ -543,12 +509,12 @@ class Group:
                 self._become(worker, WorkerPhase.MEMBER, wall_s)
             self._moved(wall_s)
             return
-        for order in regroups(staying, self.round, self._batch, broken=self.broken):
+        for order in regroups(staying, self.round.number, self._batch, broken=self.broken):
             worker = self.workers[order.worker_id]
             self._send(worker, order)
             self._become(worker, WorkerPhase.MEMBER, wall_s)
         for worker in leaving:
-            self._send(worker, wire.Leave(worker_id=worker.id, generation=self.round, broken=self.broken))
+            self._send(worker, wire.Leave(worker_id=worker.id, generation=self.round.number, broken=self.broken))
             self._become(worker, WorkerPhase.LEAVING, wall_s)
         self._enter(_State.FORMING, wall_s)
 
@@ -566,7 +532,7 @@ class Group:
 
     def _once_more(self, wall_s: float) -> None:
         """A new round under the same order, with all who are here."""
-        self.round += 1
+        self.round = self.round.after()
         self._enter(_State.GATHERING, wall_s)
         self._fit(wall_s)
         self._form_if_ready(wall_s)
@@ -579,7 +545,7 @@ class Group:
         self._saver = members[0].id if self.broken else ""
         for worker in members:
             save = not self.broken or worker.id == self._saver
-            leave = wire.Leave(worker_id=worker.id, generation=self.round, save=save, broken=self.broken)
+            leave = wire.Leave(worker_id=worker.id, generation=self.round.number, save=save, broken=self.broken)
             self._send(worker, leave)
             self._become(worker, WorkerPhase.LEAVING, wall_s)
 
@@ -592,7 +558,7 @@ class Group:
         if any(worker.left for worker in self.workers.values()):
             return
         self.broken = True
-        self.round += 1
+        self.round = self.round.after()
         self._tell_to_leave(waiting, wall_s)
 
     def _stopped_if_empty(self, wall_s: float) -> None:
@@ -626,7 +592,7 @@ class Group:
         self.broken = self.broken or (worker.phase is WorkerPhase.MEMBER and not through)
         if self._state is _State.IDLE:
             return  # the kernel's next order finds it missing
-        why = error if code > 0 and error else _how_it_ended(worker.id, code)
+        why = error if code > 0 and error else how_it_ended(worker.id, code)
         if code == 0 and self.spec.sdk:
             why = how_it_stopped_short(worker.phase, worker.id)
         ended = _Ended(fault=Fault.USER if code == 0 else fault_of(code), why=why, code=code, at_s=wall_s)
@@ -695,7 +661,7 @@ class Group:
             self._over(Outcome.FAILED, wall_s, why=why, exit_code=code, silent_s=silent_s)
             return
         self._tell_restart(why, code, silent_s)
-        self.round += 1
+        self.round = self.round.after()
         keep = keep and self.spec.sdk
         if not keep:  # what hangs or is wrong in one is wrong in all: start all anew
             self._end_all(0.0, wall_s)
@@ -724,7 +690,7 @@ class Group:
         if keep and self.spec.sdk and self._in(WorkerPhase.MEMBER):
             self._once_more(wall_s)
             return
-        self.round += 1
+        self.round = self.round.after()
         self._end_all(0.0, wall_s)
         self.broken = True
         self._enter(_State.RESTING, wall_s)
@@ -813,7 +779,7 @@ class Group:
         ) == Counter(dict(placement))
 
     def _next_round(self) -> None:
-        self.round = max(self.round + 1, (self.generation * LIVES + self._life) * ROUNDS)
+        self.round = max(self.round.after(), Round(self.generation, self._life))
 
     def _forget_node(self, node_id: str) -> None:
         for worker in [w for w in self.workers.values() if w.node_id == node_id]:
@@ -863,9 +829,3 @@ NOT_LEAVING = (WorkerPhase.LAUNCHED, WorkerPhase.READY, WorkerPhase.MEMBER)
 def meet_from(leading: wire.Leading, worker_id: str) -> wire.Meet:
     """The leader's address, for another member."""
     return wire.Meet(worker_id=worker_id, generation=leading.generation, host=leading.host, port=leading.port)
-
-
-def _how_it_ended(worker_id: str, code: int) -> str:
-    if code == 0:
-        return f"{worker_id} ended with exit code 0 while the others train on"
-    return f"{worker_id} was ended by {ending_of(code)}" if code < 0 else f"{worker_id} ended with {ending_of(code)}"

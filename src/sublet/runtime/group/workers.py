@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,23 +10,7 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = [
-    "LEFT_ON_ORDER",
-    "Fault",
-    "Worker",
-    "WorkerPhase",
-    "ending_of",
-    "fault_of",
-    "how_it_stopped_short",
-    "regroups",
-    "silence",
-    "split",
-]
-
-LEFT_ON_ORDER = 83  # exit code of a worker that left as told
-NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
-SHELL = 128  # a shell says 128 + n of a command that signal n ended
-OWN_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP})
+__all__ = ["Worker", "WorkerPhase", "regroups", "silence", "split"]
 
 
 class WorkerPhase(StrEnum):
@@ -37,13 +20,6 @@ class WorkerPhase(StrEnum):
     READY = "ready"  # waits for a group
     MEMBER = "member"  # trains
     LEAVING = "leaving"  # was told to leave, or to end
-
-
-class Fault(StrEnum):
-    """Whose fault it is that a worker ended."""
-
-    USER = "user"
-    INFRA = "infra"
 
 
 @dataclass(slots=True)
@@ -63,39 +39,6 @@ class Worker:
     quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
     seen_s: float | None = None  # wall, when that was
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
-
-
-def fault_of(code: int) -> Fault:
-    """A signal from outside is nobody's bug; a crash or an exit code of its own is the script's."""
-    if code in (LEFT_ON_ORDER, NOBODY_CAME, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
-        return Fault.INFRA
-    return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
-
-
-def ending_of(code: int) -> str:
-    """`exit code 3`, or the name of the signal: `SIGKILL`. Negative codes are signals, as in subprocess."""
-    number = -code if code < 0 else code - SHELL
-    try:
-        name = signal.Signals(number).name if number > 0 else ""
-    except ValueError:
-        name = ""
-    if code >= 0:
-        return f"exit code {code}" + (f", {name} in a shell" if name else "")
-    return name or f"signal {number}"
-
-
-def how_it_stopped_short(phase: WorkerPhase, worker_id: str = "") -> str:
-    """Why a script with the SDK has trained nothing, or not all, though a worker (all, without one) ended with 0."""
-    who = f"worker {worker_id}" if worker_id else "the script"
-    if phase is WorkerPhase.LAUNCHED:
-        return (
-            f"{who} ended with exit code 0 and never opened its session, so nothing was trained\n"
-            "  next: train inside of `with train.session(...) as s:`, or submit with --no-sdk"
-        )
-    return (
-        f"{who} ended with exit code 0 before its session was over\n"
-        "  next: let the `with train.session(...)` block come to its end; to stop early, break out of its loops"
-    )
 
 
 def silence(workers: Iterable[Worker], wall_s: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from sublet.runtime.agent.devices import Devices, found_devices
 from sublet.runtime.agent.host import free_port, interface_of, own_address
-from sublet.runtime.group.elastic import Group
+from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
 from tests.rigs import Ears, LocalRig, until
@@ -53,7 +53,7 @@ class Job:
     def __init__(self, rig, send, script, workers, **facts):
         self.rig, self.send, self.script = rig, send, script
         spec = JobSpec(name="j", argv=(sys.executable, script), cwd="", max_workers=workers, **{"sdk": True, **facts})
-        self.group = Group("j-1", spec, log_of=lambda worker_id: str(rig.folder / f"{worker_id}.log"), env=dict)
+        self.group = build_group("j-1", spec, log_of=lambda worker_id: str(rig.folder / f"{worker_id}.log"), env=dict)
         self.started = []
         self.group.move(1, (("n", workers),), 0, 0.0)
 

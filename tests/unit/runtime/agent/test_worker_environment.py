@@ -13,7 +13,7 @@ from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.group.elastic import Group
+from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown
@@ -29,7 +29,7 @@ def a_spec(**facts):
 
 def starts(placement, **facts):
     """The orders to start that a group gives for a placement."""
-    group = Group("j-1", a_spec(**facts), log_of=str, env=dict)
+    group = build_group("j-1", a_spec(**facts), log_of=str, env=dict)
     group.move(1, placement, 0, 0.0)
     return [message for _, message in group.outbox if isinstance(message, StartWorker)]
 
@@ -64,7 +64,7 @@ def test_a_script_without_the_sdk_that_is_alone_is_not_told_that_it_is_distribut
 def test_a_script_that_was_submitted_with_torchrun_finds_its_variables_at_any_width(tmp_path):
     (tmp_path / "train.py").write_text("print('hello')\n", encoding="utf-8")
     spec = job_from_command(["torchrun", "--nproc-per-node", "1", "train.py"], cwd=str(tmp_path))
-    group = Group("j-1", spec, log_of=str, env=dict)
+    group = build_group("j-1", spec, log_of=str, env=dict)
     group.move(1, (("a", 1),), 0, 0.0)
     ((_, start),) = group.outbox
     assert set(DISTRIBUTED[:3]) <= set(start.env)

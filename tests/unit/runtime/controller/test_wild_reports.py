@@ -30,7 +30,7 @@ async def until(condition, what):
 
 def stepped(group, worker, **facts):
     """A report as it would come over the wire; None where the wire refuses it."""
-    given = {"worker_id": worker.id, "generation": group.round, "step": group.step + 1, "done": 1.0, "epoch": 0}
+    given = {"worker_id": worker.id, "generation": group.round.number, "step": group.step + 1, "done": 1.0, "epoch": 0}
     try:
         return from_line(to_line(wire.Stepped(**{**given, "loss": 1.0, "step_s": 0.1, "global_batch": 8, **facts})))
     except BadInput:

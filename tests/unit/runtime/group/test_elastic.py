@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from sublet.domain.events import JobFailed
 from sublet.runtime.controller.history import row_from_event
-from sublet.runtime.group.elastic import Group, Outcome
+from sublet.runtime.group.build import build_group
+from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
 
 def a_group(**facts):
     spec = JobSpec(name="job", argv=("python", "x.py"), cwd="/", max_workers=4, **facts)
-    return Group("job-1", spec, log_of=str, env=dict)
+    return build_group("job-1", spec, log_of=str, env=dict)
 
 
 def sent(group, kind):
     """What went out of this kind since the last look."""
     found = [(node_id, message) for node_id, message in group.outbox if isinstance(message, kind)]
-    group.outbox = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
+    group.outbox[:] = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
     return found
 
 
@@ -28,7 +29,9 @@ def all_ready(group, at_s):
 
 def joined(group, step, at_s):
     first = next(worker for worker in group.workers.values() if worker.rank == 0)
-    group.hear(wire.Joined(worker_id=first.id, generation=group.round, step=step, done=float(step), work=100.0), at_s)
+    group.hear(
+        wire.Joined(worker_id=first.id, generation=group.round.number, step=step, done=float(step), work=100.0), at_s
+    )
 
 
 def training(*nodes, step=10):
@@ -87,7 +90,7 @@ def test_a_move_that_nobody_survives_hands_the_state_over_through_a_checkpoint()
     ((_, leave),) = sent(group, wire.Leave)
     assert leave.save
     assert sent(group, wire.Regroup) == []  # not before the old one has saved and gone
-    group.hear(wire.Left(worker_id=leave.worker_id, generation=group.round, step=12, done=12.0), 5.0)
+    group.hear(wire.Left(worker_id=leave.worker_id, generation=group.round.number, step=12, done=12.0), 5.0)
     group.hear(wire.WorkerDown(worker_id=leave.worker_id, code=83), 5.0)
     assert [node for node, _ in sent(group, wire.Regroup)] == ["b"]
 
@@ -166,7 +169,7 @@ def test_a_rank_that_exits_well_inside_its_session_is_what_is_told_and_not_the_c
     group = training("a", "b")
     left, other = sorted(group.workers.values(), key=lambda worker: -worker.rank)
     cry = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:20222"
-    group.hear(wire.Broke(worker_id=other.id, generation=group.round, step=10, why=cry), 3.0)
+    group.hear(wire.Broke(worker_id=other.id, generation=group.round.number, step=10, why=cry), 3.0)
     group.hear(wire.WorkerDown(worker_id=left.id, code=0), 3.1)
     group.tick(3.2)
     assert not group.news, "word of a good end may be on its way"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.group.elastic import Outcome
+from sublet.runtime.group.protocol import Outcome
 from sublet.wire import messages as wire
 from tests.unit.runtime.group.test_elastic import a_group, all_ready, joined, sent, training
 
@@ -13,7 +13,7 @@ HANG_S = 1800.0  # as a job file has it that says nothing
 
 def stepped(group, step, at_s):
     first = rank_0(group)
-    facts = {"worker_id": first, "generation": group.round, "step": step, "done": float(step)}
+    facts = {"worker_id": first, "generation": group.round.number, "step": step, "done": float(step)}
     group.hear(wire.Stepped(**facts, epoch=0, loss=1.0, step_s=0.1), at_s)
 
 

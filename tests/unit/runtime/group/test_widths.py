@@ -14,7 +14,8 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller import router
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.group import elastic as groups
-from sublet.runtime.group.elastic import Group, Outcome
+from sublet.runtime.group.build import build_group
+from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire import messages as wire
 
@@ -39,12 +40,12 @@ class OneGpu(MemoryCloud):
 
 def a_group(**facts):
     spec = JobSpec(**{"name": "job", "argv": ("x",), "cwd": "/", "max_workers": 4, **facts})
-    return Group("job-1", spec, log_of=str, env=dict)
+    return build_group("job-1", spec, log_of=str, env=dict)
 
 
 def sent(group, kind):
     found = [message for _, message in group.outbox if isinstance(message, kind)]
-    group.outbox = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
+    group.outbox[:] = [(node_id, message) for node_id, message in group.outbox if not isinstance(message, kind)]
     return found
 
 
@@ -59,7 +60,7 @@ def come(group, at_s):
 def joined(group, at_s, *, step, steps=0):
     """Rank 0 says that all have met; then it makes steps."""
     first = next(worker for worker in group.workers.values() if worker.rank == 0)
-    facts = {"worker_id": first.id, "generation": group.round, "done": 1.0}
+    facts = {"worker_id": first.id, "generation": group.round.number, "done": 1.0}
     group.hear(wire.Joined(**facts, step=step, work=100.0), at_s)
     if steps:
         group.hear(wire.Stepped(**facts, step=step + steps, epoch=0, loss=1.0, step_s=0.1), at_s)
@@ -69,7 +70,7 @@ def broke(group, at_s, why=DUPLICATE):
     """All cry; the newcomer has not got the state yet."""
     for worker in list(group.workers.values()):
         step = 10 if worker.node_id == "a" else 0
-        group.hear(wire.Broke(worker_id=worker.id, generation=group.round, step=step, why=why), at_s)
+        group.hear(wire.Broke(worker_id=worker.id, generation=group.round.number, step=step, why=why), at_s)
 
 
 def healthy_at_one(**facts):
@@ -161,7 +162,7 @@ def test_a_job_that_never_forms_begins_as_narrow_as_its_owner_lets_it():
 @pytest.mark.parametrize(("too_wide", "most"), [(None, 8), (8, 4), (5, 4), (4, 2), (2, 8)])
 def test_what_is_planned_stays_below_a_width_that_failed_and_within_the_sizes_of_the_job(too_wide, most):
     spec = JobSpec(name="j", argv=("x",), cwd="/", min_workers=2, max_workers=8, sizes=(2, 4, 8))
-    record = JobRecord("j-1", spec, Group("j-1", spec, log_of=str, env=dict), 0.0, too_wide=too_wide)
+    record = JobRecord("j-1", spec, build_group("j-1", spec, log_of=str, env=dict), 0.0, too_wide=too_wide)
     assert kernel_job(record, 1.0).max_gpus == most
 
 
@@ -221,7 +222,7 @@ async def until(desk, reached):
 
 def test_a_width_that_failed_is_not_planned_though_its_owner_wants_no_less():
     spec = JobSpec(name="j", argv=("x",), cwd="/", min_workers=2, max_workers=2, sizes=(2,))
-    record = JobRecord("j-1", spec, Group("j-1", spec, log_of=str, env=dict), 0.0)
+    record = JobRecord("j-1", spec, build_group("j-1", spec, log_of=str, env=dict), 0.0)
     record.too_wide, record.back_to = 2, 1
     job = kernel_job(record, 1.0)
     assert (job.min_gpus, job.max_gpus) == (1, 1)

@@ -1,0 +1,23 @@
+"""Which machine runs the workers of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sublet.runtime.group.elastic import ElasticGroup
+from sublet.runtime.group.protocol import Group
+from sublet.runtime.jobs.spec import JobSpec
+
+__all__ = ["build_group"]
+
+
+def build_group(
+    job_id: str,
+    spec: JobSpec,
+    *,
+    log_of: Callable[[str], str],
+    env: Callable[[], dict[str, str]],
+    life: int = 0,
+) -> Group:
+    """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `life` counts controllers."""
+    return ElasticGroup(job_id, spec, log_of=log_of, env=env, life=life)
