@@ -12,7 +12,7 @@ test bench: export OMP_NUM_THREADS := 1
 test bench: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check bench clean help
+.PHONY: setup demo test check bench figures clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -32,12 +32,15 @@ check: $(READY) ## lint, formatting, types, layers
 bench: $(READY) ## measure speed
 	$(BIN)/python -m benchmarks.run
 
+figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
+	$(BIN)/python -m tests.figures $(TREE)
+
 clean: ## remove .venv, caches and reports
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist out
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
 
 # The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
 # was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.

@@ -1,0 +1,308 @@
+"""Figures of the layout of `src`, of this tree or of any other: what `make figures` prints and the tests hold us to.
+
+`python -m tests.figures` prints this tree, `python -m tests.figures OTHER` another one beside it (before, after).
+Nothing of the tree is imported, so that any commit can be measured; only the tests are collected, in a process apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tokenize
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+__all__ = ["FIGURES", "Module", "cycles", "modules_of"]
+
+MOST_LINES = 400
+MOST_METHODS = 25
+HERE = Path(__file__).parents[1]
+NUMERATORS = "SECONDS|MICROSECONDS|MINUTES|HOURS|DAYS|BYTES|BITS|MICRO_USD"
+DENOMINATORS = "S|SECOND|MIN|MINUTE|H|HOUR|DAY|WEEK|USD|KIB|MIB|GIB|TIB|GB|GBIT"
+UNIT = re.compile(rf"_?((({NUMERATORS})_PER_({DENOMINATORS}))|(MINUTE|HOUR|DAY|WEEK)_S|[KMGT]I?B)")
+REASON = re.compile(r"#\s*(noqa|type: ignore)\b[^#]*?(\s-\s+\S|#\s*\S)")
+SILENCED = re.compile(r"#\s*(noqa|type:\s*ignore)\b")
+Found = Mapping[str, str]  # what was found -> a word on it
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One file of the tree: its path from `src`, its dotted name, its text and what it parses to."""
+
+    path: PurePosixPath
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """The package it lies in."""
+        return self.path.parent
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is the `__init__` of its folder."""
+        return self.path.name == "__init__.py"
+
+
+def modules_of(tree: Path) -> list[Module]:
+    """Every Python file below `tree/src`, by path."""
+    found = []
+    for file in sorted((tree / "src").rglob("*.py")):
+        path = PurePosixPath(file.relative_to(tree / "src").as_posix())
+        parts = path.with_suffix("").parts
+        text = file.read_text(encoding="utf-8")
+        found.append(Module(path, ".".join(parts[:-1] if path.name == "__init__.py" else parts), text, ast.parse(text)))
+    return found
+
+
+def long_files(modules: Iterable[Module]) -> Found:
+    """Files of more than 400 lines."""
+    lines = {module.path: module.text.count("\n") for module in modules}
+    return {str(path): f"{count} lines" for path, count in lines.items() if count > MOST_LINES}
+
+
+def large_classes(modules: Iterable[Module]) -> Found:
+    """Classes with more than 25 methods; properties and dunders are methods, inherited ones are not counted."""
+    found = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) for inner in node.body)
+                if methods > MOST_METHODS:
+                    found[f"{module.path}:{node.name}"] = f"{methods} methods"
+    return found
+
+
+def module_cycles(modules: Iterable[Module]) -> Found:
+    """Modules that import one another in a circle; imports for types and inside functions count like all others."""
+    return {" ".join(circle): f"{len(circle)} modules" for circle in cycles(_imports(list(modules)))}
+
+
+def package_cycles(modules: Iterable[Module]) -> Found:
+    """Folders that import one another in a circle, each with its own files; those of the root stand alone."""
+    modules = list(modules)
+    folder = {module.name: ".".join(module.folder.parts[1:]) or module.name for module in modules}
+    between: dict[str, set[str]] = defaultdict(set)
+    for source, targets in _imports(modules).items():
+        between[folder[source]] |= {folder[target] for target in targets} - {folder[source]}
+    return {" ".join(circle): f"{len(circle)} folders" for circle in cycles(between)}
+
+
+def shadowed_modules(modules: Iterable[Module]) -> Found:
+    """Modules beside a package of the same name: `x.py` and `x/` in one folder."""
+    modules = list(modules)
+    folders = {module.folder for module in modules}
+    return {str(module.path): "" for module in modules if module.path.with_suffix("") in folders}
+
+
+def prefixed_files(modules: Iterable[Module]) -> Found:
+    """Files whose name begins with a folder's, or with that of siblings which should be one.
+
+    The first word of `a_x.py` is `a`; a plural `s` does not count. A file is found if its first word (of several) is
+    the name of a folder above it, or if another file in its folder has the same first word (`a_x` and `a_y`, `a` and
+    `a_x`: then both are found). A file named for its folder as a whole (`kernel/kernel.py`) carries no prefix.
+    """
+    by_word: dict[tuple[PurePosixPath, str], list[PurePosixPath]] = defaultdict(list)
+    found: dict[str, str] = {}
+    for module in modules:
+        if module.path.stem.startswith("_"):
+            continue
+        words = module.path.stem.split("_")
+        by_word[module.folder, _singular(words[0])].append(module.path)
+        above = {_singular(name) for name in module.folder.parts[1:]}
+        if len(words) > 1 and _singular(words[0]) in above:
+            found[str(module.path)] = f"in {words[0]}/"
+    for (_, word), family in by_word.items():
+        if len(family) > 1:
+            found |= {str(path): f"family {word}" for path in family}
+    return dict(sorted(found.items()))
+
+
+def silent_noqa(modules: Iterable[Module]) -> Found:
+    """`noqa` and `type: ignore` without a reason after ` - ` (or after a second `#`)."""
+    found = {}
+    for module in modules:
+        silent = [
+            f"{token.start[0]} {token.string}"
+            for token in tokenize.generate_tokens(io.StringIO(module.text).readline)
+            if token.type == tokenize.COMMENT and SILENCED.search(token.string) and not REASON.search(token.string)
+        ]
+        found |= {f"{module.path}:{line}": "" for line in silent}
+    return found
+
+
+def array_types(modules: Iterable[Module]) -> Found:
+    """Definitions of array types in modules, where the same kind of array has more than one name or home."""
+    return _repeated(
+        (f"{module.path}:{name}", f"{base}[{ast.unparse(value.slice)}]")
+        for module, name, value in _constants(modules)
+        if isinstance(value, ast.Subscript) and (base := ast.unparse(value.value).rpartition(".")[2]) == "NDArray"
+    )
+
+
+def units(modules: Iterable[Module]) -> Found:
+    """Definitions of units (`SECONDS_PER_H`, `DAY_S`, `GIB`), where the same number is defined more than once."""
+    return _repeated(
+        (f"{module.path}:{name}", str(float(number)))
+        for module, name, value in _constants(modules)
+        if UNIT.fullmatch(name) and (number := _number(value)) is not None
+    )
+
+
+FIGURES = {  # what each is called in print -> how it is found
+    f"files over {MOST_LINES} lines": long_files,
+    f"classes over {MOST_METHODS} methods": large_classes,
+    "circles of modules, imports for types counted": module_cycles,
+    "modules beside a package of their name": shadowed_modules,
+    "files with a prefix that is a folder, or should be": prefixed_files,
+    "noqa and type: ignore without a reason": silent_noqa,
+    "array types defined more than once": array_types,
+    "units defined more than once": units,
+    "circles of folders (for information)": package_cycles,
+}
+
+
+def cycles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node (Tarjan, without recursion), sorted.
+
+    >>> cycles({"a": "b", "b": "ac", "c": "d", "d": ""})
+    [['a', 'b']]
+    """
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    on_path: set[str] = set()
+    found: list[list[str]] = []
+    for root in sorted(graph):
+        todo: list[tuple[str, Iterator[str]]] = []
+        _enter(root, graph, number, low, path, on_path, todo)
+        while todo:
+            node, targets = todo[-1]
+            target = next(targets, None)
+            if target is None:
+                todo.pop()
+                if todo:
+                    low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
+                if low[node] == number[node]:
+                    part = path[path.index(node) :]
+                    del path[-len(part) :]
+                    on_path -= set(part)
+                    if len(part) > 1:
+                        found.append(sorted(part))
+            elif target not in number:
+                _enter(target, graph, number, low, path, on_path, todo)
+            elif target in on_path:
+                low[node] = min(low[node], number[target])
+    return sorted(found)
+
+
+def _enter(node, graph, number, low, path, on_path, todo) -> None:
+    if node in number:
+        return
+    number[node] = low[node] = len(number)
+    path.append(node)
+    on_path.add(node)
+    todo.append((node, iter(sorted(graph.get(node, ())))))
+
+
+def _imports(modules: list[Module]) -> dict[str, set[str]]:
+    """Module -> the modules it imports anywhere in its text; `from a import b` is `a.b` where that is a module."""
+    known = {module.name for module in modules}
+    graph: dict[str, set[str]] = {}
+    for module in modules:
+        package = module.name if module.is_package else module.name.rpartition(".")[0]
+        graph[module.name] = set()
+        for node in ast.walk(module.tree):
+            named: list[str] = []
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = package.split(".")[: 1 - node.level or None] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                named = [full if (full := f"{base}.{alias.name}") in known else base for alias in node.names]
+            graph[module.name] |= {name for name in named if name in known and name != module.name}
+    return graph
+
+
+def _constants(modules: Iterable[Module]) -> Iterator[tuple[Module, str, ast.expr]]:
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                yield module, node.targets[0].id, node.value
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+                yield module, node.target.id, node.value
+
+
+def _number(value: ast.expr) -> float | None:
+    """The value of a constant expression, such as `1024.0**3` or `24 * 3600`."""
+    text = ast.unparse(value)
+    return eval(text) if re.fullmatch(r"[\d_.e+*/ ()<]+", text) else None  # noqa: S307 - digits and operators
+
+
+def _repeated(definitions: Iterable[tuple[str, str]]) -> Found:
+    found = dict(definitions)
+    times = Counter(found.values())
+    return {place: what for place, what in found.items() if times[what] > 1}
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("s")
+
+
+def collected_tests(tree: Path) -> int:
+    """How many tests pytest collects there, with that tree's `src` and entry points instead of the installed ones."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = project.get("entry-points", {})
+    with tempfile.TemporaryDirectory() as place:
+        metadata = Path(place) / "sublet-0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sublet\nVersion: 0\n", encoding="utf-8")
+        lines = [
+            line for group, named in groups.items() for line in (f"[{group}]", *(f"{k} = {named[k]}" for k in named))
+        ]
+        (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path = os.pathsep.join([place, str(tree / "src")])
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    said = re.search(r"^(\d+) tests? collected", done.stdout, re.MULTILINE)
+    if said is None:
+        message = f"pytest could not collect the tests of {tree}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        raise SystemExit(message)
+    return int(said.group(1))
+
+
+def main(trees: list[Path]) -> None:
+    """Print one column of counts a tree, then what was found in the last."""
+    read = [modules_of(tree) for tree in trees]
+    write = sys.stdout.write
+    heads = ["before", "after"] if len(trees) > 1 else ["now"]
+    write(f"{'':54}" + "".join(f"{head:>10}" for head in heads) + "\n")
+    write(f"{'files':54}" + "".join(f"{len(modules):>10,}" for modules in read) + "\n")
+    lines = [sum(module.text.count("\n") for module in modules) for modules in read]
+    write(f"{'lines':54}" + "".join(f"{count:>10,}" for count in lines) + "\n")
+    for title, find in FIGURES.items():
+        write(f"{title:54}" + "".join(f"{len(find(modules)):>10,}" for modules in read) + "\n")
+    write(f"{'tests collected':54}" + "".join(f"{collected_tests(tree):>10,}" for tree in trees) + "\n")
+    for title, find in FIGURES.items():
+        found = find(read[-1])
+        if found:
+            write(f"\n{title}:\n" + "".join(f"  {what}  {detail}".rstrip() + "\n" for what, detail in found.items()))
+
+
+if __name__ == "__main__":
+    main([*(Path(name).resolve() for name in sys.argv[1:]), HERE])
