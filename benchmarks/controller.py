@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Snapshot
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller_api.api import FrontDesk
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
 
 class Timed:
@@ -51,13 +51,13 @@ def measure(jobs: int, nodes: int, seconds: float, policy: str = "price") -> dic
 
 async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str) -> dict[str, float]:
     clock = Clock(speedup=60.0)
-    cloud = MemoryCloud([an_offer("spot", hazard_per_h=0.01), an_offer("on-demand", 1.5)], clock)
+    cloud = MemoryCloud([one_gpu_offer("spot", hazard_per_h=0.01), one_gpu_offer("on-demand", 1.5)], clock)
     limits = {"spot": Limit(max_nodes=nodes), "on-demand": Limit(max_nodes=nodes // 10)}
     timed, rng = Timed(policy), random.Random(0)  # noqa: S311 - losses by dice
     width = max(1, nodes // jobs)
     lags: list[float] = []
     submits: list[float] = []
-    with desk_over(cloud, folder / "state", timed, limits=limits) as desk:
+    with api_over(cloud, folder / "state", timed, limits=limits) as desk:
         running = asyncio.create_task(desk.run())
         await desk.started()
         early = jobs * 2 // 3

@@ -7,15 +7,15 @@ import json
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.api.server import application
 from sublet.api.state import digest
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
-OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))
+OFFERS = (one_gpu_offer("spot", 0.5, wind_down_s=120.0), one_gpu_offer("on-demand", 1.5, wind_down_s=120.0))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 PORT, TOKEN = 80, "t"
 
@@ -80,7 +80,7 @@ async def serving(
     """A server over a controller; leaving it shuts it down, or is a crash."""
     cloud = cloud or MemoryCloud(offers, Clock(speedup=speedup))
     policy = plugins.load("sublet.policies", policy)() if isinstance(policy, str) else policy
-    with desk_over(cloud, folder / "state", policy, budget=budget, limits=limits) as desk:
+    with api_over(cloud, folder / "state", policy, budget=budget, limits=limits) as desk:
         running = asyncio.create_task(desk.run())
         await desk.started()
         yield Server(desk, cloud)

@@ -16,11 +16,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.controller_world import an_offer
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.protocol import RentedNode
+from sublet.testing.memory_cloud import one_gpu_offer
 
 PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.loop")
 PORT = 7070  # on the loopback of each machine
@@ -37,7 +37,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock = folder, Clock()
-        self.offers = (an_offer("on-demand"),)
+        self.offers = (one_gpu_offer("on-demand"),)
         self.provider = self
         self.path = folder / "agents.sock"
         self.engine = LocalEngine(f"unix:{self.path}", lease_s=60.0)

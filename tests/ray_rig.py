@@ -22,7 +22,7 @@ from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.providers.ray.provider import RayProvider
 from sublet.runtime.providers.ray.steward import the_ray
-from tests.rigs import PATIENCE_S, LocalRig
+from sublet.testing.rigs import PATIENCE_S, LocalRig
 
 NODES = 3
 STORE_BYTES = 80_000_000  # the smallest that Ray takes without complaint

@@ -10,6 +10,7 @@ import pytest
 
 from sublet import plugins
 from sublet.runtime.agent import line_reader
+from sublet.testing.rigs import Ears, until
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     Dismiss,
@@ -24,7 +25,7 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from tests.rigs import RIGS, Ears, until
+from tests.rigs import RIGS
 
 NAMES = plugins.names("sublet.engines")
 

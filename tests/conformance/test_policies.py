@@ -25,9 +25,9 @@ from sublet.domain.events import (
 )
 from sublet.domain.plan import Phase, Plan
 from sublet.sim.simulator import Cloud, simulate
-from tests import strategies
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing import strategies
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 GROUP = "sublet.policies"
 NAMES = plugins.names(GROUP)

@@ -10,7 +10,8 @@ import pytest
 from sublet import plugins
 from sublet.domain.events import AvailabilityChanged, NodeLost
 from sublet.errors import RentFailed, UnknownName
-from tests.rigs import RIGS, Ears, until
+from sublet.testing.rigs import Ears, until
+from tests.rigs import RIGS
 
 NAMES = plugins.names("sublet.providers")
 

@@ -19,8 +19,8 @@ from sublet.api.state import StateDir
 from sublet.runtime.agent import processes
 from sublet.runtime.providers.aws.config import AwsConfig, read_config
 from sublet.runtime.store import Store
+from sublet.testing.rigs import LocalRig
 from tests.moto_cloud import ACCOUNT, IMAGE, REGION, AwsRig, account, instances, moto
-from tests.rigs import LocalRig
 
 CONFIG = f"""
 regions = ["{REGION}"]

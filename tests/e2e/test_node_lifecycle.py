@@ -24,9 +24,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.records import Records
 from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
+from sublet.testing.rigs import Ears, LocalRig, until
+from sublet.testing.values import an_offer
 from sublet.wire.messages import EndWorker, Hello, WorkerDown, WorkerUp
-from tests.rigs import Ears, LocalRig, until
-from tests.strategies import an_offer
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from sublet.runtime.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.settings import Settings
+from sublet.testing.rigs import Ears, until
 from sublet.wire.messages import Hello
 from tests.ray_rig import KIND, NODES, RayRig, add_node
-from tests.rigs import Ears, until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import api_over
 from tests.hosts_rig import Hosts, NoHosts
 
 pytest.importorskip("torch")
@@ -66,7 +66,7 @@ def ended(tmp_path_factory):
 async def _lived(hosts, folder):
     found = {}
     policy = plugins.load("sublet.policies", "max-speedup")()
-    with desk_over(hosts, folder / "state", policy, limits={"on-demand": Limit(max_nodes=2)}) as desk:
+    with api_over(hosts, folder / "state", policy, limits={"on-demand": Limit(max_nodes=2)}) as desk:
         running = asyncio.create_task(desk.run())
         await desk.started()
         for name, text in (("with-sdk", SDK), ("unmodified", PLAIN)):

@@ -30,8 +30,8 @@ from sublet.domain.shape import Shape
 from sublet.errors import PlanRefused
 from sublet.kernel.journal import line_from
 from sublet.policies.max_speedup import MaxSpeedup
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 SIMULATED = {
     "boa": "shockwave-120 --jobs 20 --policy boa --average 40 --provision-s 60 --restart-s 30",

@@ -17,8 +17,8 @@ from sublet.kernel.journal import event_from_json
 from sublet.kernel.kernel import Kernel
 from sublet.policies.equal import Equal
 from sublet.runtime.controller.bill import Bill
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 OFFERS = (
     an_offer("o", gpus=3, usd_per_h="0.999999", pool="p", minimum_billing_s=60.0),

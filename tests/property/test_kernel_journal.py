@@ -14,8 +14,8 @@ from sublet.domain.money import Price
 from sublet.errors import SubletError
 from sublet.kernel.journal import replay
 from sublet.policies.equal import Equal
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def a_life():

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from sublet.domain.money import GRAINS_PER_USD, Money, Price
 from sublet.kernel.ledger import Ledger
-from tests.strategies import an_offer, prices
+from sublet.testing.strategies import prices
+from sublet.testing.values import an_offer
 
 OFFERS = (
     an_offer("cheap", usd_per_h="0.333333", minimum_billing_s=0.0),

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.kernel.cluster import Cluster
-from tests.strategies import NODE_SIZES, an_offer
+from sublet.testing.strategies import NODE_SIZES
+from sublet.testing.values import an_offer
 
 
 @st.composite

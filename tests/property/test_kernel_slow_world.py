@@ -34,8 +34,8 @@ from sublet.domain.money import Price
 from sublet.domain.plan import Phase
 from sublet.kernel.journal import replay
 from sublet.planning.ranking import arrival
-from tests.driving import Driver
-from tests.strategies import jobs, limits_and_budgets, offers, policies
+from sublet.testing.driver import Driver
+from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
 
 VERBS = (
     "rest",  # nothing; first, so that a failing script shrinks to what matters

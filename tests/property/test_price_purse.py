@@ -25,7 +25,8 @@ from sublet.domain.offer import SANE_JUMP
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
-from tests.strategies import TICK_S, Changes, a_job, an_offer, clouds, jobs
+from sublet.testing.strategies import TICK_S, clouds, jobs
+from sublet.testing.values import Changes, a_job, an_offer
 
 LATER_S = 10_000.0  # all is over by then, unless there is money left
 END_S = 41 * TICK_S

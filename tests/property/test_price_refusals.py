@@ -11,8 +11,8 @@ from sublet.domain.offer import Market
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
+from sublet.testing.values import a_job, an_offer
 from tests.silent_cloud import simulate_silent
-from tests.strategies import a_job, an_offer
 
 clouds = st.tuples(
     st.integers(1, 3),  # kinds of spot

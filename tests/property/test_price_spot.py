@@ -20,7 +20,8 @@ from sublet.planning.menu import menu_of, rents, sharers, sites_of
 from sublet.planning.options import options_of
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
-from tests.strategies import a_job, an_offer, clouds, jobs
+from sublet.testing.strategies import clouds, jobs
+from sublet.testing.values import a_job, an_offer
 
 MONEY_ALONE = 1e-9  # USD per hour of time
 

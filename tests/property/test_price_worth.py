@@ -14,8 +14,8 @@ from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Table
 from sublet.planning.menu import menu_of, sites_of
 from sublet.policies.price.policy import Price
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 HURRY = math.inf  # an hour that is worth more than any rent
 AMPLE = Budget(purse=Money.from_usd("100000"))

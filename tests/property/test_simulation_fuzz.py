@@ -27,7 +27,8 @@ from sublet.kernel.journal import header_line, line_from, replay
 from sublet.perf.speedup import Linear
 from sublet.sim.simulator import Run, simulate
 from sublet.sim.world import FRICTIONLESS
-from tests.strategies import Changes, clouds, jobs, markets, offers, policies, reordered
+from sublet.testing.strategies import clouds, jobs, markets, offers, policies, reordered
+from sublet.testing.values import Changes
 
 US = 1_000_000
 

@@ -12,7 +12,7 @@ from sublet.perf.speedup import Amdahl, Linear
 from sublet.policies.price.plan import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 HOUR_S = 3600.0
 

@@ -16,9 +16,9 @@ from sublet.domain.offer import Market
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
-from tests.driving import Driver
+from sublet.testing.driver import Driver
+from sublet.testing.values import Changes, a_job, an_offer
 from tests.silent_cloud import simulate_silent
-from tests.strategies import Changes, a_job, an_offer
 
 H = 3600.0
 BOOT_S = 240.0

@@ -16,7 +16,7 @@ from sublet.perf.speedup import Amdahl
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from tests.strategies import Changes, a_job, an_offer
+from sublet.testing.values import Changes, a_job, an_offer
 
 H = 3600.0
 HURRY = math.inf

@@ -18,7 +18,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
-from tests.strategies import Changes, a_job, an_offer
+from sublet.testing.values import Changes, a_job, an_offer
 
 
 @pytest.mark.parametrize("notice_s", [0.0, 120.0])

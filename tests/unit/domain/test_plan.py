@@ -8,7 +8,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.domain.plan import JobState, OfferState, Phase, Plan
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 
 def state(phase=Phase.RUNNING, **fields):

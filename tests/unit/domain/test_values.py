@@ -16,7 +16,7 @@ from sublet.domain.shape import Shape
 from sublet.errors import InvalidValue
 from sublet.policies.las import Las
 from sublet.sim.world import Physics
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 NEGATIVE = (-1, -0.001)

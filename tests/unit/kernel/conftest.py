@@ -8,8 +8,8 @@ from sublet.domain.actions import MakePlan, RentNode
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.domain.events import BudgetChanged
 from sublet.domain.plan import Plan
-from tests.driving import Driver
-from tests.strategies import an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import an_offer
 
 
 @pytest.fixture

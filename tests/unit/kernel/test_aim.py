@@ -14,8 +14,8 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Ledger
-from tests.driving import Driver
-from tests.strategies import an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import an_offer
 
 US = 1_000_000
 HOUR_S = 3600.0

@@ -12,8 +12,8 @@ from sublet.domain.demand import Demand, kind_of
 from sublet.domain.events import JobCancelled, JobFinished
 from sublet.kernel.census import Census
 from sublet.perf.speedup import Amdahl, Linear
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 LAG = 1 / 64
 kinds = st.sampled_from([{"model": "a"}, {"model": "b"}, {"speed": Amdahl(parallel=0.5)}, {"weight": 2.0}])

@@ -6,7 +6,7 @@ import pytest
 
 from sublet.domain.plan import Packing
 from sublet.kernel.cluster import Cluster, NodePhase
-from tests.strategies import an_offer
+from sublet.testing.values import an_offer
 
 OFFER = an_offer("o", gpus=4)
 POOL = OFFER.pool

@@ -11,7 +11,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.kernel.exposure import FORGOTTEN_S, Exposure
 from sublet.kernel.kernel import Kernel
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 
 def test_losses_and_node_hours_are_counted_and_fade():

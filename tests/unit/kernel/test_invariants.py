@@ -11,7 +11,7 @@ from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 
 @pytest.fixture

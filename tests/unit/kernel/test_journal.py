@@ -41,8 +41,8 @@ from sublet.domain.shape import Shape
 from sublet.errors import BadInput, InvariantBroken, SubletError
 from sublet.kernel.journal import event_from_json, header_line, line_from, replay
 from sublet.policies.srtf import Srtf
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 PLAN = Plan(
     shapes={"a": Shape("p", 4, batch=64, stages=2), "b": None},

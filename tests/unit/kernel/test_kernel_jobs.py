@@ -26,8 +26,8 @@ from sublet.domain.shape import Shape
 from sublet.errors import UnexpectedEvent
 from sublet.perf.speedup import Linear
 from sublet.planning.ranking import arrival
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def p(gpus, **facts):

@@ -27,8 +27,8 @@ from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.errors import UnexpectedEvent
 from sublet.policies.fifo import Fifo
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def p(gpus):

@@ -25,8 +25,8 @@ from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
 from sublet.kernel.kernel import Kernel
 from sublet.planning.ranking import arrival
 from sublet.policies.fifo import Fifo
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def p(gpus):

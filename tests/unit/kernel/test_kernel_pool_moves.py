@@ -7,8 +7,8 @@ from sublet.domain.budget import UNLIMITED, Limit
 from sublet.domain.events import BudgetChanged, NodeReady, PlanMade, RentRefused, TimerFired
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 SPOT, STEADY = Shape("spot", 1), Shape("steady", 1)
 

@@ -10,7 +10,7 @@ from sublet.domain.money import Money, Price
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 DOLLAR_PER_1000_S = "3.6"
 

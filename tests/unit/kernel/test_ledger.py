@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sublet.domain.money import Money, Price
 from sublet.kernel.ledger import Ledger
-from tests.strategies import an_offer
+from sublet.testing.values import an_offer
 
 OFFER = an_offer("o", usd_per_h="6", minimum_billing_s=60.0)
 

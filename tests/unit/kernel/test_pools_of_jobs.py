@@ -12,7 +12,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 OFFERS = (an_offer("lent", pool="lent"), an_offer("bought", pool="bought"))
 

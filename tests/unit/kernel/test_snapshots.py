@@ -19,8 +19,8 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import kind_from_header, recorded_from, replay
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.equal import Equal
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def a_town():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 class Wish:

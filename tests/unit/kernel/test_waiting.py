@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sublet.domain.plan import JobState
 from sublet.kernel.waiting import Waiting
 from sublet.planning.ranking import arrival
-from tests.strategies import a_job
+from sublet.testing.values import a_job
 
 
 def by_work(state):

@@ -18,7 +18,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, hits_per_h, spot_speed, survivors_share
 from sublet.rental.shapes import reclaim_slowdown
 from sublet.solve.expectation import Loss, expected_liveput
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 NODES = np.array([1, 2, 5, 16])
 reclaims = st.builds(

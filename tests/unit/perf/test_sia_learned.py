@@ -10,7 +10,7 @@ from sublet.domain.shape import Shape
 from sublet.errors import MissingData
 from sublet.perf.measured import measured_goodput
 from sublet.perf.sia_learned import Learned, step_from_rows
-from tests.strategies import a_job
+from sublet.testing.values import a_job
 
 POOLS = {gpu: Pool(name=gpu, gpu=gpu, gpus_per_node=size, offer_ids=(gpu,)) for gpu, size in (("T4", 4), ("A100", 8))}
 

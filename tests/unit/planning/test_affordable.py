@@ -14,7 +14,8 @@ from sublet.domain.money import Price
 from sublet.domain.plan import Plan
 from sublet.kernel.kernel import Kernel
 from sublet.planning.affordable import most_gpus, nodes_to_hold
-from tests.strategies import an_offer, limits_and_budgets, offers, prices
+from sublet.testing.strategies import limits_and_budgets, offers, prices
+from sublet.testing.values import an_offer
 
 DEAR = an_offer("dear", gpus=4, usd_per_h="4", pool="p")
 CHEAP = an_offer("cheap", gpus=4, usd_per_h="1", pool="p")

@@ -11,8 +11,8 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 @pytest.fixture

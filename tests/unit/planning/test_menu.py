@@ -19,9 +19,9 @@ from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
 from sublet.planning.menu import MANY, menu_of, rents, sharers, sites_of
-from tests import strategies
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing import strategies
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def on_demand(offer_id="o", gpus=4, usd_per_h="4", **fields):

@@ -18,7 +18,7 @@ from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl
 from sublet.planning.menu import menu_of, sites_of
 from sublet.planning.options import options_of
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 NEVER_S = 1e12  # a restart that nothing is worth
 GPUS_PER_NODE = 2

@@ -7,8 +7,8 @@ from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import OVERTAKERS, RemainingTime, arrival, grant_in_order
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 POOL = Pool(name="p", gpu="T4", gpus_per_node=4, offer_ids=("o",))
 

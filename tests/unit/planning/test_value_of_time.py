@@ -23,8 +23,8 @@ from sublet.planning.menu import sites_of
 from sublet.planning.value_of_time import TimePrice, constant_price, price_of_time, spending_rate
 from sublet.solve.curves import Curves
 from sublet.solve.price import frontier
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 WIDEST = 16
 WIDTHS = np.arange(1, WIDEST + 1)

@@ -9,8 +9,8 @@ from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl
 from sublet.planning.value_of_time import TimePrice
 from sublet.policies.price.plan import priced_plan
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 HOUR_USD = 8.0  # at which such a job wants several GPUs
 

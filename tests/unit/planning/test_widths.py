@@ -13,7 +13,8 @@ from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Shape
 from sublet.perf.speedup import Linear, PowerLaw, Table
 from sublet.planning.widths import gain_steps, jobs_by_pool, rate_at, useful_widths, worth_growing
-from tests.strategies import a_job, speeds
+from sublet.testing.strategies import speeds
+from sublet.testing.values import a_job
 
 POOL = Pool(name="p", gpu="T4", gpus_per_node=4, offer_ids=("o",))
 

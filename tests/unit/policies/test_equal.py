@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobFinished
 from sublet.policies.equal import Equal
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs, nodes=2, size=4):

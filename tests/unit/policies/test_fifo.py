@@ -9,8 +9,9 @@ from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Shape
 from sublet.policies.fifo import Fifo
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer, jobs
+from sublet.testing.driver import Driver
+from sublet.testing.strategies import jobs
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs, nodes=2, **limits):

@@ -17,8 +17,8 @@ from sublet.policies.greedy.keep import GreedyKeep
 from sublet.policies.greedy.speed import GreedySpeed
 from sublet.policies.greedy.time import GreedyTime
 from sublet.sim.simulator import Cloud, simulate
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 GPU = "T4"
 every_greedy = pytest.mark.parametrize("policy", [GreedySpeed(), GreedyTime(), GreedyKeep()], ids=repr)

@@ -8,8 +8,8 @@ from sublet.domain.actions import MakePlan
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.policies.las import Las
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 POLICY = Las(threshold_gpu_s=400.0)  # four GPUs for 100 seconds
 

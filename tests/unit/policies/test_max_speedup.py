@@ -12,8 +12,8 @@ from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.policies.max_speedup import MaxSpeedup
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs, nodes=2, size=4):

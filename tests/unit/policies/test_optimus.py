@@ -14,8 +14,8 @@ from sublet.errors import InvalidValue
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.policies.optimus import Optimus
 from sublet.policies.vacate_first import VacateFirst
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs, nodes=2, size=4, policy=Optimus()):  # noqa: B008 - frozen

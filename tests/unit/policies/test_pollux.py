@@ -17,8 +17,8 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.fitness import WAITING_SPEEDUP, by_age, by_time_left, fittest_widths, widest_guess
 from sublet.planning.widths import rate_at, useful_widths
 from sublet.policies.pollux import Pollux
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs, nodes=2, size=4, policy=Pollux()):  # noqa: B008 - frozen

@@ -8,8 +8,9 @@ from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.domain.shape import Shape
 from sublet.policies.srtf import Srtf
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer, jobs
+from sublet.testing.driver import Driver
+from sublet.testing.strategies import jobs
+from sublet.testing.values import a_job, an_offer
 
 
 def town(*jobs):

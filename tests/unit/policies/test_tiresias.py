@@ -10,8 +10,8 @@ from sublet.domain.events import JobFinished
 from sublet.domain.plan import Packing
 from sublet.errors import InvalidValue
 from sublet.policies.tiresias import Tiresias
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 POLICY = Tiresias(threshold_gpu_s=400.0, round_s=10.0)  # four GPUs for 100 seconds
 

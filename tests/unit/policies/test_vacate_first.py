@@ -7,8 +7,8 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.policies.equal import Equal
 from sublet.policies.vacate_first import VacateFirst
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 POLICY = VacateFirst(Equal())
 

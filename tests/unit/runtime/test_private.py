@@ -9,7 +9,6 @@ import socket
 import pytest
 import torch
 
-from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.api.state import StateDir
 from sublet.runtime.clock import Clock
@@ -17,6 +16,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.aws.records import Records
 from sublet.runtime.store import Store
+from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.commit import announce
 
@@ -92,11 +92,11 @@ def test_only_so_much_is_looked_at_when_a_state_directory_is_closed(tmp_path, mo
 
 
 def test_the_folders_and_checkpoints_of_a_job_are_its_owners_alone(tmp_path):
-    cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+    cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
     own = tmp_path / "own" / "place"
 
     async def live():
-        with desk_over(cloud, tmp_path / "state", plugins.load("sublet.policies", "max-speedup")(), limits={}) as desk:
+        with api_over(cloud, tmp_path / "state", plugins.load("sublet.policies", "max-speedup")(), limits={}) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             await desk.submit(JobSpec(name="j", argv=("x",), cwd="/"))

@@ -17,7 +17,7 @@ from sublet.sim.metrics import metrics_from_run
 from sublet.sim.record import JobRow, Segment
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from tests.strategies import a_job, an_offer
+from sublet.testing.values import a_job, an_offer
 
 OFFER = an_offer("o", gpus=4, usd_per_h="3.6", pool="p")  # a node costs a dollar every 1000 seconds
 

@@ -38,7 +38,8 @@ from sublet.domain.events import (
 from sublet.domain.shape import Shape
 from sublet.sim.agenda import Agenda, Tie
 from sublet.sim.world import Physics, PlanDue, World
-from tests.strategies import a_job, an_offer, ticks
+from sublet.testing.strategies import ticks
+from sublet.testing.values import a_job, an_offer
 
 OFFER = an_offer("o", gpus=4, pool="p")
 SHAPE = Shape("p", 4)

@@ -18,7 +18,7 @@ from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.settings import settings_from_json, settings_to_json
 from sublet.runtime.store import Store
-from tests.strategies import an_offer
+from sublet.testing.values import an_offer
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 

@@ -23,8 +23,8 @@ from sublet.policies.boa.policy import Boa
 from sublet.policies.boa.widths import boa_widths
 from sublet.solve.phase_frontier import best_for_budget
 from sublet.solve.phases import Phases
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
 SITES = sites_of(Kernel([OFFER]).snapshot())

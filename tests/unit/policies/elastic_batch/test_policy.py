@@ -20,8 +20,8 @@ from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
 from sublet.solve.knapsack.split import Rows
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 GPU = "T4"
 

@@ -16,8 +16,8 @@ from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw, Table
 from sublet.policies.mip.policy import Mip
 from sublet.sim.simulator import Cloud, simulate
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 GPU = "T4"
 

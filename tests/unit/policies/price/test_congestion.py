@@ -19,8 +19,8 @@ from sublet.planning.options import options_of
 from sublet.policies.price.congestion import WAIT, Wishes, fit, wishes
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 NEAR = 1 + 1e-3  # how near the least surcharge is found
 WIDTHS = np.array([1.0, 2.0, 3.0, 4.0])

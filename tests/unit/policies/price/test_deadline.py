@@ -25,8 +25,8 @@ from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.price.deadline import SAFETY, in_time
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 STEP = 2 ** (1 / 64)  # values of time are tried so close to one another
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)

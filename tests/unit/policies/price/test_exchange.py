@@ -19,8 +19,8 @@ from sublet.domain.shape import Shape
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 SPOT = an_offer("s", gpus=1, usd_per_h="0.0976", notice_s=120.0)
 STEADY = an_offer("d", gpus=1, usd_per_h="0.526", market=Market.ON_DEMAND)

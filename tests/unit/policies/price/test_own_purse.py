@@ -18,8 +18,8 @@ from sublet.planning.menu import menu_of, rents, sites_of
 from sublet.policies.price.policy import Price
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 SPOT = an_offer("s", gpus=1, usd_per_h="0.29")
 STEADY = an_offer("d", gpus=1, usd_per_h="1.58", market=Market.ON_DEMAND)

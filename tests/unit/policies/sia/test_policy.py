@@ -19,8 +19,8 @@ from sublet.planning.fitness import by_time_left
 from sublet.planning.widths import rate_at
 from sublet.policies.sia.choices import best_choices, sia_widths
 from sublet.policies.sia.policy import Sia
-from tests.driving import Driver
-from tests.strategies import a_job, an_offer
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.link import MOST_UNSENT, Link, address_from
 from sublet.runtime.engines.local import LocalEngine
+from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, EndWorker, Hello, Meet, Ready, Saved, Warn, WorkerDown, WorkerUp
-from tests.rigs import Ears, LocalRig, until
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP

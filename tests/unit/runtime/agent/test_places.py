@@ -15,8 +15,8 @@ from sublet.runtime.agent.devices import Devices, found_devices
 from sublet.runtime.agent.host import free_port, interface_of, own_address
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
-from tests.rigs import Ears, LocalRig, until
 
 SHOW = "import json, os\nprint(json.dumps(dict(os.environ)), flush=True)\n"
 STAY = SHOW + "import time\ntime.sleep(600)\n"

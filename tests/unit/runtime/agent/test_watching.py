@@ -13,8 +13,8 @@ import pytest
 
 from sublet.runtime.agent.processes import ticks_by_parent
 from sublet.runtime.agent.watching import Watch, met_at, newest_below
+from sublet.testing.rigs import LocalRig
 from sublet.wire.messages import WorkerDown, WorkerSeen
-from tests.rigs import LocalRig
 from tests.unit.runtime.agent.test_agent import agent
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"

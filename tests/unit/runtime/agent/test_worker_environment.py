@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
+from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown
-from tests.rigs import Ears, LocalRig, until
 
 DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
@@ -36,11 +36,11 @@ def starts(placement, **facts):
 
 async def order_of(folder, **facts):
     """The order to start that the controller of a new state directory gives for its first job."""
-    cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+    cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
     seen, start = [], cloud._start
     cloud._start = lambda node, message: seen.append(message) or start(node, message)
     policy = plugins.load("sublet.policies", "max-speedup")()
-    with desk_over(cloud, folder, policy, limits={"spot": Limit(max_nodes=1)}) as desk:
+    with api_over(cloud, folder, policy, limits={"spot": Limit(max_nodes=1)}) as desk:
         running = asyncio.create_task(desk.run())
         await desk.started()
         await desk.submit(a_spec(max_workers=1, **facts))

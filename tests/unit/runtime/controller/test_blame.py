@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
+from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 

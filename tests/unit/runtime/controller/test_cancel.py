@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from benchmarks.controller_world import Training
 from sublet.errors import NotNow
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
+from sublet.testing.memory_cloud import Training
 from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Node, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
@@ -18,8 +17,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller import leases
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
+from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer
+from sublet.testing.rigs import LocalRig
 from tests.moto_cloud import AwsRig
-from tests.rigs import LocalRig
 
 PATIENCE_S = 20.0
 
@@ -127,9 +127,9 @@ def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_dire
             return [replace(node, elsewhere=node.node_id == "theirs") for node in await super().list()]
 
     async def live():
-        cloud = Shared([an_offer("spot")], Clock(speedup=60.0))
+        cloud = Shared([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with desk_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             for name in ("theirs", "orphan"):

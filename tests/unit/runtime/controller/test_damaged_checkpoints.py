@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.controller_world import MemoryCloud, Training
 from sublet.runtime.clock import Clock
+from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
 from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
 

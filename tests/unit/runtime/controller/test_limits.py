@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training
 from sublet.domain.budget import Budget
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Money, Price
 from sublet.errors import Infeasible, InvalidValue, OutOfBudget
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.asgi import OFFERS, a_spec, serving
 
 PATIENCE_S = 20.0

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.money import Money, Price
@@ -24,8 +23,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
-OFFERS = (an_offer("spot", 0.5, wind_down_s=120.0), an_offer("on-demand", 1.5, wind_down_s=120.0))
+OFFERS = (one_gpu_offer("spot", 0.5, wind_down_s=120.0), one_gpu_offer("on-demand", 1.5, wind_down_s=120.0))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 PATIENCE_S = 20.0
 
@@ -41,7 +41,7 @@ class Story:
     @asynccontextmanager
     async def controller(self, *, crash=False):
         """Leaving it shuts it down, or is a crash: then nothing of it is ever heard again."""
-        with desk_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as desk:
+        with api_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             yield desk
@@ -388,7 +388,7 @@ def test_a_store_that_cannot_be_written_stops_everything_with_a_reason(tmp_path)
     story = Story(tmp_path)
 
     async def live():
-        with desk_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             store, rented = desk._controller.store, len(story.cloud.rented)

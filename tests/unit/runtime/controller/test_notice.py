@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, an_offer
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
+from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.unit.runtime.controller.test_loop import Story, a_spec, phase, trained, until
 from tests.unit.runtime.group.test_elastic import joined, sent, training
@@ -33,7 +33,7 @@ class Recorder(MemoryCloud):
 
 def a_story(folder, market):
     story = Story(folder, limits={market: Limit(max_nodes=4)})
-    story.cloud = Recorder((an_offer(market, 0.5, wind_down_s=120.0),), Clock(speedup=60.0))
+    story.cloud = Recorder((one_gpu_offer(market, 0.5, wind_down_s=120.0),), Clock(speedup=60.0))
     return story
 
 

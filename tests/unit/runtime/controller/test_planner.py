@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan
@@ -17,6 +16,7 @@ from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
 PATIENCE_S = 20.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)
@@ -69,9 +69,9 @@ def lived(folder, policy, scene, *, limit_s=60.0):
     """One controller with this policy, while `scene` lasts."""
 
     async def live():
-        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         cloud.jobs["j-1"] = Training(steps=40)
-        with desk_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=4)}) as desk:
+        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=4)}) as desk:
             if (planner := getattr(desk._controller, "planner", None)) is not None:
                 planner.limit_s, planner.pause_s = limit_s, 0.2
             running = asyncio.create_task(desk.run())

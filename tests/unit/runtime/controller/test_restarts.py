@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training, desk_over
 from sublet import plugins
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money, Price
@@ -21,6 +20,7 @@ from sublet.runtime.assemble import budget_from, offers_in_the_box
 from sublet.runtime.clock import Clock
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.unit.runtime.controller.test_loop import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
@@ -94,7 +94,7 @@ def test_other_machines_under_a_held_node_are_refused_with_what_differs_and_what
             await desk.submit(a_spec(market="spot"))
             await phase(desk, "j-1", "running")
         story.cloud.offers = (replace(OFFERS[0], gpus_per_node=2, pool=""), OFFERS[1])
-        with desk_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
             with pytest.raises(BadInput, match="gpus_per_node of offer spot") as refused:
                 await asyncio.wait_for(desk.run(), 20)
             assert "sublet up --fresh" in str(refused.value)
@@ -169,7 +169,7 @@ def test_a_state_directory_of_the_version_before_snapshots_starts_with_its_jobs_
 
     async def live():
         limits = {offer.id: Limit(max_nodes=settings.most_nodes) for offer in offers}
-        with desk_over(cloud, folder, policy, budget=budget_from(settings), limits=limits) as desk:
+        with api_over(cloud, folder, policy, budget=budget_from(settings), limits=limits) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             controller = desk._controller

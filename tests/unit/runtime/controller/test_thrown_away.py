@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from benchmarks.controller_world import Training
 from sublet.runtime.jobs.spec import Retries
+from sublet.testing.memory_cloud import Training
 from sublet.wire import messages as wire
 from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
 

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud
-from benchmarks.controller_world import Worker as Process
 from sublet.domain.events import TimerFired
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
+from sublet.testing.memory_cloud import MemoryCloud
+from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire
 from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, until
 

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 
 PATIENCE_S = 20.0
@@ -29,9 +29,9 @@ def lived(folder, scene):
     """Two jobs train, each on a node of its own; the scene gets the worker of the second and the node of the first."""
 
     async def live():
-        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with desk_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
+        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             for name in ("thief", "victim"):

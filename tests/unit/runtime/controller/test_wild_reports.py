@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 
@@ -49,9 +49,9 @@ def stepped(group, worker, **facts):
 )
 def test_a_job_that_says_it_is_infinitely_fast_breaks_neither_plan_nor_bill_nor_the_end(tmp_path, facts):
     async def live():
-        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "price")()
-        with desk_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
 
@@ -89,9 +89,9 @@ def test_a_checkpoint_of_impossible_length_is_refused_on_the_wire(blocked_s):
 
 def test_a_job_that_cannot_be_told_to_stop_does_not_keep_the_nodes_of_all(tmp_path, monkeypatch):
     async def live():
-        cloud = MemoryCloud([an_offer("spot")], Clock(speedup=60.0))
+        cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with desk_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             for name in ("wild", "tame"):

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import PlanMade
 from sublet.domain.money import Price as Rent
@@ -16,6 +15,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.policies.price.policy import Price
 from sublet.runtime.clock import Clock
+from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.asgi import a_spec, serving
 
 PATIENCE_S = 20.0

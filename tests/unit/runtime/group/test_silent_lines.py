@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from sublet.runtime.engines.local import LocalEngine
+from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, EndWorker, Hello, WorkerDown, WorkerUp
-from tests.rigs import Ears, LocalRig, until
 
 LEASE_S = 6.0  # half of it until the agent dials again, the other half for a slow machine
 SLEEP = "import time\ntime.sleep(600)\n"

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training, Worker, an_offer, desk_over
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
@@ -17,6 +16,7 @@ from sublet.runtime.group import elastic as groups
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.testing.memory_cloud import MemoryCloud, Training, Worker, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 
 DUPLICATE = (
@@ -189,11 +189,11 @@ def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch)
 
 def lived(folder, policy, steps):
     """A job that is scaled from one worker to two: how it ended, and what was told of it."""
-    cloud = OneGpu([an_offer("spot")], Clock(speedup=60.0))
+    cloud = OneGpu([one_gpu_offer("spot")], Clock(speedup=60.0))
     cloud.jobs["j-1"] = Training(steps=steps, step_s=0.02)
 
     async def live():
-        with desk_over(
+        with api_over(
             cloud, folder, plugins.load("sublet.policies", policy)(), limits={"spot": Limit(max_nodes=2)}
         ) as desk:
             running = asyncio.create_task(desk.run())
@@ -277,12 +277,12 @@ def starts_but_the_second(self, node, message):
 
 def on_one_gpu(folder, policy, steps, scene):
     """A job trains on one worker; then the scene."""
-    cloud = OneGpu([an_offer("spot")], Clock(speedup=60.0))
+    cloud = OneGpu([one_gpu_offer("spot")], Clock(speedup=60.0))
     cloud.jobs["j-1"] = Training(steps=steps, step_s=0.02)
 
     async def live():
         limits = {"spot": Limit(max_nodes=2)}
-        with desk_over(cloud, folder, plugins.load("sublet.policies", policy)(), limits=limits) as desk:
+        with api_over(cloud, folder, plugins.load("sublet.policies", policy)(), limits=limits) as desk:
             running = asyncio.create_task(desk.run())
             await desk.started()
             await desk.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))

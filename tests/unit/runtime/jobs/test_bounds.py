@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from benchmarks.controller_world import MemoryCloud, Training
 from sublet.domain.job import Job
 from sublet.errors import InvalidValue, NotNow
 from sublet.perf.learned import Learned
@@ -16,6 +15,7 @@ from sublet.planning.widths import useful_widths
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.store import Store
+from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.asgi import OFFERS, a_spec, serving
 
 PATIENCE_S = 20.0

@@ -24,8 +24,8 @@ from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.userdata import user_data
+from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, Noticed
-from tests.rigs import Ears, LocalRig, until
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"

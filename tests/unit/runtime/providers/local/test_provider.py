@@ -18,8 +18,8 @@ from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from tests.rigs import Ears, LocalRig, until
-from tests.strategies import an_offer
+from sublet.testing.rigs import Ears, LocalRig, until
+from sublet.testing.values import an_offer
 
 
 @pytest.fixture

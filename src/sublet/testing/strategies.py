@@ -7,19 +7,44 @@ examples can be read.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-
-from hypothesis import strategies as st
 
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import AvailabilityChanged, PriceChanged
-from sublet.domain.job import Job
+from sublet.domain.job import Job, Speed
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import Policy
+from sublet.errors import MissingExtra
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
+from sublet.testing.values import Changes
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as missing:
+    raise MissingExtra("hypothesis", "testing") from missing
+
+__all__ = [
+    "NODE_SIZES",
+    "TICK_S",
+    "WIDEST_MINIMUM",
+    "arrivals",
+    "clouds",
+    "jobs",
+    "limits_and_budgets",
+    "markets",
+    "offers",
+    "physics",
+    "policies",
+    "prices",
+    "reordered",
+    "speeds",
+    "ticks",
+]
 
 TICK_S = 15.0
 WIDEST_MINIMUM = 8  # no job needs more GPUs than this, so that a cloud can promise to hold each of them
@@ -28,41 +53,27 @@ NODE_SIZES = (1, 2, 4, 8)
 ticks = st.integers(0, 40).map(lambda n: n * TICK_S)
 arrivals = st.integers(0, 12).map(lambda n: n * TICK_S)
 prices = st.integers(1, 12).map(lambda n: Price(n * 500_000))
-speeds = st.one_of(
+speeds: st.SearchStrategy[Speed] = st.one_of(
     st.just(Linear()),
     st.sampled_from([0.5, 0.9, 1.0]).map(lambda p: Amdahl(parallel=p)),
     st.sampled_from([0.0, 0.7]).map(lambda e: PowerLaw(exponent=e)),
 )
 
 
-class Changes(tuple):
-    """A market that is the same in every run, and that a failing example can show."""
-
-    __slots__ = ()
-
-    def __call__(self):
-        return self
-
-
-def a_job(job_id: str = "a", submit_s: float = 0.0, work: float = 100.0, **fields) -> Job:
-    """A job whose facts do not matter, except those given; linear unless told otherwise."""
-    return Job(id=job_id, submit_s=submit_s, work=work, **{"speed": Linear(), **fields})
-
-
-def an_offer(offer_id: str = "spot", gpus: int = 4, usd_per_h: str = "1", **fields) -> Offer:
-    """An offer of nodes with `gpus` GPUs at a round price, billed from the first second."""
-    facts = {"gpu": "T4", "market": Market.SPOT, "minimum_billing_s": 0.0, **fields}
-    return Offer(id=offer_id, gpus_per_node=gpus, price=Price.from_usd_per_h(usd_per_h), **facts)
-
-
 @st.composite
-def jobs(draw, *, most=6, speeds=speeds, submits=arrivals):
+def jobs(
+    draw: st.DrawFn,
+    *,
+    most: int = 6,
+    speeds: st.SearchStrategy[Speed] = speeds,
+    submits: st.SearchStrategy[float] = arrivals,
+) -> list[Job]:
     """One to `most` jobs: rigid and elastic, with and without pauses and checkpoints."""
     return [draw(_job(f"j{at}", speeds, submits)) for at in range(draw(st.integers(1, most)))]
 
 
 @st.composite
-def _job(draw, job_id, speeds, submits):
+def _job(draw: st.DrawFn, job_id: str, speeds: st.SearchStrategy[Speed], submits: st.SearchStrategy[float]) -> Job:
     gpus = draw(st.integers(1, 10))
     rigid = draw(st.booleans())
     low = min(gpus, WIDEST_MINIMUM) if rigid else draw(st.integers(1, min(gpus, 4)))
@@ -81,7 +92,7 @@ def _job(draw, job_id, speeds, submits):
 
 
 @st.composite
-def offers(draw, *, most=3):
+def offers(draw: st.DrawFn, *, most: int = 3) -> list[Offer]:
     """One to three offers in one or two pools."""
     pools = [("p0", "T4", draw(st.sampled_from(NODE_SIZES))), ("p1", "A100", draw(st.sampled_from(NODE_SIZES)))]
     drawn = []
@@ -105,7 +116,9 @@ def offers(draw, *, most=3):
 
 
 @st.composite
-def limits_and_budgets(draw, offers, *, owned=True):
+def limits_and_budgets(
+    draw: st.DrawFn, offers: Sequence[Offer], *, owned: bool = True
+) -> tuple[dict[str, Limit], dict[str, int], Budget]:
     """Limits and quotas that let every offer alone hold the widest job; a budget that affords it at list prices."""
     limits, owned_usd, widest_usd = {}, 0, 0
     for offer in offers:
@@ -125,16 +138,20 @@ def limits_and_budgets(draw, offers, *, owned=True):
 
 
 @st.composite
-def markets(draw, offers, *, most=12, losses=True):
+def markets(
+    draw: st.DrawFn, offers: Sequence[Offer], *, most: int = 12, losses: bool = True
+) -> tuple[AvailabilityChanged | PriceChanged, ...]:
     """Changes in order of time, several at one instant; at the end everything can be had again at its list price."""
-    changes = []
+    changes: list[AvailabilityChanged | PriceChanged] = []
     for at_s in sorted(draw(st.lists(ticks, max_size=most))):
         offer = draw(st.sampled_from(offers))
         if losses and draw(st.sampled_from([True, True, False])):
             changes.append(AvailabilityChanged(at_s, offer.id, draw(st.sampled_from([0, 0, 1, 2, 5, None]))))
         else:
             price = draw(prices)  # above the cap, the cloud takes its nodes back
-            changes.append(PriceChanged(at_s, offer.id, price if losses else min(price, offer.cap)))
+            changes.append(
+                PriceChanged(at_s, offer.id, price if losses or offer.cap is None else min(price, offer.cap))
+            )
     end_s = 41 * TICK_S
     for offer in offers:
         changes += [AvailabilityChanged(end_s, offer.id, None), PriceChanged(end_s, offer.id, offer.price)]
@@ -152,7 +169,14 @@ physics = st.builds(
 
 
 @st.composite
-def clouds(draw, *, losses=True, owned=True, physics=physics, most_offers=3):
+def clouds(
+    draw: st.DrawFn,
+    *,
+    losses: bool = True,
+    owned: bool = True,
+    physics: st.SearchStrategy[Physics] = physics,
+    most_offers: int = 3,
+) -> Cloud:
     """Offers, limits, a budget, friction, and a market that ends in plenty: every job can finish in the end."""
     drawn = draw(offers(most=most_offers))
     limits, quotas, budget = draw(limits_and_budgets(drawn, owned=owned))
@@ -165,7 +189,7 @@ def clouds(draw, *, losses=True, owned=True, physics=physics, most_offers=3):
     )
 
 
-policies = st.sampled_from(plugins.names("sublet.policies")).map(
+policies: st.SearchStrategy[Policy] = st.sampled_from(plugins.names("sublet.policies")).map(
     lambda name: plugins.load("sublet.policies", name)()  # type: ignore[operator]
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from sublet.domain.actions import (
     Action,
@@ -15,7 +15,7 @@ from sublet.domain.actions import (
     StopJob,
     TellUser,
 )
-from sublet.domain.budget import UNLIMITED
+from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import (
     Event,
     JobResized,
@@ -30,10 +30,13 @@ from sublet.domain.events import (
     TimerFired,
 )
 from sublet.domain.job import Job
+from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan, Policy
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
+
+__all__ = ["Driver"]
 
 PATIENCE = 2_000  # orders answered in a row; far more than any settled world needs
 
@@ -41,7 +44,14 @@ PATIENCE = 2_000  # orders answered in a row; far more than any settled world ne
 class Driver:
     """Tells the kernel what happened, and keeps the orders that nobody has answered yet (`open`)."""
 
-    def __init__(self, offers, *, limits=None, quotas=None, budget=UNLIMITED):
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        *,
+        limits: Mapping[str, Limit] | None = None,
+        quotas: Mapping[str, int] | None = None,
+        budget: Budget = UNLIMITED,
+    ) -> None:
         self.kernel = Kernel(offers, limits=limits, quotas=quotas, budget=budget)
         self.now_s = 0.0
         self.open: list[Action] = []
@@ -100,7 +110,8 @@ class Driver:
                 assert policy is not None
                 self.now_s = self.kernel.now_s  # a plan is of the instant of its snapshot
                 return self.plan(policy.decide(self.kernel.snapshot()))
-        raise AssertionError(order)
+            case SetTimer() | TellUser():
+                raise AssertionError(f"nobody answers {order}")
 
     def settle(self, policy: Policy) -> int:
         """Answer everything, the planner last, until nothing is open; how many plans that took."""

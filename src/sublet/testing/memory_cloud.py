@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.wire import messages as wire
 
-__all__ = ["MemoryCloud", "Training", "an_offer", "desk_over"]
+__all__ = ["MemoryCloud", "Training", "api_over", "one_gpu_offer"]
 
 MOST_A_SECOND = 5.0  # reports of a job
 
@@ -205,10 +205,10 @@ class MemoryCloud:
                 training = self.jobs[worker.job_id]
                 if message.save and worker.step >= 0:
                     training.saved = max(training.saved, worker.step)
-                    facts = {"step": worker.step, "done": float(worker.step), "seconds": 0.0, "blocked_s": 0.0}
-                    self._word(node_id, wire.Saved(worker_id=worker.id, **facts, size_bytes=1))
-                facts = {"worker_id": worker.id, "generation": message.generation}
-                self._word(node_id, wire.Left(**facts, step=max(worker.step, 0), done=float(max(worker.step, 0))))
+                    self._word(node_id, _saved(worker))
+                step = max(worker.step, 0)
+                left = wire.Left(worker_id=worker.id, generation=message.generation, step=step, done=float(step))
+                self._word(node_id, left)
                 self._end(node, worker, 83)
             case wire.Regroup() if worker is not None:
                 self._regroup(worker, message)
@@ -220,8 +220,8 @@ class MemoryCloud:
         if message.worker_id in node.workers:
             return
         worker = node.workers[message.worker_id] = Worker(message.worker_id, message.job_id, node.id)
-        meeting = {"host": node.id, "port": 1} if message.offers else {}
-        self._say(node.id, wire.WorkerUp(worker_id=worker.id, pid=1, **meeting))
+        up = wire.WorkerUp(worker_id=worker.id, pid=1)
+        self._say(node.id, replace(up, host=node.id, port=1) if message.offers else up)
         if training.ends_with is not None:
             self._end(node, worker, training.ends_with, "boom")
         else:
@@ -260,8 +260,14 @@ class MemoryCloud:
             top = training.saved
         for member in members.values():
             member.step = top
-            facts = {"worker_id": member.id, "generation": order.generation, "step": top, "done": float(top)}
-            joined = wire.Joined(**facts, work=float(training.steps), global_batch=1)
+            joined = wire.Joined(
+                worker_id=member.id,
+                generation=order.generation,
+                step=top,
+                done=float(top),
+                work=float(training.steps),
+                global_batch=1,
+            )
             self._word(member.node_id, joined)
 
     # ------------------------------------------------------------------ time
@@ -287,8 +293,16 @@ class MemoryCloud:
             member.step = min(training.steps, member.step + max(1, round(passed_s / step_s)))
         leader = next(m for m in members.values() if m.order is not None and m.order.rank == 0)
         step = leader.step
-        facts = {"worker_id": leader.id, "generation": generation, "step": step, "done": float(step)}
-        stepped = wire.Stepped(**facts, epoch=0, loss=1.0, step_s=step_s, global_batch=1)
+        stepped = wire.Stepped(
+            worker_id=leader.id,
+            generation=generation,
+            step=step,
+            done=float(step),
+            epoch=0,
+            loss=1.0,
+            step_s=step_s,
+            global_batch=1,
+        )
         self._word(leader.node_id, stepped)
         if step >= training.steps:
             training.saved = step
@@ -296,6 +310,12 @@ class MemoryCloud:
             for member in list(members.values()):
                 if (node := self.nodes.get(member.node_id)) is not None:
                     self._end(node, member, 0)
+
+
+def _saved(worker: Worker) -> wire.Saved:
+    return wire.Saved(
+        worker_id=worker.id, step=worker.step, done=float(worker.step), seconds=0.0, blocked_s=0.0, size_bytes=1
+    )
 
 
 class _Side:
@@ -308,7 +328,7 @@ class _Side:
         return getattr(self._cloud, name)
 
 
-def an_offer(offer_id: str = "spot", usd_per_h: float = 0.5, **facts: Any) -> Offer:
+def one_gpu_offer(offer_id: str = "spot", usd_per_h: float = 0.5, **facts: Any) -> Offer:
     """One worker to a node."""
     market = Market.ON_DEMAND if offer_id == "on-demand" else Market.SPOT
     price = Price.from_usd_per_h(usd_per_h)
@@ -316,7 +336,7 @@ def an_offer(offer_id: str = "spot", usd_per_h: float = 0.5, **facts: Any) -> Of
 
 
 @contextlib.contextmanager
-def desk_over(
+def api_over(
     cloud: MemoryCloud,
     folder: Path,
     policy: Policy,
