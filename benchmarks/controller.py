@@ -20,7 +20,7 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Snapshot
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
@@ -106,7 +106,7 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
     }
 
 
-async def _submit(desk: FrontDesk, cloud: MemoryCloud, number: int, width: int) -> None:
+async def _submit(desk: ControllerApi, cloud: MemoryCloud, number: int, width: int) -> None:
     spec = JobSpec(name=f"job{number}", argv=("x",), cwd="/", min_workers=1, max_workers=2 * width)
     cloud.jobs[f"job{number}-1"] = Training(steps=100_000_000, step_s=0.02)
     await desk.submit(spec, key=f"key{number}")
@@ -119,11 +119,11 @@ async def _watch(lags: list[float]) -> None:
         lags.append(time.perf_counter() - began - 0.01)
 
 
-async def _training(desk: FrontDesk) -> int:
+async def _training(desk: ControllerApi) -> int:
     return sum(bool(view["step"]) for view in await desk.jobs())
 
 
-async def _views(desk: FrontDesk) -> float:
+async def _views(desk: ControllerApi) -> float:
     began = time.perf_counter()
     await desk.jobs()
     return time.perf_counter() - began

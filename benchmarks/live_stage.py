@@ -20,7 +20,7 @@ from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
 from sublet.runtime.assemble import controller_from
 from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
 
@@ -60,7 +60,7 @@ class Change:
 class Stage:
     """One job under a controller in this process, which does nothing else meanwhile."""
 
-    def __init__(self, desk: FrontDesk, home: Path, record: JobRecord, settings: Settings) -> None:
+    def __init__(self, desk: ControllerApi, home: Path, record: JobRecord, settings: Settings) -> None:
         self.desk, self.home, self.record = desk, home, record
         self._most, self._boot_s = settings.most_nodes, settings.boot_s
 

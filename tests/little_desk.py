@@ -16,7 +16,7 @@ from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import NotNow, OutOfBudget
 from sublet.runtime.controller_api import views
-from sublet.runtime.controller_api.protocol import Desk, Submitted
+from sublet.runtime.controller_api.protocol import Api, Submitted
 from sublet.runtime.controller_api.views import (
     ENDED,
     BudgetView,
@@ -356,7 +356,7 @@ def served(folder: Path) -> Iterator[Served]:
 
     async def whole() -> None:
         desk: LittleDesk = LittleDesk(folder)
-        contract: Desk = desk
+        contract: Api = desk
         box["desk"], box["loop"] = desk, asyncio.get_running_loop()
         task = asyncio.create_task(
             serve(contract, desk.run, state=state, sock=bound("127.0.0.1", 0), pid=os.getpid(), signals=False)

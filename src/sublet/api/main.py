@@ -12,15 +12,15 @@ from typing import Protocol
 from sublet.api.serving import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
-from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
 
 __all__ = ["Runnable", "main", "run_controller"]
 
 
-class Runnable(Desk, Protocol):
-    """A desk with something behind it."""
+class Runnable(Api, Protocol):
+    """An API with a controller behind it that can be run."""
 
     async def run(self) -> None:
         """Until `shutdown` was asked for and is done."""
@@ -35,14 +35,14 @@ def main() -> None:
         settings = settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
         with state.alone():
             state.failure.unlink(missing_ok=True)
-            _told(state, settings)
+            _run_or_leave_reason(state, settings)
     except SubletError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
 
 
-def _told(state: StateDir, settings: Settings) -> None:
-    """Leave the reason of a failure on disk."""
+def _run_or_leave_reason(state: StateDir, settings: Settings) -> None:
+    """The reason of a failure is left on disk."""
     try:
         from sublet.runtime.assemble import controller_from
 

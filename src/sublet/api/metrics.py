@@ -1,4 +1,4 @@
-"""Prometheus: base units, bounded labels (a job, never a rank or an instance), all taken from the desk when asked."""
+"""The metrics page for Prometheus: base units, bounded labels (a job, never a rank or an instance), read when asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.views import (
     ENDED,
     BudgetView,
@@ -27,13 +27,13 @@ __all__ = ["exposition"]
 MOST_ENDED = 100  # jobs that have ended and are still told of
 
 
-async def exposition(desk: Desk) -> tuple[bytes, str]:
+async def exposition(api: Api) -> tuple[bytes, str]:
     """The text that Prometheus reads, and its content type."""
     collector = _Found(
-        jobs=_recent(await desk.jobs()),
-        budget=await desk.budget(),
-        nodes=await desk.nodes(),
-        metrics=await desk.metrics(),
+        jobs=_recent(await api.jobs()),
+        budget=await api.budget(),
+        nodes=await api.nodes(),
+        metrics=await api.metrics(),
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)

@@ -1,4 +1,4 @@
-"""The routes: a desk over HTTP. Every answer is JSON with `schema_version`; every error is {error, field, next}."""
+"""The routes of the HTTP API, on top of a controller's. Every answer is JSON with `schema_version`; every error is {error, field, next}."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sublet.errors import (
     SubletError,
     UnknownName,
 )
-from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
 from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
 from sublet.runtime.jobs.serialize import spec_from_json
@@ -105,13 +105,13 @@ class ShutdownBody(_Body):
     end_jobs: bool = False
 
 
-def application(desk: Desk, *, port: int, token_digest: bytes) -> ASGIApp:
+def application(api: Api, *, port: int, token_digest: bytes) -> ASGIApp:
     """The whole server, guard first."""
     app = FastAPI(title="Sublet", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     _add_errors(app)
-    _add_jobs(app, desk)
-    _add_money(app, desk)
-    _add_controller(app, desk)
+    _add_jobs(app, api)
+    _add_money(app, api)
+    _add_controller(app, api)
     return Guard(Idempotency(app), port=port, token_digest=token_digest)
 
 
@@ -122,52 +122,52 @@ def _answer(**facts: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------- jobs
 
 
-def _add_jobs(app: FastAPI, desk: Desk) -> None:
+def _add_jobs(app: FastAPI, api: Api) -> None:
     async def resolved(ref: str) -> str:
-        return job_id_from(ref, await desk.jobs())
+        return job_id_from(ref, await api.jobs())
 
     @app.get("/v1/jobs")
     async def jobs() -> dict[str, Any]:
-        return _answer(jobs=list(await desk.jobs()))
+        return _answer(jobs=list(await api.jobs()))
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: JobBody, idempotency_key: Annotated[str, Header()] = "") -> dict[str, Any]:
-        return _answer(**await desk.submit(spec_from_json(body.job), key=idempotency_key))
+        return _answer(**await api.submit(spec_from_json(body.job), key=idempotency_key))
 
     @app.post("/v1/dry-run")
     async def dry_run(body: JobBody) -> dict[str, Any]:
-        return _answer(**await desk.dry_run(spec_from_json(body.job)))
+        return _answer(**await api.dry_run(spec_from_json(body.job)))
 
     @app.get("/v1/jobs/{ref}")
     async def job(ref: str) -> dict[str, Any]:
-        return _answer(**await desk.job(await resolved(ref)))
+        return _answer(**await api.job(await resolved(ref)))
 
     @app.post("/v1/jobs/{ref}/cancel")
     async def cancel(ref: str, body: CancelBody) -> dict[str, Any]:
-        return _answer(**await desk.cancel(await resolved(ref), now=body.now))
+        return _answer(**await api.cancel(await resolved(ref), now=body.now))
 
     @app.post("/v1/jobs/{ref}/pause")
     async def pause(ref: str) -> dict[str, Any]:
-        return _answer(**await desk.pause(await resolved(ref)))
+        return _answer(**await api.pause(await resolved(ref)))
 
     @app.post("/v1/jobs/{ref}/resume")
     async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
         start_over = body is not None and body.start_over
-        return _answer(**await desk.resume(await resolved(ref), start_over=start_over))
+        return _answer(**await api.resume(await resolved(ref), start_over=start_over))
 
     @app.post("/v1/jobs/{ref}/top-up")
     async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await desk.top_up_job(await resolved(ref), body.usd))
+        return _answer(**await api.top_up_job(await resolved(ref), body.usd))
 
     @app.post("/v1/jobs/{ref}/scale")
     async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
         if body.high < body.low:
             raise InvalidValue("workers", f"{body.low}..{body.high}", "low..high")
-        return _answer(**await desk.scale(await resolved(ref), low=body.low, high=body.high))
+        return _answer(**await api.scale(await resolved(ref), low=body.low, high=body.high))
 
     @app.get("/v1/jobs/{ref}/explain")
     async def explain(ref: str) -> dict[str, Any]:
-        return _answer(**await desk.explain(await resolved(ref)))
+        return _answer(**await api.explain(await resolved(ref)))
 
     @app.get("/v1/jobs/{ref}/log")
     async def log(
@@ -182,13 +182,13 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
     ) -> StreamingResponse:
         job_id = await resolved(ref)
         wanted = None if every or worker else rank or 0
-        await desk.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
+        await api.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
 
         async def look() -> JobLog:
-            return await desk.log_parts(job_id, rank=wanted, worker_id=worker)
+            return await api.log_parts(job_id, rank=wanted, worker_id=worker)
 
         async def ended() -> bool:
-            return (await desk.job(job_id))["phase"] in ENDED | RESTING
+            return (await api.job(job_id))["phase"] in ENDED | RESTING
 
         stream: AsyncIterator[bytes] = log_stream(
             look, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
@@ -203,47 +203,47 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
         job_id = await resolved(job) if job else None
-        return _answer(events=list(await desk.events(job_id, after=after, limit=limit)))
+        return _answer(events=list(await api.events(job_id, after=after, limit=limit)))
 
     @app.get("/v1/cost")
     async def cost(job: str = "") -> dict[str, Any]:
-        return _answer(**await desk.cost(await resolved(job) if job else None))
+        return _answer(**await api.cost(await resolved(job) if job else None))
 
 
 # ---------------------------------------------------------------------- money
 
 
-def _add_money(app: FastAPI, desk: Desk) -> None:
+def _add_money(app: FastAPI, api: Api) -> None:
     @app.get("/v1/budget")
     async def budget() -> dict[str, Any]:
-        return _answer(**await desk.budget())
+        return _answer(**await api.budget())
 
     @app.post("/v1/budget")
     async def set_budget(body: BudgetBody) -> dict[str, Any]:
-        return _answer(**await desk.set_budget(**body.model_dump()))
+        return _answer(**await api.set_budget(**body.model_dump()))
 
     @app.post("/v1/budget/top-up")
     async def top_up(body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await desk.top_up(body.usd))
+        return _answer(**await api.top_up(body.usd))
 
 
 # ---------------------------------------------------------------------- the controller itself
 
 
-def _add_controller(app: FastAPI, desk: Desk) -> None:
+def _add_controller(app: FastAPI, api: Api) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     @app.get("/v1/nodes")
     async def nodes() -> dict[str, Any]:
-        return _answer(nodes=list(await desk.nodes()))
+        return _answer(nodes=list(await api.nodes()))
 
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
-        return _answer(**await desk.health())
+        return _answer(**await api.health())
 
     @app.post("/v1/shutdown", status_code=202)
     async def shutdown(body: ShutdownBody) -> dict[str, Any]:
-        task = asyncio.create_task(desk.shutdown(end_jobs=body.end_jobs))
+        task = asyncio.create_task(api.shutdown(end_jobs=body.end_jobs))
         tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(tasks.discard)
         return _answer(stopping=True)
@@ -254,13 +254,13 @@ def _add_controller(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        found = await desk.health()
+        found = await api.health()
         ready = found["ready"] and not found["stopping"]
         return JSONResponse(_answer(ok=ready, why=found["why"]), status_code=200 if ready else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        text, kind = await exposition(desk)
+        text, kind = await exposition(api)
         return Response(text, media_type=kind)
 
 

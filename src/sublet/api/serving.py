@@ -1,4 +1,4 @@
-"""A desk behind a socket: serve until what it fronts has ended, or a signal asks it to end."""
+"""Serve the API on a socket until its controller has ended, or a signal asks it to end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sublet.api.callers import bounded_callers
 from sublet.api.server import application
 from sublet.api.state import Address, StateDir
 from sublet.errors import BadInput, InvalidValue
-from sublet.runtime.controller_api.protocol import Desk
+from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.settings import LOOPBACK
 
 __all__ = ["bound", "serve"]
@@ -46,12 +46,12 @@ def bound(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: the desk is told first."""
+        """Signals are ours: the controller hears of them first."""
         yield
 
 
 async def serve(
-    desk: Desk,
+    api: Api,
     run: Callable[[], Awaitable[None]],
     *,
     state: StateDir,
@@ -61,7 +61,7 @@ async def serve(
 ) -> None:
     """Until `run` returns; then clients are let go, and the address and the token vanish."""
     host, port = sock.getsockname()[:2]
-    app = application(desk, port=port, token_digest=state.new_token())
+    app = application(api, port=port, token_digest=state.new_token())
     config = uvicorn.Config(
         app,
         http=bounded_callers(),
@@ -75,7 +75,7 @@ async def serve(
     asking: set[asyncio.Task[None]] = set()
 
     def stop() -> None:
-        asking.add(asyncio.create_task(desk.shutdown(end_jobs=False)))
+        asking.add(asyncio.create_task(api.shutdown(end_jobs=False)))
 
     if signals:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +89,7 @@ async def serve(
             state.publish(Address(host=host, port=port, pid=pid, version=__version__))
         await asyncio.wait({serving, running}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():  # the server died: do not leave anything rented behind it
-            await desk.shutdown(end_jobs=False)
+            await api.shutdown(end_jobs=False)
         await running
     finally:
         state.address_file.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from sublet.market.traces import load_trace
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
-from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.local.market import Strike
@@ -36,7 +36,7 @@ WIND_DOWN_WALL_S = 10.0  # to save, leave and end a node of the box
 STRIKE_PARTS = 3
 
 
-def controller_from(settings: Settings) -> FrontDesk:
+def controller_from(settings: Settings) -> ControllerApi:
     """A controller that has not started yet."""
     if "ray" in (settings.provider, settings.engine):
         return _on_ray(settings)
@@ -74,10 +74,10 @@ def controller_from(settings: Settings) -> FrontDesk:
         decide_limit_s=settings.decide_limit_s,
         limits={offer.id: Limit(max_nodes=most) for offer in offers},
     )
-    return FrontDesk(controller, settings, warm=provider.warm)
+    return ControllerApi(controller, settings, warm=provider.warm)
 
 
-def _on_ray(settings: Settings) -> FrontDesk:
+def _on_ray(settings: Settings) -> ControllerApi:
     """The same controller over the nodes of a Ray cluster."""
     from sublet.runtime.providers.ray.build import ray_world
 
@@ -101,10 +101,10 @@ def _on_ray(settings: Settings) -> FrontDesk:
         decide_limit_s=settings.decide_limit_s,
         limits={offer_id: Limit(max_nodes=settings.most_nodes or most) for offer_id, most in world.most.items()},
     )
-    return FrontDesk(controller, settings, warm=world.provider.warm)
+    return ControllerApi(controller, settings, warm=world.provider.warm)
 
 
-def _on_aws(settings: Settings) -> FrontDesk:
+def _on_aws(settings: Settings) -> ControllerApi:
     """The same controller over EC2 instances; agents come to a port on loopback, through a tunnel of the user's."""
     from sublet.runtime.kept import was_moved
     from sublet.runtime.providers.aws.provider import aws_provider, server_id_from
@@ -128,7 +128,7 @@ def _on_aws(settings: Settings) -> FrontDesk:
         decide_limit_s=settings.decide_limit_s,
         limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
     )
-    return FrontDesk(controller, settings)
+    return ControllerApi(controller, settings)
 
 
 def strike_from(text: str) -> Strike:

@@ -20,7 +20,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
@@ -344,7 +344,7 @@ def api_over(
     budget: Budget = UNLIMITED,
     limits: dict[str, Limit] | None = None,
     clock: Clock | None = None,
-) -> Iterator[FrontDesk]:
+) -> Iterator[ControllerApi]:
     """A controller over this cloud; leaving without `shutdown` is a crash."""
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / "log.sqlite")
@@ -359,6 +359,6 @@ def api_over(
         limits=limits,
     )
     try:
-        yield FrontDesk(controller, Settings(state_dir=str(folder)))
+        yield ControllerApi(controller, Settings(state_dir=str(folder)))
     finally:
         store.close()

@@ -1,4 +1,4 @@
-"""The front desk: what users ask of a running controller, answered from its kernel, its bill and its records."""
+"""What users ask of a running controller, answered from its kernel, its bill and its records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = ["FrontDesk"]
+__all__ = ["ControllerApi"]
 
 FRESH_S = 30.0  # wall: a controller that has not compared itself with its provider for so long is not ready
 GONE_SHOWN_S = 600.0  # cloud: how long a node that is gone is still listed
@@ -68,8 +68,8 @@ class Submitted(TypedDict):
     warning: NotRequired[str]  # what nobody can know of it now, such as whether its deadline can be met
 
 
-class FrontDesk:
-    """`sublet.runtime.controller_api.protocol.Desk`, for a controller."""
+class ControllerApi:
+    """`sublet.runtime.controller_api.protocol.Api`, for a controller."""
 
     def __init__(
         self, controller: Controller, settings: Settings, *, warm: Callable[[], Awaitable[None]] | None = None

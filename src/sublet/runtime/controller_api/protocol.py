@@ -1,7 +1,7 @@
-"""The desk: everything that can be asked of a controller. HTTP is one way to reach it, a test another.
+"""Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
-`job_id` is always a whole id; names and prefixes are resolved before (`api.jobs`). What cannot be done is raised as an
+`job_id` is always a whole id; names and prefixes are resolved before (`sublet.api.job_refs`). What cannot be done is raised as an
 error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
 """
 
@@ -25,7 +25,7 @@ from sublet.runtime.controller_api.views import (
 )
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["Desk", "Submitted"]
+__all__ = ["Api", "Submitted"]
 
 
 class Submitted(TypedDict):
@@ -37,8 +37,8 @@ class Submitted(TypedDict):
     warning: NotRequired[str]  # what nobody can know of it now, such as whether its deadline can be met
 
 
-class Desk(Protocol):
-    """What `sublet.runtime.controller.loop.Controller` offers."""
+class Api(Protocol):
+    """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""

@@ -23,7 +23,7 @@ from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
 from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box, policy_from
 from sublet.runtime.controller.records import kernel_job
-from sublet.runtime.controller_api.api import FrontDesk
+from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.views import ENDED, JobView
 from sublet.runtime.settings import Settings
 from sublet.sim.simulator import Cloud, simulate
@@ -82,7 +82,7 @@ async def _run_live(settings: Settings, work: float, tell: Tell) -> LiveRun:
     )
 
 
-async def _all_ended(desk: FrontDesk, running: asyncio.Task[None], tell: Tell) -> list[JobView]:
+async def _all_ended(desk: ControllerApi, running: asyncio.Task[None], tell: Tell) -> list[JobView]:
     give_up = time.monotonic() + GIVE_UP_S
     while time.monotonic() < give_up and not running.done():
         await asyncio.sleep(0.5)
