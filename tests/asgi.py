@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from sublet import plugins
-from sublet.api.server import application
+from sublet.api.routes import application
 from sublet.api.state import digest
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.runtime.clock import Clock

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.api.client import Client, connect
-from sublet.api.serving import bound, serve
+from sublet.api.server import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import NotNow, OutOfBudget
 from sublet.runtime.controller_api import views

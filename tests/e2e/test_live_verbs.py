@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sublet.api.serving import bound
+from sublet.api.server import bound
 from sublet.api.state import StateDir
 from sublet.cli.verbs import up as up_module
 from sublet.errors import Infeasible

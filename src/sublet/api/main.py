@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Protocol
 
-from sublet.api.serving import bound, serve
+from sublet.api.server import bound, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
 from sublet.runtime.controller_api.protocol import Api

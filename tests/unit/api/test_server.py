@@ -12,7 +12,7 @@ import time
 import pytest
 
 from sublet.api.client import Client, connect
-from sublet.api.serving import bound
+from sublet.api.server import bound
 from sublet.errors import BadInput, InvalidValue, NoController, Refused
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json

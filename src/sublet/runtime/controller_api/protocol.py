@@ -1,8 +1,9 @@
 """Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
-`job_id` is always a whole id; names and prefixes are resolved before (`sublet.api.job_refs`). What cannot be done is raised as an
-error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
+`job_id` is always a whole id; names and prefixes are resolved before (`sublet.api.job_refs`). What cannot be done is
+raised as an error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's
+phase), NoSuchJob.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from sublet.api.server import application
+from sublet.api.routes import application
 from sublet.wire.messages import Joined
 from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase, until
 

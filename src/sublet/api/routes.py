@@ -1,0 +1,302 @@
+"""The routes of the HTTP API. Every answer is JSON with `schema_version`; every error is {error, field, next}."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from sublet.api.guard import SCHEMA_VERSION, Guard
+from sublet.api.idempotency import Idempotency
+from sublet.api.job_refs import job_id_from
+from sublet.api.logs import log_stream
+from sublet.api.metrics import exposition
+from sublet.errors import (
+    BadInput,
+    Infeasible,
+    InvalidValue,
+    NoSuchJob,
+    NotNow,
+    OutOfBudget,
+    PolicyFailed,
+    RentFailed,
+    SubletError,
+    UnknownName,
+)
+from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
+from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
+from sublet.runtime.jobs.serialize import spec_from_json
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+__all__ = ["application"]
+
+STATUS: tuple[tuple[type[SubletError], int], ...] = (
+    (NoSuchJob, 404),
+    (NotNow, 409),
+    (OutOfBudget, 409),
+    (InvalidValue, 422),
+    (BadInput, 422),
+    (UnknownName, 422),
+    (Infeasible, 422),
+    (RentFailed, 503),
+    (PolicyFailed, 503),
+    (PolicyFailed, 503),
+)
+FAULT = 500
+MOST_LINES = 1_000_000  # of a log, from its end
+MOST_SEQ = 2**53  # the largest number that every reader of JSON keeps exactly
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class JobBody(_Body):
+    """A job, as `spec_to_json` writes it."""
+
+    job: dict[str, Any]
+
+
+class CancelBody(_Body):
+    """How to end a job."""
+
+    now: bool = False
+
+
+class ResumeBody(_Body):
+    """Whether it may begin at step 0 if all its checkpoints are damaged."""
+
+    start_over: bool = False
+
+
+class ScaleBody(_Body):
+    """The new range of workers."""
+
+    low: int = Field(ge=1, le=MOST_WORKERS)
+    high: int = Field(ge=1, le=MOST_WORKERS)
+
+
+class BudgetBody(_Body):
+    """New limits; what is left out stays."""
+
+    burn_limit_usd_per_h: float | None = Field(default=None, gt=0, le=MOST_USD)
+    average_usd_per_h: float | None = Field(default=None, gt=0, le=MOST_USD)
+    purse_usd: float | None = Field(default=None, gt=0, le=MOST_USD)
+
+
+class TopUpBody(_Body):
+    """Dollars for the purse."""
+
+    usd: float = Field(gt=0, le=MOST_USD)
+
+
+class ShutdownBody(_Body):
+    """Whether jobs end, or can be resumed at the next start."""
+
+    end_jobs: bool = False
+
+
+def application(api: Api, *, port: int, token_digest: bytes) -> ASGIApp:
+    """The whole server, guard first."""
+    app = FastAPI(title="Sublet", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+    _add_errors(app)
+    _add_jobs(app, api)
+    _add_money(app, api)
+    _add_controller(app, api)
+    return Guard(Idempotency(app), port=port, token_digest=token_digest)
+
+
+def _answer(**facts: Any) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, **facts}
+
+
+# ---------------------------------------------------------------------- jobs
+
+
+def _add_jobs(app: FastAPI, api: Api) -> None:
+    async def resolved(ref: str) -> str:
+        return job_id_from(ref, await api.jobs())
+
+    @app.get("/v1/jobs")
+    async def jobs() -> dict[str, Any]:
+        return _answer(jobs=list(await api.jobs()))
+
+    @app.post("/v1/jobs", status_code=201)
+    async def submit(body: JobBody, idempotency_key: Annotated[str, Header()] = "") -> dict[str, Any]:
+        return _answer(**await api.submit(spec_from_json(body.job), key=idempotency_key))
+
+    @app.post("/v1/dry-run")
+    async def dry_run(body: JobBody) -> dict[str, Any]:
+        return _answer(**await api.dry_run(spec_from_json(body.job)))
+
+    @app.get("/v1/jobs/{ref}")
+    async def job(ref: str) -> dict[str, Any]:
+        return _answer(**await api.job(await resolved(ref)))
+
+    @app.post("/v1/jobs/{ref}/cancel")
+    async def cancel(ref: str, body: CancelBody) -> dict[str, Any]:
+        return _answer(**await api.cancel(await resolved(ref), now=body.now))
+
+    @app.post("/v1/jobs/{ref}/pause")
+    async def pause(ref: str) -> dict[str, Any]:
+        return _answer(**await api.pause(await resolved(ref)))
+
+    @app.post("/v1/jobs/{ref}/resume")
+    async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
+        start_over = body is not None and body.start_over
+        return _answer(**await api.resume(await resolved(ref), start_over=start_over))
+
+    @app.post("/v1/jobs/{ref}/top-up")
+    async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
+        return _answer(**await api.top_up_job(await resolved(ref), body.usd))
+
+    @app.post("/v1/jobs/{ref}/scale")
+    async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
+        if body.high < body.low:
+            raise InvalidValue("workers", f"{body.low}..{body.high}", "low..high")
+        return _answer(**await api.scale(await resolved(ref), low=body.low, high=body.high))
+
+    @app.get("/v1/jobs/{ref}/explain")
+    async def explain(ref: str) -> dict[str, Any]:
+        return _answer(**await api.explain(await resolved(ref)))
+
+    @app.get("/v1/jobs/{ref}/log")
+    async def log(
+        ref: str,
+        rank: Annotated[int | None, Query(ge=0, le=MOST_WORKERS)] = None,
+        worker: str = "",
+        tail: Annotated[int | None, Query(ge=0, le=MOST_LINES)] = None,
+        *,
+        every: bool = False,
+        follow: bool = False,
+        lines: bool = False,
+    ) -> StreamingResponse:
+        job_id = await resolved(ref)
+        wanted = None if every or worker else rank or 0
+        await api.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
+
+        async def look() -> JobLog:
+            return await api.log_parts(job_id, rank=wanted, worker_id=worker)
+
+        async def ended() -> bool:
+            return (await api.job(job_id))["phase"] in ENDED | RESTING
+
+        stream: AsyncIterator[bytes] = log_stream(
+            look, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
+        )
+        kind = "application/x-ndjson" if lines else "text/plain; charset=utf-8"
+        return StreamingResponse(stream, media_type=kind)
+
+    @app.get("/v1/events")
+    async def events(
+        job: str = "",
+        after: Annotated[int, Query(ge=0, le=MOST_SEQ)] = 0,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> dict[str, Any]:
+        job_id = await resolved(job) if job else None
+        return _answer(events=list(await api.events(job_id, after=after, limit=limit)))
+
+    @app.get("/v1/cost")
+    async def cost(job: str = "") -> dict[str, Any]:
+        return _answer(**await api.cost(await resolved(job) if job else None))
+
+
+# ---------------------------------------------------------------------- money
+
+
+def _add_money(app: FastAPI, api: Api) -> None:
+    @app.get("/v1/budget")
+    async def budget() -> dict[str, Any]:
+        return _answer(**await api.budget())
+
+    @app.post("/v1/budget")
+    async def set_budget(body: BudgetBody) -> dict[str, Any]:
+        return _answer(**await api.set_budget(**body.model_dump()))
+
+    @app.post("/v1/budget/top-up")
+    async def top_up(body: TopUpBody) -> dict[str, Any]:
+        return _answer(**await api.top_up(body.usd))
+
+
+# ---------------------------------------------------------------------- the controller itself
+
+
+def _add_controller(app: FastAPI, api: Api) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+
+    @app.get("/v1/nodes")
+    async def nodes() -> dict[str, Any]:
+        return _answer(nodes=list(await api.nodes()))
+
+    @app.get("/v1/health")
+    async def health() -> dict[str, Any]:
+        return _answer(**await api.health())
+
+    @app.post("/v1/shutdown", status_code=202)
+    async def shutdown(body: ShutdownBody) -> dict[str, Any]:
+        task = asyncio.create_task(api.shutdown(end_jobs=body.end_jobs))
+        tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(tasks.discard)
+        return _answer(stopping=True)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        return _answer(ok=True)
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        found = await api.health()
+        ready = found["ready"] and not found["stopping"]
+        return JSONResponse(_answer(ok=ready, why=found["why"]), status_code=200 if ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text, kind = await exposition(api)
+        return Response(text, media_type=kind)
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(SubletError)
+    async def told(_: Request, error: SubletError) -> JSONResponse:
+        status = next((status for kind, status in STATUS if isinstance(error, kind)), FAULT)
+        text, _next, advice = str(error).partition("\n  next: ")
+        field = error.field if isinstance(error, InvalidValue) else ""
+        return _failure(status, text, field=field, advice=advice, exit_code=error.exit_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:])
+        return _failure(422, f"{field or 'the body'}: {first['msg']}", field=field, exit_code=2)
+
+    @app.exception_handler(HTTPException)
+    async def elsewhere(_: Request, error: HTTPException) -> JSONResponse:
+        return _failure(error.status_code, str(error.detail), advice="/v1/openapi.json lists what can be asked")
+
+    @app.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> JSONResponse:
+        return _failure(
+            FAULT, f"internal error: {type(error).__name__}", advice="see controller.log in the state directory"
+        )
+
+
+def _failure(status: int, text: str, *, field: str = "", advice: str = "", exit_code: int = 1) -> JSONResponse:
+    facts = _answer(error=_sendable(text), field=_sendable(field), next=_sendable(advice), exit_code=exit_code)
+    return JSONResponse(facts, status_code=status)
+
+
+def _sendable(text: str) -> str:
+    """What was asked for may hold half a letter (a lone surrogate), and is repeated in errors."""
+    return text.encode("utf-8", "backslashreplace").decode()
