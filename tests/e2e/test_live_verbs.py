@@ -421,7 +421,7 @@ def test_a_state_directory_that_is_a_file_is_named(sublet, tmp_path, monkeypatch
 def test_in_the_foreground_an_interrupt_stops_everything(own_process, tmp_path):
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from sublet.cli import up; from sublet.cli.main import run;"
+        "from sublet.cli.verbs import up; from sublet.cli.main import run;"
         f"up.COMMAND = {(sys.executable, str(tmp_path / 'desk.py'))!r}; sys.exit(run(['up', '--foreground']))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
