@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.price import clearing
 from sublet.solve.knapsack.split import Problem, best_split
 from sublet.solve.mip.highs import Chosen, choose

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curve, Curves, alike
-from sublet.solve.hull import Floats
 from sublet.solve.phase_frontier import best_for_budget, plan_book
 from sublet.solve.phases import Phases, best_plans
 from sublet.solve.price import Frontier, frontier

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.checkpointing import Keeper
 from sublet.advise.hazard import Reclaims, reclaims_of
@@ -22,10 +21,10 @@ from sublet.advise.losses import zones_in
 from sublet.advise.network import gbit_per_s
 from sublet.advise.speed import Machine
 from sublet.domain.offer import Market, Offer
+from sublet.solve.arrays import Floats
 
 __all__ = ["BETWEEN_ZONES_USD_PER_GB", "Row", "between_zones_usd_per_gb", "rows_from_offers"]
 
-Floats = npt.NDArray[np.float64]
 
 SPOT_KEEPERS: tuple[Keeper, ...] = ("storage", "peers", "anchors")
 STEADY = (1, 2, 4, "half")  # nodes on demand in a mixture

@@ -19,16 +19,15 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.deepvm.facts import ANCHORS, Anchor
 from sublet.domain.quantity import at_least, positive
+from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
+from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
 
 # R rows (an offer and a way to keep), N numbers of nodes
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Keeper = Literal["nothing", "storage", "peers", "anchors", "nodes"]
 KEEPERS: Mapping[Keeper, str] = MappingProxyType(
     {
@@ -42,9 +41,6 @@ KEEPERS: Mapping[Keeper, str] = MappingProxyType(
 STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
 BACKGROUND_S = 3600.0  # between two copies to object storage while peers keep the checkpoints
 CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
-GIB = 1024.0**3
-SECONDS_PER_H = 3600.0
-BYTES_PER_GBIT = 0.125e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

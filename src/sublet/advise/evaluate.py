@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.candidates import Row, between_zones_usd_per_gb, rows_from_offers
 from sublet.advise.checkpointing import Checkpoints, Fleets, Keeper, Outages, anchors_for, outages
@@ -16,18 +15,17 @@ from sublet.advise.profiles import Profile
 from sublet.advise.speed import Machine, Speeds, speeds
 from sublet.domain.offer import Gpu, Offer
 from sublet.domain.quantity import at_least, whole
+from sublet.domain.units import GB, SECONDS_PER_H
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats
 
 __all__ = ["Ask", "Choice", "Weighed"]
 
 # R rows: kinds of cluster; N numbers of nodes; C = R x N clusters
-Floats = npt.NDArray[np.float64]
 
-SECONDS_PER_H = 3600.0
 UNLUCKY = 1.645  # standard deviations: one run in twenty is worse
 RESOLUTION = 0.02  # clusters closer than this in time, dollars and risk are one point of the frontier
 ALIKE = 0.01  # and those closer than this in what is asked for are equal
-GB = 1e9
 MOST_SAMPLES = 1e18  # more than all GPUs on sale could read in a century
 ELSEWHERE: tuple[Keeper, ...] = ("storage", "peers", "anchors", "nodes")
 

@@ -18,16 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["Clusters", "Goal", "Limits", "Step", "binding", "frontier", "pick", "steps_up"]
 
 # C clusters
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
 Goal = Literal["fastest", "cheapest"]
 
 BETTER = 0.01  # a change of less than one percent is no news

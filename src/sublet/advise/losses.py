@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.hazard import known_trace
 from sublet.errors import MissingData
 from sublet.market.spot import SpotTrace
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["Capacity", "Losses", "losses", "neighbours", "zones_in"]
 
 # S numbers of spot nodes from 0 up, F falls of a trace, T changes of it
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SEVERAL_ZONES = ("skypilot-v100-2023-08", "skynomad-h100")  # with several zones in one region: AWS, Google
 SIZES = (1, 4, 16)  # nodes for which the gain of more zones is measured
@@ -115,7 +113,7 @@ class Capacity:
             end_s=end_s,
         )
 
-    def enough_for(self, nodes: int) -> npt.NDArray[np.bool_]:
+    def enough_for(self, nodes: int) -> Bools:
         """When so many can be had; for more than there were half of the time, when that many can."""
         held_s = np.diff(np.append(self.t_s_T, self.end_s))
         order = np.argsort(self.nodes_T, kind="stable")

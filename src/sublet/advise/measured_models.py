@@ -7,18 +7,17 @@ from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.profiles import curve_step_s, fitted_curve
 from sublet.advise.transfer import Measured
 from sublet.errors import MissingData
 from sublet.perf.measured import MODELS
 from sublet.perf.tables import read_profile
+from sublet.solve.arrays import Floats
 
 __all__ = ["gavel_shelf", "known_shelf", "shelf_name", "sia_shelf"]
 
 # R rows of (nodes, GPUs, local batch)
-Floats = npt.NDArray[np.float64]
 
 
 @cache

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.data.csvfile import Bounds, read_columns
 from sublet.domain.quantity import at_least, named, positive, whole
@@ -23,6 +22,7 @@ from sublet.perf.measured import MODELS, Source, goodput_model
 from sublet.perf.memory import memory_from_peaks
 from sublet.perf.restart import h200_restart, published_restart_s
 from sublet.perf.tables import read_profile
+from sublet.solve.arrays import Floats
 
 __all__ = [
     "ALIKE",
@@ -38,7 +38,6 @@ __all__ = [
     "profile_from_csv",
 ]
 
-Floats = npt.NDArray[np.float64]
 
 FITTED = 0.08  # standard deviation of the logarithm: closed forms against the step times they were fitted to
 ALIKE = {  # the same chip with more memory, or behind another host: steps take as long

@@ -15,23 +15,21 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.measured_models import gavel_shelf, shelf_name, sia_shelf
 from sublet.advise.profiles import ALIKE, LATENCY_S, Curve, Profile, overlapped_s
 from sublet.advise.transfer import PREDICTED_SPREAD, Transfer, middle_s
 from sublet.domain.offer import Gpu
+from sublet.domain.units import BYTES_PER_GBIT, GB, GIB
 from sublet.errors import MissingData
 from sublet.perf.measured import MODELS
+from sublet.solve.arrays import Floats
 
 __all__ = ["Machine", "Pace", "Speeds", "pace_on", "speeds", "transfer_for"]
 
 # M machines, N numbers of nodes, K kinds on which the model was measured, R rows of (nodes, GPUs, local batch)
-Floats = npt.NDArray[np.float64]
 
 WIDER = 0.25  # standard deviation of the logarithm beyond the widest measurement, or over a slower network
-BYTES_PER_GBIT = 0.125e9
-GB, GIB = 1e9, 1024.0**3
 STATE_GRADIENTS = 4.0  # weights, gradients and two moments are as large as the gradients four times
 RESERVED_GIB = 1.0  # context and buffers
 NO_ROOM = "too little memory, or no facts about this GPU"

@@ -22,16 +22,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.offer import Gpu
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["PREDICTED_SPREAD", "Measured", "Transfer", "middle_s", "ratio_from_facts"]
 
 # K kinds on which the model ran, R rows of (nodes, GPUs, local batch)
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 BATCHES = 3  # small, middle and large
 FACTS_VOTES = 2  # this and HOLD were chosen on the pairs that `sublet study deepvm` predicts, so it flatters them:

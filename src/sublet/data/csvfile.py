@@ -25,10 +25,8 @@ import numpy.typing as npt
 
 from sublet.errors import BadInput, MissingData
 
-__all__ = ["Bounds", "FloatArray", "IntArray", "TextTable", "read_columns"]
+__all__ = ["Bounds", "TextTable", "read_columns"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 MAX_BYTES = 1 << 29  # 512 MiB of text is millions of rows; more is a mistake or a decompression bomb
 GZIP_MAGIC = b"\x1f\x8b"  # the first bytes decide, not the name: files get renamed
@@ -53,7 +51,7 @@ class Bounds:
         low = f" of at least {least}" if least else f" above {above}" if above else ""
         return what + low + (" and" if low and most else "") + (f" at most {most}" if most else "")
 
-    def hold(self, values: FloatArray | IntArray) -> npt.NDArray[np.bool_]:
+    def hold(self, values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the values are inside."""
         inside = np.isfinite(values) & (values >= self.least) & (values > self.above) & (values <= self.most)
         return inside & (values == np.floor(values)) if self.whole else inside
@@ -90,7 +88,7 @@ class TextTable:
             if text != text.strip() or not text.isprintable() or not (text or may_be_empty):
                 raise self.wrong(name, column.index(text), "a name: printable text without white space around it")
 
-    def floats(self, name: str, bounds: Bounds = ANY, *, empty: float | None = None) -> FloatArray:
+    def floats(self, name: str, bounds: Bounds = ANY, *, empty: float | None = None) -> npt.NDArray[np.float64]:
         """A column of numbers; an empty field becomes `empty`, or is refused where that is None."""
         column = self.columns[name]
         blank = empty is not None and "" in column
@@ -108,7 +106,7 @@ class TextTable:
             raise self._first_wrong(name, float, bounds, may_be_empty=blank)
         return values
 
-    def ints(self, name: str, bounds: Bounds = ANY) -> IntArray:
+    def ints(self, name: str, bounds: Bounds = ANY) -> npt.NDArray[np.int64]:
         """A column of whole numbers below 2**63, written without a decimal point or an exponent."""
         column = self.columns[name]
         try:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 
 __all__ = ["Exposure"]
 
 FORGOTTEN_S = 86_400.0  # what is a day old counts 1 / e: markets differ from day to day, and with how much is held
-SECONDS_PER_H = 3600.0
 
 
 class Exposure:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import FLEET, PREEMPTION, SpotTrace
 
 __all__ = ["Hazard", "TraceHazard", "believed_per_h", "mean_available_share", "poisson_interval", "trace_hazard"]
 
-SECONDS_PER_H = 3600.0
 PRIOR_PER_H = {  # nodes lost per node-hour where nothing is known: rare is not never
     Market.SPOT: 0.1,  # half of the calmest trace that we have of nodes that were held (0.22 to 1.1): `sublet traces`
     Market.ON_DEMAND: 0.001,  # Llama 3's 419 interruptions in 54 days on 2,048 nodes are 0.00016; ours are not all new

@@ -18,12 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from sublet import data
-from sublet.data.csvfile import Bounds, FloatArray, IntArray, TextTable, read_columns
+from sublet.data.csvfile import Bounds, TextTable, read_columns
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.errors import InvalidValue, UnknownName
 from sublet.market.catalogue import offer_id
 from sublet.market.steps import Steps
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["P3_TRACE_ZERO_UTC", "PriceBook", "load_p3_prices", "load_prices", "read_prices", "utc_s"]
 
@@ -151,7 +152,7 @@ def utc_s(text: str) -> float:
     return instant.timestamp()
 
 
-def _times_s(table: TextTable) -> FloatArray:
+def _times_s(table: TextTable) -> Floats:
     """The column `time_utc`, parsed at once; numpy takes no time zone, so the Z is cut off."""
     column = table.columns["time_utc"]
     if re.fullmatch(
@@ -170,14 +171,14 @@ def _times_s(table: TextTable) -> FloatArray:
     raise table.refusal(0, "time_utc cannot be read")
 
 
-def _micro_usd_per_h(table: TextTable, name: str) -> IntArray:
+def _micro_usd_per_h(table: TextTable, name: str) -> Ints:
     usd_per_h = table.floats(name, Bounds(above=0, most=MOST_USD_PER_H), empty=NOT_STATED)
     return np.where(usd_per_h > 0, np.maximum(np.rint(usd_per_h * 1e6), 1), NOT_STATED).astype(np.int64)
 
 
-def _rows_by_key(*columns: Sequence[str]) -> dict[tuple[str, ...], IntArray]:
+def _rows_by_key(*columns: Sequence[str]) -> dict[tuple[str, ...], Ints]:
     """Row numbers of each key. Files are sorted by key, so runs are found first and joined after."""
-    runs: dict[tuple[str, ...], list[IntArray]] = {}
+    runs: dict[tuple[str, ...], list[Ints]] = {}
     row = 0
     for key, run in groupby(zip(*columns, strict=True)):
         start, row = row, row + len(list(run))
@@ -185,7 +186,7 @@ def _rows_by_key(*columns: Sequence[str]) -> dict[tuple[str, ...], IntArray]:
     return {key: np.concatenate(parts) for key, parts in runs.items()}
 
 
-def _steps(table: TextTable, rows: IntArray, t_s_R: FloatArray, value_R: IntArray) -> Steps:
+def _steps(table: TextTable, rows: Ints, t_s_R: Floats, value_R: Ints) -> Steps:
     """One offer's history. Of two rows at one instant the one that states a price counts."""
     t_s, value = t_s_R[rows], value_R[rows]
     steps = np.diff(t_s)

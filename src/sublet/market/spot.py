@@ -15,11 +15,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from sublet.data.csvfile import IntArray, read_columns
+from sublet.data.csvfile import read_columns
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.steps import Steps
 from sublet.market.trace_rows import Holes, notes_from_zones, zones_from_table
+from sublet.solve.arrays import Ints
 
 __all__ = [
     "AVAILABILITY",
@@ -119,7 +120,7 @@ class SpotTrace:
                 state[change.zone] = change.available
                 yield change
 
-    def per_tick(self, tick_s: float) -> IntArray:
+    def per_tick(self, tick_s: float) -> Ints:
         """Instances in all zones together at 0, tick_s, 2 tick_s ... before the end."""
         positive("tick_s", tick_s)
         t_s_T = np.arange(0.0, self.span_s, tick_s)  # T ticks

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.data.csvfile import FloatArray, IntArray
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Steps"]
 
@@ -20,8 +20,8 @@ class Steps:
     18
     """
 
-    t_s: FloatArray
-    value: IntArray
+    t_s: Floats
+    value: Ints
 
     def __post_init__(self) -> None:
         t_s, value = np.array(self.t_s, dtype=np.float64), np.array(self.value, dtype=np.int64)
@@ -41,12 +41,12 @@ class Steps:
         index = int(np.searchsorted(self.t_s, t_s, side="right")) - 1
         return int(self.value[index]) if index >= 0 else before
 
-    def many(self, t_s: FloatArray, *, before: int) -> IntArray:
+    def many(self, t_s: Floats, *, before: int) -> Ints:
         """`at` for many instants in any order."""
         index = np.searchsorted(self.t_s, t_s, side="right") - 1
         return np.where(index >= 0, self.value[np.maximum(index, 0)], before)
 
-    def between(self, start_s: float, end_s: float) -> tuple[FloatArray, IntArray]:
+    def between(self, start_s: float, end_s: float) -> tuple[Floats, Ints]:
         """The steps strictly after `start_s` and strictly before `end_s`."""
         first = int(np.searchsorted(self.t_s, start_s, side="right"))
         last = max(first, int(np.searchsorted(self.t_s, end_s, side="left")))

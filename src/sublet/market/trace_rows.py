@@ -14,8 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from sublet.data.csvfile import Bounds, FloatArray, IntArray, TextTable
+from sublet.data.csvfile import Bounds, TextTable
 from sublet.errors import BadInput
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Holes", "ZoneRows", "notes_from_zones", "zones_from_table"]
 
@@ -35,8 +36,8 @@ TELLING = 5  # distances, below which nothing can be said about a rhythm
 class ZoneRows:
     """One zone: times that rise, what is available from each on, the rhythm of the rows (0 = none), and notes."""
 
-    t_s: FloatArray
-    value: IntArray
+    t_s: Floats
+    value: Ints
     tick_s: float
     notes: tuple[str, ...]
 
@@ -71,7 +72,7 @@ def notes_from_zones(zones: Mapping[str, ZoneRows]) -> tuple[str, ...]:
     )
 
 
-def _zone(table: TextTable, zone: str, rows: IntArray, t_s: FloatArray, value: IntArray, holes: Holes) -> ZoneRows:
+def _zone(table: TextTable, zone: str, rows: Ints, t_s: Floats, value: Ints, holes: Holes) -> ZoneRows:
     notes = []
     if (np.diff(t_s) <= 0).any():
         rows, t_s, value, note = _in_order(table, zone, rows, t_s, value)
@@ -97,9 +98,7 @@ def _zone(table: TextTable, zone: str, rows: IntArray, t_s: FloatArray, value: I
     return ZoneRows(t_s=t_s, value=value, tick_s=tick_s, notes=tuple(notes))
 
 
-def _in_order(
-    table: TextTable, zone: str, rows: IntArray, t_s: FloatArray, value: IntArray
-) -> tuple[IntArray, FloatArray, IntArray, str]:
+def _in_order(table: TextTable, zone: str, rows: Ints, t_s: Floats, value: Ints) -> tuple[Ints, Floats, Ints, str]:
     """Sorted by time, one row per instant, with a note; refused where that would mix two records."""
     steps_s = np.diff(t_s)
     apart_s = np.abs(steps_s[steps_s != 0])
@@ -125,7 +124,7 @@ def _in_order(
     return rows[kept], t_s[kept], value[kept], "; ".join(parts)
 
 
-def _tick_s(steps_s: FloatArray) -> float:
+def _tick_s(steps_s: Floats) -> float:
     """The rhythm of the rows, 0 where there is none. The median forgives a gap in the record."""
     if not steps_s.size:
         return 0.0
@@ -134,7 +133,7 @@ def _tick_s(steps_s: FloatArray) -> float:
     return tick_s if regular > NEARLY_ALL else 0.0
 
 
-def _longest_s(steps_s: FloatArray, value: IntArray, tick_s: float) -> float:
+def _longest_s(steps_s: Floats, value: Ints, tick_s: float) -> float:
     """What two rows may be apart. A list of changes repeats no value, so that any distance is right."""
     repeated = float(np.mean(np.diff(value) == 0)) if len(steps_s) >= TELLING else 0.0
     if tick_s:
@@ -142,7 +141,7 @@ def _longest_s(steps_s: FloatArray, value: IntArray, tick_s: float) -> float:
     return FAR_BEYOND * float(np.median(steps_s)) if repeated >= REPEATED_IN_POLLS else np.inf
 
 
-def _rows_by_zone(table: TextTable) -> dict[str, IntArray]:
+def _rows_by_zone(table: TextTable) -> dict[str, Ints]:
     """Row numbers of each zone, zones in order of appearance."""
     table.check_names("zone")
     column = table.columns["zone"]

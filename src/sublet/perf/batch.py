@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats
 
-__all__ = ["BatchGrid", "BatchLimits", "Floats", "batch_grid", "fixed_split"]
+__all__ = ["BatchGrid", "BatchLimits", "batch_grid", "fixed_split"]
 
-Floats = npt.NDArray[np.float64]
 GRID_POINTS = 50  # global batch sizes tried per shape, as many as Pollux tries
 SLACK = 1e-8  # so that a quotient that is whole up to rounding is not rounded up
 

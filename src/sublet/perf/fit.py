@@ -15,11 +15,11 @@ import numpy as np
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
-from sublet.perf.batch import Floats
 from sublet.perf.pollux.fit import fitted_pollux
 from sublet.perf.speedup import Amdahl, ConstantRate, PowerLaw
 from sublet.perf.steptime import PolluxStep, RingStep, StepTime
 from sublet.perf.tables import ProfileTable
+from sublet.solve.arrays import Floats
 
 __all__ = [
     "Fit",

@@ -16,9 +16,10 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
-from sublet.perf.batch import BatchGrid, BatchLimits, Floats, batch_grid, fixed_split
+from sublet.perf.batch import BatchGrid, BatchLimits, batch_grid, fixed_split
 from sublet.perf.phased import Phased
 from sublet.perf.steptime import StepTime, iteration_s
+from sublet.solve.arrays import Floats
 
 __all__ = ["BatchChoice", "Efficiency", "Goodput", "NoiseCurve", "choose_batch", "efficiency"]
 

@@ -23,10 +23,10 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats
 from sublet.solve.expectation import Moves
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "smoothed",
 ]
 
-Floats = npt.NDArray[np.float64]
 Grid = tuple[int, int]  # pipelines, stages
 Rates = Mapping[Grid, float]  # samples per second
 

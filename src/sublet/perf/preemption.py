@@ -25,14 +25,14 @@ from sublet.domain.job import Job
 from sublet.domain.offer import Market
 from sublet.domain.plan import OfferState
 from sublet.domain.quantity import at_least
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.perf.migration import checkpoint_every_s
+from sublet.solve.arrays import Floats
 from sublet.solve.expectation import Loss, expected_liveput
 
 __all__ = ["NO_RECLAIMS", "Reclaims", "believed", "hits_per_h", "spot_speed", "survivors_share"]
 
-Floats = npt.NDArray[np.float64]
-SECONDS_PER_H = 3600.0
 TRUSTED_LOSSES = (
     3.0  # what is said of an offer weighs as much as so many losses seen: these tell a rate to a factor of 2
 )

@@ -21,11 +21,11 @@ import numpy as np
 
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Spread, packed
-from sublet.perf.batch import Floats
 from sublet.perf.goodput import Goodput
 from sublet.perf.measured import goodput_model
 from sublet.perf.phased import Phased
 from sublet.perf.steptime import PolluxStep
+from sublet.solve.arrays import Floats
 
 __all__ = ["Learned", "step_from_rows"]
 

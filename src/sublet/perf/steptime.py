@@ -16,8 +16,8 @@ import numpy as np
 from sublet.domain.quantity import at_least, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
-from sublet.perf.batch import Floats
 from sublet.perf.speedup import ConstantRate
+from sublet.solve.arrays import Floats
 
 __all__ = ["FixedBatch", "PolluxStep", "RingStep", "StepTime", "iteration_s"]
 

@@ -21,6 +21,7 @@ from sublet.data import locate
 from sublet.data.csvfile import Bounds, TextTable, read_columns
 from sublet.errors import UnknownName
 from sublet.perf.profiles import PROFILES, Column, Profile, profile
+from sublet.solve.arrays import Floats
 
 __all__ = ["PROFILES", "Profile", "ProfileTable", "profile", "read_profile", "read_table"]
 
@@ -50,7 +51,7 @@ class ProfileTable:
         columns = {name: _sealed(column[keep]) for name, column in self.columns.items()}
         return ProfileTable(name=self.name, columns=MappingProxyType(columns), source=self.source, licence=self.licence)
 
-    def floats(self, name: str) -> npt.NDArray[np.float64]:
+    def floats(self, name: str) -> Floats:
         """A numeric column as floating point."""
         return self._column(name).astype(np.float64)
 

@@ -11,19 +11,17 @@ from functools import lru_cache
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.job import Doubted, Job
 from sublet.domain.plan import OfferState, Snapshot
 from sublet.domain.shape import Shape, packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, spot_speed
 from sublet.planning.widths import useful_widths
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Menu", "Rents", "Sharers", "Site", "Sites", "menu_of", "rents", "sharers", "sites_of"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
-SECONDS_PER_H = 3600.0
 MANY = 16  # jobs in a pool: what is left over on their nodes is then next to nothing for each
 
 # C shapes, E phases, P pools

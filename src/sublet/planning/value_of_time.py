@@ -17,8 +17,10 @@ import numpy as np
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
-from sublet.planning.menu import Floats, Menu, Rents, Sites, menu_of, rents
+from sublet.planning.menu import Menu, Rents, Sites, menu_of, rents
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
@@ -26,7 +28,6 @@ from sublet.solve.price import Frontier, frontier
 
 __all__ = ["TRUSTED_H", "TimePrice", "constant_price", "price_of_time", "spending_rate"]
 
-SECONDS_PER_H = 3600.0
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
 TRUSTED_H = 72.0  # and as much as three days, for days differ, and part of one tells little of the rest
 SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any job had gone before

@@ -11,23 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue, UnknownName
 from sublet.rental.held import Held, held_from
 from sublet.rental.quota import Limited
 from sublet.rental.reasons import reason_for
 from sublet.rental.shapes import JobClass, RentalShape, classes_from_jobs, shapes_of
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
 __all__ = ["ClassPlan", "FrontierPoint", "RentalPlan", "rental_plan"]
 
-Floats = npt.NDArray[np.float64]
-SECONDS_PER_H = 3600.0
 ROUNDING = 1e-9
 LIMITED_POINTS = 33  # of a frontier with quotas, each of which is a linear program of its own
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.errors import Infeasible
+from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["Limited", "Shared"]
 
-Floats = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9
 NO_LIMIT = 1e25  # what the solver takes for infinite
@@ -63,7 +62,7 @@ class Limited:
         return Shared(share_IC=self._spread(found.x), value_of_time=0.0, price_K=-found.ineqlin.marginals[1:])
 
     @property
-    def _can_run(self) -> npt.NDArray[np.bool_]:
+    def _can_run(self) -> Bools:
         return np.isfinite(self.weighted_IC)
 
     @property

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from sublet.domain.job import Job
 from sublet.domain.offer import Market, Offer
 from sublet.domain.shape import packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue
 from sublet.perf.migration import checkpoint_every_s
 from sublet.planning.widths import useful_widths
 
 __all__ = ["JobClass", "RentalShape", "classes_from_jobs", "reclaim_slowdown", "shapes_of"]
-
-SECONDS_PER_H = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

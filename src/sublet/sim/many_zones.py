@@ -11,7 +11,8 @@ import numpy as np
 from sublet.domain.quantity import at_least
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
-from sublet.spot.job import SUSPENDED, Floats
+from sublet.solve.arrays import Floats
+from sublet.spot.job import SUSPENDED
 from sublet.spot.zones import Have, ZonedJob, zoned_look, zoned_oracle
 
 __all__ = ["Chooses", "ZonedRide", "have_of", "ride_zones"]

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel
 from sublet.sim.record import Recorder
+from sublet.solve.arrays import Floats
 
 __all__ = ["Metrics", "metrics_from_run"]
 
-FloatArray = npt.NDArray[np.float64]
 LITTLE_TOLERANCE = 1e-6  # relative; both sides are sums of the same floats in another order
 
 
@@ -80,7 +79,7 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
     )
 
 
-def _stat(function: Callable[[FloatArray], np.floating], values: FloatArray) -> float:
+def _stat(function: Callable[[Floats], np.floating], values: Floats) -> float:
     return float(function(values)) if len(values) else float("nan")
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from sublet.domain.events import PriceChanged
 from sublet.domain.offer import Market
+from sublet.domain.units import DAY_S
 from sublet.errors import InvalidValue
 from sublet.market.catalogue import offer_id
 from sublet.market.prices import PriceBook, load_p3_prices, load_prices, utc_s
@@ -21,7 +22,6 @@ __all__ = ["P3_TRACE", "with_p3_prices", "with_prices_since"]
 P3_TRACE = "skypilot-v100-2023-02"  # the one trace with prices on its own clock
 P3_TYPE = "p3.2xlarge"
 A_DAY = "2025-06-01"  # well within the record of most offers
-DAY_S = 86_400.0
 
 
 def with_prices_since(cloud: Cloud, since_utc: str, *, first_s: float) -> Cloud:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curve
-from sublet.solve.hull import Floats
 
 __all__ = ["NOTHING", "Change", "Changes", "changes_of"]
 

@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Ints", "binomials", "bounded_powers", "choose", "last_coefficients", "powers", "times"]
+from sublet.solve.arrays import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
+__all__ = ["binomials", "bounded_powers", "choose", "last_coefficients", "powers", "times"]
+
 
 # R polynomials, K coefficients of x^0, x^1 ... each
 

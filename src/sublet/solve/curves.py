@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import InvalidValue
-from sublet.solve.hull import Floats, Hulls, Ints, lower_left
+from sublet.solve.arrays import Floats, Ints
+from sublet.solve.hull import Hulls, lower_left
 
 __all__ = ["Curve", "Curves", "alike"]
 

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import InvalidValue
-from sublet.solve.coefficients import Floats, Ints, binomials, bounded_powers, choose, last_coefficients, times
+from sublet.solve.arrays import Bools, Floats, Ints
+from sublet.solve.coefficients import binomials, bounded_powers, choose, last_coefficients, times
 
 __all__ = ["Loss", "Moves", "expected_liveput", "expected_moves", "expected_untouched", "keeps"]
 
@@ -146,7 +147,7 @@ def expected_untouched(wide_C: npt.ArrayLike, deep_C: npt.ArrayLike, *, loss: Lo
     return wide_C - hit_C + hit_C * spared_C
 
 
-def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: npt.NDArray[np.bool_] | None = None) -> Floats:
+def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None = None) -> Floats:
     """Expected seconds from every source (rows) to every target (columns), over a mixture of losses.
 
     Infinite where the source does not fit into the instances in reach, or is not among `from_C`. Without losses,
@@ -174,7 +175,7 @@ def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: npt.NDArray[
 # ---------------------------------------------------------------------- one loss
 
 
-def _moves_after(moves: Moves, loss: Loss, from_C: npt.NDArray[np.bool_]) -> Floats:
+def _moves_after(moves: Moves, loss: Loss, from_C: Bools) -> Floats:
     fits_C = _within_reach(moves.wide_C, moves.deep_C, loss) & from_C
     source_C = np.flatnonzero(fits_C & (moves.wide_C > 0))
     restart_CC = np.where(moves.use_C > moves.use_C[:, None] - loss.lost, moves.grow_C, moves.shrink_C)
@@ -322,7 +323,7 @@ class _Gone:
     count_EG: Ints
     total_E: Ints
     ways_E: Floats  # in how many ways stages make it up
-    inside_GE: npt.NDArray[np.bool_]  # whether no stage longer than group g is among them
+    inside_GE: Bools  # whether no stage longer than group g is among them
 
 
 @cache
@@ -341,7 +342,7 @@ def _gone(many_G: tuple[int, ...], most: int) -> _Gone:
 # ---------------------------------------------------------------------- what is in reach
 
 
-def _within_reach(wide_C: Ints, deep_C: Ints, loss: Loss) -> npt.NDArray[np.bool_]:
+def _within_reach(wide_C: Ints, deep_C: Ints, loss: Loss) -> Bools:
     return np.asarray(loss.hit(wide_C) * deep_C <= loss.instances)
 
 

@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Bools", "Floats", "Hulls", "Ints", "lower_left"]
+__all__ = ["Hulls", "lower_left"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
 
 # I classes, C configurations of each (padded), V vertices of all hulls: those of class i are start[i] to start[i + 1]
 

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Ahead", "Path", "best_path"]
 
-Floats = npt.NDArray[np.float64]
 
 # H steps, C configurations, S = settled or unfinished, U unfinished ones
 
@@ -125,11 +124,11 @@ class _Table:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
     value_C: Floats
-    came_C: npt.NDArray[np.intp]
+    came_C: Ints
     pause_C: Floats
 
 
-def _best(after_CS: Floats, pause_SC: Floats, name_S: npt.NDArray[np.intp] | None = None) -> _Best:
+def _best(after_CS: Floats, pause_SC: Floats, name_S: Ints | None = None) -> _Best:
     """For each target the best source, and its pause."""
     came_C, every = after_CS.argmax(axis=1), np.arange(len(after_CS))
     return _Best(after_CS[every, came_C], came_C if name_S is None else name_S[came_C], pause_SC[came_C, every])
@@ -144,7 +143,7 @@ def _better(first: _Best, second: _Best) -> _Best:
     )
 
 
-def _back(value_SC: Floats, left_C: Floats, came_HSC: npt.NDArray[np.intp], rate_C: Floats) -> Path:
+def _back(value_SC: Floats, left_C: Floats, came_HSC: Ints, rate_C: Floats) -> Path:
     best = value_SC.copy()
     waits_C = np.isfinite(best[1])
     best[1, waits_C] -= (rate_C * left_C)[waits_C]

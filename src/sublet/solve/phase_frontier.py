@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.curves import Curves
-from sublet.solve.hull import Floats, Ints
 from sublet.solve.phases import Phases, Plans, best_plans
 
 __all__ = ["PhaseSolution", "PlanBook", "best_for_budget", "plan_book"]
@@ -169,7 +169,7 @@ def plan_book(phases: Phases) -> PlanBook:
     return _book(phases, found)
 
 
-def _some(plans: Plans, which_N: npt.NDArray[np.bool_]) -> Plans:
+def _some(plans: Plans, which_N: Bools) -> Plans:
     return Plans(config_IE=plans.config_IE[which_N], time_I=plans.time_I[which_N], cost_I=plans.cost_I[which_N])
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.hull import Bools, Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["NOT_STARTED", "Phases", "Plans", "best_plans", "padded"]
 

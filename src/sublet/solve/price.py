@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.changes import NOTHING, Change, Changes, changes_of
 from sublet.solve.curves import Curve, Curves
-from sublet.solve.hull import Floats, Ints
 
 __all__ = ["Frontier", "Solution", "frontier"]
 

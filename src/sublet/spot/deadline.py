@@ -19,7 +19,8 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive
 from sublet.errors import Infeasible
 from sublet.market.forecast.score import Persistence
-from sublet.spot.job import SUSPENDED, Floats, Money, SpotJob, Stakes
+from sublet.solve.arrays import Floats
+from sublet.spot.job import SUSPENDED, Money, SpotJob, Stakes
 from sublet.spot.liveput import Contender, worth_a_look
 from sublet.spot.policies import Choice, Pilot, Seen, path_value
 from sublet.spot.record import Record

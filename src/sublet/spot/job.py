@@ -9,17 +9,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import at_least, positive
 from sublet.errors import InvalidValue
 from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.expectation import Loss, Moves, expected_moves
 
-__all__ = ["ANY", "SUSPENDED", "Floats", "Money", "Plan", "SpotJob", "Stakes", "short_chance", "spot_job"]
+__all__ = ["ANY", "SUSPENDED", "Money", "Plan", "SpotJob", "Stakes", "short_chance", "spot_job"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 # C configurations; 0 is suspended: it holds nothing and its state lies in a checkpoint
 

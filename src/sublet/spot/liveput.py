@@ -19,7 +19,8 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.market.forecast.score import Forecaster, Persistence
-from sublet.spot.job import ANY, SUSPENDED, Floats, Money, Plan, SpotJob, Stakes
+from sublet.solve.arrays import Floats
+from sublet.spot.job import ANY, SUSPENDED, Money, Plan, SpotJob, Stakes
 from sublet.spot.policies import INSTANT_S, Choice, Leg, Pilot, Seen, look
 from sublet.spot.record import Warned
 

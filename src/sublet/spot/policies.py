@@ -22,8 +22,9 @@ import numpy as np
 
 from sublet.domain.quantity import whole
 from sublet.market.forecast.score import Forecaster, ParcaeForecast
+from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
-from sublet.spot.job import ANY, SUSPENDED, Floats, Money, Plan, SpotJob, Stakes
+from sublet.spot.job import ANY, SUSPENDED, Money, Plan, SpotJob, Stakes
 from sublet.spot.record import Moment, Record, Warned
 
 __all__ = [

@@ -19,14 +19,14 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.perf.migration import BYTES_PER_PARAM
+from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.expectation import Loss, expected_moves
 from sublet.solve.lookahead import Ahead, best_path
-from sublet.spot.job import SUSPENDED, Floats, Ints, SpotJob
+from sublet.spot.job import SUSPENDED, SpotJob
 
 __all__ = ["Have", "Links", "ZonedJob", "region_of", "zoned_look", "zoned_oracle"]
 
@@ -119,7 +119,7 @@ class ZonedJob:
 
     # ------------------------------------------------------------------ what fits
 
-    def fits_S(self, have: Have) -> npt.NDArray[np.bool_]:  # noqa: N802 - its axis
+    def fits_S(self, have: Have) -> Bools:  # noqa: N802 - its axis
         """Which states can be had with so many instances in each zone."""
         deep_C = np.maximum(self.job.moves.deep_C, 1)
         pipes_XC = np.stack([sum(have[zone] // deep_C for zone in site) for site in self.sites])

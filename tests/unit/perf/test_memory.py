@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from sublet.domain.units import GIB
 from sublet.errors import InvalidValue
-from sublet.perf.memory import GIB, ModelMemory, memory_from_peaks
+from sublet.perf.memory import ModelMemory, memory_from_peaks
 from sublet.perf.tables import read_profile
 
 GPT = ModelMemory(params=1e9, activation_bytes_per_sample=2 * GIB)

@@ -26,7 +26,7 @@ import numpy as np
 
 from sublet.advise.deepvm.facts import senders_per_anchor
 from sublet.advise.deepvm.planner import USUAL, Anchor, Cluster, Keeping, Trainer, units
-from sublet.solve.hull import Floats
+from sublet.solve.arrays import Floats
 from sublet.solve.mip.highs import new_solver
 
 __all__ = ["best_cluster"]

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
+
 __all__ = [
     "NOTHING",
     "exit_code_of",
@@ -23,7 +25,6 @@ __all__ = [
 
 NOTHING = "-"
 FINE_USD = 0.01  # below a cent, cents say nothing
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 EXIT_CODES = {"finished": 0, "failed": 100, "cancelled": 103, "out-of-budget": 110}
 NOT_FINISHED = 101
 
@@ -76,11 +77,11 @@ def span(seconds: float | None) -> str:
     whole = round(seconds)
     if whole < MINUTE_S:
         return f"{whole}s" if whole or seconds <= 0 else "<1s"
-    if whole < HOUR_S:
+    if whole < SECONDS_PER_H:
         return f"{whole // 60}m{whole % 60:02d}s"
     if whole < 2 * DAY_S:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // DAY_S}d{whole % DAY_S // 3600:02d}h"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
 
 
 def percent(share: float | None) -> str:

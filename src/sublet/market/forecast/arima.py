@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.errors import MissingExtra
 from sublet.market.forecast.simple import asked_for, bounded
+from sublet.solve.arrays import Floats
 
 __all__ = ["Arima", "Autoregression", "ar1_ahead"]
 
@@ -34,7 +34,7 @@ class Arima:
         whole("most", 0 if self.most is None else self.most)
         whole("window", self.window, LEAST_TICKS)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """A past that is flat, too short, or that cannot be fitted stays as it is."""
         asked_for(history, steps)
         past = history[-self.window :]
@@ -42,7 +42,7 @@ class Arima:
         return bounded(np.full(steps, history[-1]) if ahead is None else ahead, self.most)
 
 
-def _fitted(past: FloatArray, steps: int) -> FloatArray | None:
+def _fitted(past: Floats, steps: int) -> Floats | None:
     """None where the fit fails; statsmodels warns about starts and convergence, which the forecast itself tells."""
     arima, blas = _statsmodels()
     with warnings.catch_warnings(), blas.limit(limits=1):  # a matrix of 2 x 2 on many threads: 56 ms become 4.7 s
@@ -78,7 +78,7 @@ class Autoregression:
         whole("most", 0 if self.most is None else self.most)
         whole("window", self.window, LEAST_TICKS)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """A past that is flat or hardly there stays as it is."""
         asked_for(history, steps)
         past = history[-self.window :]
@@ -91,7 +91,7 @@ class Autoregression:
         return bounded(ahead, self.most)
 
 
-def ar1_ahead(past: FloatArray, steps: int) -> FloatArray:
+def ar1_ahead(past: Floats, steps: int) -> Floats:
     """The next values, by the exact likelihood of an autoregression of order 1 with a mean, on ever finer grids."""
     phi, step = 0.0, 0.995
     mu = float(past.mean())
@@ -103,7 +103,7 @@ def ar1_ahead(past: FloatArray, steps: int) -> FloatArray:
     return np.asarray(mu + phi ** np.arange(1, steps + 1) * (past[-1] - mu))
 
 
-def _ar1_likelihood(past: FloatArray, phi_F: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _ar1_likelihood(past: Floats, phi_F: Floats) -> tuple[Floats, Floats]:
     """Log-likelihood with the best mean and variance, and that mean, for each F = candidate coefficient."""
     count = len(past)
     first_F = 1.0 - phi_F**2

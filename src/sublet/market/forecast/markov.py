@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.market.forecast.simple import asked_for, bounded
+from sublet.solve.arrays import Floats
 
 __all__ = ["Kernel"]
 
@@ -37,7 +37,7 @@ class Kernel:
         positive("spread_lost", self.spread_lost)
         at_least("calm", self.calm, 0.0)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """The median of what such moments became; what is there stays where there were none."""
         asked_for(history, steps)
         known_T = history[-self.memory - self.late :]
@@ -55,7 +55,7 @@ class Kernel:
         return bounded(known_T[-1] + _medians(change_MH, weight_M), self.most)
 
 
-def _medians(value_MH: FloatArray, weight_M: FloatArray) -> FloatArray:
+def _medians(value_MH: Floats, weight_M: Floats) -> Floats:
     """The weighted median of each column."""
     order_MH = np.argsort(value_MH, axis=0, kind="stable")
     heap_MH = np.cumsum(weight_M[order_MH], axis=0)

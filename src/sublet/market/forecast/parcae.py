@@ -10,10 +10,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.market.forecast.arima import ar1_ahead
 from sublet.market.forecast.simple import asked_for, bounded
+from sublet.solve.arrays import Floats
 
 __all__ = ["ParcaeForecast"]
 
@@ -40,7 +40,7 @@ class ParcaeForecast:
         whole("since", self.since)
         whole("seed", self.seed)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """Whole numbers of instances. The first window of ticks is forecast by persistence, as in the original."""
         asked_for(history, steps)
         window = PARCAE_WINDOW.get(steps, steps)
@@ -64,12 +64,12 @@ class ParcaeForecast:
             now = forecast[step] = float(round(now + ups[step] * rise - downs[step] * fall))
         return bounded(forecast, self.most)
 
-    def _chance_losses(self, history: FloatArray, window: int, steps: int) -> FloatArray:
+    def _chance_losses(self, history: Floats, window: int, steps: int) -> Floats:
         falls = np.maximum(-np.diff(history[-window - 1 :]), 0.0)
         rng = np.random.default_rng([self.seed, len(history)])
         return rng.poisson(min(falls.std(), falls.var(), falls.mean()), steps).astype(np.float64)
 
-    def _damping(self, history: FloatArray, window: int) -> tuple[float, float]:
+    def _damping(self, history: Floats, window: int) -> tuple[float, float]:
         """Of rises and of falls: what the last steady rise or fall so far has set; nothing ever resets it."""
         rise = fall = 0.0
         first, last = max(window + 1, self.since), len(history)
@@ -94,7 +94,7 @@ BLOCK = 1024  # windows
 
 
 @lru_cache(maxsize=4096)
-def _arima_ahead(seen: tuple[float, ...], steps: int, least: int, most: float) -> tuple[bool, FloatArray]:
+def _arima_ahead(seen: tuple[float, ...], steps: int, least: int, most: float) -> tuple[bool, Floats]:
     """Whether the past was flat, and the forecast before chance and damping."""
     past = _parcae_cleaned(seen)
     if np.ptp(past) == 0:
@@ -104,7 +104,7 @@ def _arima_ahead(seen: tuple[float, ...], steps: int, least: int, most: float) -
 
 
 @lru_cache(maxsize=4096)
-def _parcae_cleaned(seen: tuple[float, ...]) -> FloatArray:
+def _parcae_cleaned(seen: tuple[float, ...]) -> Floats:
     past = np.array(seen)
     for size in range(BLIP, 0, -1):
         for at in range(len(past) - 1 - size):

@@ -9,7 +9,6 @@ from typing import cast
 import numpy as np
 
 from sublet import plugins
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.market.forecast.arima import Arima, Autoregression
@@ -18,6 +17,7 @@ from sublet.market.forecast.parcae import ParcaeForecast
 from sublet.market.forecast.simple import Drift, Forecaster, Foreknown, Persistence
 from sublet.market.forecast.skilled import Skilled
 from sublet.market.spot import SpotTrace
+from sublet.solve.arrays import Floats
 
 __all__ = [
     "DEFAULT",
@@ -63,7 +63,7 @@ def forecasters_for(trace: SpotTrace) -> dict[str, Forecaster]:
 class ForecastError:
     """Mean absolute error in instances, for each step ahead and over all steps."""
 
-    per_step: FloatArray
+    per_step: Floats
     mean: float
     forecasts: int
 
@@ -106,7 +106,7 @@ def _spread(first: int, last: int, most: int | None) -> Sequence[int]:
     return [first + each * count // most for each in range(most)]
 
 
-def _error(instances_T: FloatArray, of: Forecaster, ticks: Iterable[int], horizon: int) -> ForecastError:
+def _error(instances_T: Floats, of: Forecaster, ticks: Iterable[int], horizon: int) -> ForecastError:
     """Over the forecasts made when so many ticks were known."""
     absolute_H, forecasts = np.zeros(horizon), 0  # H steps ahead
     for now in ticks:

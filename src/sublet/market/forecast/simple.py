@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import at_least, whole
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats
 
 __all__ = ["Drift", "Forecaster", "Foreknown", "Persistence", "asked_for", "bounded"]
 
@@ -21,17 +21,17 @@ class Forecaster(Protocol):
     can be at all, None where nobody knows. No forecast is above it, and none below 0.
     """
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """Instances at each of the next `steps` ticks; `history` holds every tick up to and including now."""
         ...
 
 
-def bounded(ahead: FloatArray, most: int | None) -> FloatArray:
+def bounded(ahead: Floats, most: int | None) -> Floats:
     """Not below 0, not above what there can be."""
     return np.asarray(np.clip(ahead, 0.0, np.inf if most is None else most), dtype=np.float64)
 
 
-def asked_for(history: FloatArray, steps: int) -> None:
+def asked_for(history: Floats, steps: int) -> None:
     """Refuse what no forecaster can answer: no past, a past with a hole in it, no future."""
     whole("steps", steps, 1)
     if history.ndim != 1 or not len(history):
@@ -51,7 +51,7 @@ class Persistence:
     def __post_init__(self) -> None:
         whole("most", 0 if self.most is None else self.most)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """The last value, repeated."""
         asked_for(history, steps)
         return bounded(np.full(steps, history[-1], dtype=np.float64), self.most)
@@ -70,7 +70,7 @@ class Drift:
         whole("window", self.window, 1)
         at_least("damping", self.damping, 0.0)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """The last value and a share of the mean change, times the steps ahead."""
         asked_for(history, steps)
         past = history[-self.window - 1 :]
@@ -82,8 +82,8 @@ class Drift:
 class Foreknown:
     """The truth, for oracles. It ends where the record ends, so the last forecasts have fewer steps."""
 
-    truth: FloatArray
+    truth: Floats
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """What comes after so many ticks."""
         return self.truth[len(history) : len(history) + steps]

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from sublet.data.csvfile import FloatArray
 from sublet.domain.quantity import positive, whole
 from sublet.market.forecast.arima import Autoregression
 from sublet.market.forecast.markov import Kernel
 from sublet.market.forecast.simple import Drift, Forecaster, asked_for, bounded
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Skilled"]
 
@@ -47,7 +46,7 @@ class Skilled:
         whole("blocks", self.blocks, self.least_blocks)
         positive("proof", self.proof)
 
-    def forecast(self, history: FloatArray, steps: int) -> FloatArray:
+    def forecast(self, history: Floats, steps: int) -> Floats:
         """Step by step from who is trusted with it."""
         asked_for(history, steps)
         judged = min(steps, self.horizon)
@@ -59,7 +58,7 @@ class Skilled:
         ahead[judged:] = ahead[judged - 1]
         return bounded(ahead, self.most)
 
-    def _gains(self, history: FloatArray) -> FloatArray:
+    def _gains(self, history: Floats) -> Floats:
         """By candidate, block and step: how much less than persistence each erred in the last blocks."""
         now = len(history) // self.horizon
         paper = _paper(self, history[: self.horizon].tobytes())
@@ -70,7 +69,7 @@ class Skilled:
 NOBODY = -1
 
 
-def _trusted(of: Skilled, gain_CBH: FloatArray) -> npt.NDArray[np.int64]:
+def _trusted(of: Skilled, gain_CBH: Floats) -> Ints:
     """Who is trusted with each step: the place among the candidates, or nobody."""
     _, blocks, horizon = gain_CBH.shape
     if blocks < of.least_blocks:
@@ -86,9 +85,9 @@ class _Paper:
 
     def __init__(self) -> None:
         self._history = np.zeros(0)
-        self._gain_CH: dict[int, FloatArray] = {}
+        self._gain_CH: dict[int, Floats] = {}
 
-    def gains(self, of: Skilled, history: FloatArray, blocks: range) -> FloatArray:
+    def gains(self, of: Skilled, history: Floats, blocks: range) -> Floats:
         """Every candidate's gain in every one of the blocks."""
         self._forget_all_but(history, of.horizon, blocks.start)
         for block in blocks:
@@ -98,7 +97,7 @@ class _Paper:
             return np.zeros((len(of.candidates), 0, of.horizon))
         return np.stack([self._gain_CH[block] for block in blocks], axis=1)
 
-    def _forget_all_but(self, history: FloatArray, horizon: int, first: int) -> None:
+    def _forget_all_but(self, history: Floats, horizon: int, first: int) -> None:
         """Blocks that this history has too, and that are not long past."""
         shared = min(len(self._history), len(history))
         differs = np.flatnonzero(self._history[:shared] != history[:shared])
@@ -112,7 +111,7 @@ def _paper(of: Skilled, start: bytes) -> _Paper:  # noqa: ARG001 - both are the 
     return _Paper()
 
 
-def _gain(of: Skilled, history: FloatArray, now: int) -> FloatArray:
+def _gain(of: Skilled, history: Floats, now: int) -> Floats:
     known, truth_H = history[:now], history[now : now + of.horizon]
     still_H = np.abs(known[-1] - truth_H)
     theirs_CH = [bounded(each.forecast(known, of.horizon), of.most) for each in of.candidates]

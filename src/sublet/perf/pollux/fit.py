@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sublet.perf.batch import Floats
 from sublet.perf.steptime import PolluxStep
+from sublet.solve.arrays import Floats
 
 __all__ = ["fitted_pollux"]
 

@@ -20,7 +20,7 @@ from sublet.planning.ranking import arrival
 from sublet.planning.runnable import Runnable, runnable, stranded
 from sublet.planning.ticks import next_tick_s
 from sublet.policies.mip.tables import FASTER, Aim, gains
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
 
 __all__ = ["Rules", "mip_plan"]

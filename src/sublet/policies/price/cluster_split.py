@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.planning.menu import Floats, Ints
 from sublet.planning.options import Options
 from sublet.policies.price.congestion import WAIT
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 

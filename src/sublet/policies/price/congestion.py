@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from sublet.planning.menu import Floats, Ints
 from sublet.planning.options import Options
+from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "filled", "fit", "trimmed", "wishes"]
 
-Bools = npt.NDArray[np.bool_]
 WAIT = -1
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
 LEAST = 1e-6  # of the same: less moves nobody

@@ -19,9 +19,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from sublet.planning.menu import Floats, Ints
 from sublet.planning.options import Options
 from sublet.policies.price.congestion import WAIT, Wishes, best_within, cheapest, filled, trimmed
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["pays", "pinned", "steady"]
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.plan import Snapshot
-from sublet.planning.menu import Floats, Rents, Sharers
+from sublet.planning.menu import Rents, Sharers
 from sublet.planning.options import Options
 from sublet.policies.price.congestion import WAIT
+from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["ever_had", "rent_to_the_end", "within_purse"]
-
-Bools = npt.NDArray[np.bool_]
 
 
 def within_purse(

@@ -12,7 +12,7 @@ import numpy as np
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.planning.affordable import most_gpus_alone, nodes_to_hold
 from sublet.planning.draft import Draft
-from sublet.planning.menu import Floats, Menu, Sites, menu_of, rents, sharers, sites_of
+from sublet.planning.menu import Menu, Sites, menu_of, rents, sharers, sites_of
 from sublet.planning.options import Options, options_of
 from sublet.planning.ranking import arrival
 from sublet.planning.value_of_time import TimePrice
@@ -24,6 +24,7 @@ from sublet.policies.price.exchange import pays, pinned, steady
 from sublet.policies.price.own_purse import ever_had, rent_to_the_end, within_purse
 from sublet.policies.price.refusals import doubts_of, without_gambles
 from sublet.policies.price.worth import HURRY, hour_worth
+from sublet.solve.arrays import Floats
 
 __all__ = ["LeastWork", "WorkBelief", "priced_plan"]
 

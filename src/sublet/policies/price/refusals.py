@@ -10,16 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.plan import JobState, OfferState, Pool, Snapshot
 from sublet.planning.affordable import most_gpus_beside
-from sublet.planning.menu import Floats, Sites
+from sublet.planning.menu import Sites
 from sublet.planning.options import SETTLED, Options
+from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["Doubts", "doubts_of", "without_gambles"]
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

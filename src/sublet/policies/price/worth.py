@@ -18,7 +18,8 @@ import numpy as np
 
 from sublet.domain.offer import Market
 from sublet.domain.plan import Snapshot
-from sublet.planning.menu import Floats, Menu, Rents, rents
+from sublet.planning.menu import Menu, Rents, rents
+from sublet.solve.arrays import Floats
 
 __all__ = ["HURRY", "HourWorth", "hour_worth"]
 

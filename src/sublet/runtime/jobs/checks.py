@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sublet.domain.units import DAY_S
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs import bounds
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["out_of_bounds"]
 
-DAY_S: Final = 86_400.0
 DURATIONS: Final = frozenset({"restart_s", "grace_s", "hang_s", "checkpoint_every_s", "deadline_s"})
 
 

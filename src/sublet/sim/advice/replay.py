@@ -24,24 +24,23 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.adviser import Ask, Choice
 from sublet.advise.frontier import Limits
 from sublet.advise.hazard import known_trace, reclaims_of
 from sublet.domain.quantity import whole
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.sim.advice.window import SpotJob, ride, ride_on, starts
+from sublet.solve.arrays import Floats
 
 __all__ = ["WINDOWS", "Outlook", "Quantiles", "outlook", "replayed"]
 
 # W windows, F falls of a zone
-Floats = npt.NDArray[np.float64]
 
 WINDOWS = 40
-SECONDS_PER_H = 3600.0
 
 
 class Quantiles(NamedTuple):

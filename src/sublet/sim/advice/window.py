@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.adviser import Ask, Choice
 from sublet.advise.checkpointing import BACKGROUND_S
 from sublet.advise.losses import Capacity, neighbours
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Place", "SpotJob", "ride", "ride_on", "starts"]
 
 # F falls of a place
-Floats = npt.NDArray[np.float64]
 
 MOST_RECLAIMS = 200  # replayed in one window; what is left then goes on at the pace so far, known to a few per cent
 
@@ -36,7 +35,7 @@ class Place:
     open_s: list[float]  # when it begins to have enough
     fall_s_F: Floats
     share_F: Floats  # of the nodes of its zone, lost in each fall
-    slots_F: npt.NDArray[np.int64]  # nodes of the cluster that are meant to be in that zone
+    slots_F: Ints  # nodes of the cluster that are meant to be in that zone
     end_s: float
 
     @classmethod

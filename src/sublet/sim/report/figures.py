@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
 from sublet.sim.metrics import Metrics
 from sublet.sim.report.comparison import Comparison, ratio
 
 __all__ = ["duration", "table_from_comparison"]
 
 NOTHING = "-"
-MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ def duration(seconds: float) -> str:
     if round(seconds, 1) < MINUTE_S:
         return f"{seconds:.1f}s"
     whole = round(seconds)
-    if whole < HOUR_S:
+    if whole < SECONDS_PER_H:
         return f"{whole // 60}m{whole % 60:02d}s"
     minutes = round(seconds / MINUTE_S)
     if minutes < 2 * DAY_S / MINUTE_S:
         return f"{minutes // 60}h{minutes % 60:02d}m"
-    hours = round(seconds / HOUR_S)
+    hours = round(seconds / SECONDS_PER_H)
     return f"{hours // 24}d{hours % 24:02d}h"
 
 

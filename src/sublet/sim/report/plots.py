@@ -11,11 +11,11 @@ from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.sim.record import JobRow, Recorder
 from sublet.sim.report.comparison import Comparison
 from sublet.sim.report.figures import duration
+from sublet.solve.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["canvas", "completion_times", "dollars", "gpus_held", "set_style"]
 
-FloatArray = npt.NDArray[np.float64]
 
 MOST_SEGMENTS = 2_000  # above this, jobs of one model are drawn as one area: single ones would be thinner than a line
 MOST_POINTS = 2_000  # of a curve: about one for every pixel across
@@ -216,7 +215,7 @@ def _draw_groups(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: fl
         changes = by_colour[colours[_group(record.jobs[segment.job_id])]]
         changes += [(segment.start_s, segment.gpus), (segment.end_s, -segment.gpus)]
     edges = np.linspace(zero_s, max(segment.end_s for segment in record.segments), MOST_POINTS + 1)
-    bottom: FloatArray = np.zeros(MOST_POINTS)
+    bottom: Floats = np.zeros(MOST_POINTS)
     x = (edges[:-1] - zero_s) / unit_s
     for colour, changes in by_colour.items():
         top = bottom + _means(np.array(changes or [(zero_s, 0.0)]), edges)
@@ -224,12 +223,12 @@ def _draw_groups(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: fl
         bottom = top
 
 
-def _binned(time: FloatArray, change: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _binned(time: Floats, change: Floats) -> tuple[Floats, Floats]:
     edges = np.linspace(time[0], time[-1], MOST_POINTS + 1)
     return edges[:-1], _means(np.column_stack([time, change]), edges)
 
 
-def _means(changes: FloatArray, edges: FloatArray) -> FloatArray:
+def _means(changes: Floats, edges: Floats) -> Floats:
     """Mean level in each bin of a step function that is given by its (time, change)."""
     time, change = changes[np.argsort(changes[:, 0], kind="stable")].T
     level = np.cumsum(change)
@@ -301,6 +300,6 @@ def _time_unit(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-def _thinned(points: int) -> npt.NDArray[np.int64]:
+def _thinned(points: int) -> Ints:
     """Which of so many points to draw: all, or evenly spread ones with the first and the last."""
     return np.unique(np.linspace(0, points - 1, min(points, MOST_POINTS)).round().astype(np.int64))

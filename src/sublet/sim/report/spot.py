@@ -18,7 +18,8 @@ from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style
-from sublet.spot.job import SUSPENDED, Floats, Ints, SpotJob
+from sublet.solve.arrays import Floats, Ints
+from sublet.spot.job import SUSPENDED, SpotJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

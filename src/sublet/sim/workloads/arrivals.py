@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import at_least
+from sublet.domain.units import DAY_S, SECONDS_PER_H
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats
 
 __all__ = ["Arrivals", "Bursty", "Daily", "Poisson"]
-
-Times = npt.NDArray[np.float64]
-
-SECONDS_PER_HOUR = 3600.0
-DAY_S = 86_400.0
 
 
 class Arrivals(Protocol):
     """A law of arrival."""
 
-    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Times:
+    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Floats:
         """The first `n_jobs` arrivals after time 0, ascending, at `rate_per_h` jobs per hour in the long run."""
         ...
 
@@ -32,9 +28,9 @@ class Arrivals(Protocol):
 class Poisson:
     """Independent arrivals: exponential gaps."""
 
-    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Times:
+    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Floats:
         """See Arrivals."""
-        return np.cumsum(rng.exponential(SECONDS_PER_HOUR / rate_per_h, n_jobs))
+        return np.cumsum(rng.exponential(SECONDS_PER_H / rate_per_h, n_jobs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +42,9 @@ class Bursty:
     def __post_init__(self) -> None:
         at_least("mean_burst", self.mean_burst, 1.0)
 
-    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Times:
+    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Floats:
         """See Arrivals."""
-        burst_mean_gap_s = self.mean_burst * SECONDS_PER_HOUR / rate_per_h
+        burst_mean_gap_s = self.mean_burst * SECONDS_PER_H / rate_per_h
         # A geometric burst ends after each job with the same chance, so whether a job opens a burst is a coin toss.
         opens = rng.random(n_jobs) < 1.0 / self.mean_burst
         opens[0] = True
@@ -67,15 +63,15 @@ class Daily:
             raise InvalidValue("swing", self.swing, "between 0 and 1")
         at_least("peak_h", self.peak_h, 0.0)
 
-    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Times:
+    def times_s(self, rng: np.random.Generator, n_jobs: int, rate_per_h: float) -> Floats:
         """See Arrivals. By thinning: draw at the highest rate, keep each with probability rate / highest rate."""
-        highest_per_s = rate_per_h * (1.0 + self.swing) / SECONDS_PER_HOUR
-        kept: list[Times] = []
+        highest_per_s = rate_per_h * (1.0 + self.swing) / SECONDS_PER_H
+        kept: list[Floats] = []
         n_kept, now_s = 0, 0.0
         while n_kept < n_jobs:
             n_drawn = math.ceil(1.1 * (n_jobs - n_kept) * (1.0 + self.swing)) + 16  # usually enough in one pass
             times_s = now_s + np.cumsum(rng.exponential(1.0 / highest_per_s, n_drawn))
-            phase = 2.0 * math.pi * (times_s - self.peak_h * SECONDS_PER_HOUR) / DAY_S
+            phase = 2.0 * math.pi * (times_s - self.peak_h * SECONDS_PER_H) / DAY_S
             keep = rng.random(n_drawn) * (1.0 + self.swing) < 1.0 + self.swing * np.cos(phase)
             kept.append(times_s[keep])
             n_kept += int(keep.sum())

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.quantity import positive, whole
 from sublet.errors import InvalidValue
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Deterministic", "Exponential", "GpuMix", "Lognormal", "Pareto", "Sizes"]
 
-Floats = npt.NDArray[np.float64]
 
 MAX_CV = 1e6  # wider, or narrower than its inverse, is beyond floating point and beyond any trace
 
@@ -95,7 +94,7 @@ class GpuMix:
             whole("gpus", gpus, 1)
             positive("weight of gpus", weight)
 
-    def draw(self, rng: np.random.Generator, n_jobs: int) -> npt.NDArray[np.int64]:
+    def draw(self, rng: np.random.Generator, n_jobs: int) -> Ints:
         """`n_jobs` independent requests."""
         gpus_C = np.array([gpus for gpus, _ in self.choices], dtype=np.int64)  # C choices
         weight_C = np.array([weight for _, weight in self.choices])

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from sublet.domain.job import Job
 from sublet.domain.quantity import named, positive, whole
 from sublet.domain.shape import packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import BadInput
 
 __all__ = ["Workload"]
 
-SECONDS_PER_HOUR = 3600.0
 
 _ARRIVAL = operator.attrgetter("submit_s", "id")
 
@@ -59,7 +59,7 @@ class Workload:
         gpu_s = sum(
             job.gpus * job.speed.seconds(gpu, packed(job.gpus, gpus_per_node), 0.0, job.work) for job in self.jobs
         )
-        return gpu_s / SECONDS_PER_HOUR
+        return gpu_s / SECONDS_PER_H
 
     def head(self, n_jobs: int) -> Workload:
         """The first `n_jobs` arrivals, or all if there are fewer."""

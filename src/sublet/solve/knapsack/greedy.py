@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from sublet.errors import InvalidValue
-from sublet.solve.hull import Bools, Floats
+from sublet.solve.arrays import Bools, Floats
 from sublet.solve.knapsack.problem import Problem, Split
 
 __all__ = ["greedy_split", "is_concave"]

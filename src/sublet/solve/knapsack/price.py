@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.problem import ROUNDING, Problem, Split
 
 __all__ = ["Clearing", "clearing", "price_split"]

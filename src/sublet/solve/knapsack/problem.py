@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["ROUNDING", "Method", "Problem", "Split", "gains_from", "sizes_from"]
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.price import clearing
 from sublet.solve.knapsack.problem import Problem, Split, sizes_from
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["Chosen", "choose", "excess", "new_solver"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.highs import Chosen, choose, excess
 from sublet.solve.mip.prices import Bound, lowest_bound

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.solve.hull import Floats, Ints
+from sublet.solve.arrays import Floats, Ints
 from sublet.solve.mip.highs import new_solver
 
 __all__ = ["Bound", "lowest_bound"]

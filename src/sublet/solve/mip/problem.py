@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.errors import InvalidValue
-from sublet.solve.hull import Bools, Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.problem import gains_from, sizes_from
 
 __all__ = ["NOT_RUNNING", "Coupled", "Moves", "Way"]

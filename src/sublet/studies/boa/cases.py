@@ -9,22 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.budget import Budget
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job, Speed
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.speedup import Amdahl, PowerLaw, Table
 from sublet.sim.simulator import Cloud
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
 __all__ = ["CASES", "Case", "JobType", "gpu_cloud", "realised"]
 
-Floats = npt.NDArray[np.float64]
-SECONDS_PER_H = 3600.0
 
 # J jobs, C widths
 

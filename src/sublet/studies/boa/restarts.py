@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
@@ -20,6 +19,7 @@ from sublet.policies.boa.widths import boa_widths
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads.profiled import sizing_of
+from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
@@ -29,7 +29,6 @@ from sublet.studies.study import Findings, Table, Tell, at_most
 
 __all__ = ["restarts"]
 
-Floats = npt.NDArray[np.float64]
 MIX = {"cifar10": 66, "deepspeech2": 12, "bert": 7}  # of 85 jobs in 26,752 s
 SPAN_H = 26_752 / 3600
 WIDEST = 16

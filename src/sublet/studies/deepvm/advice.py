@@ -9,7 +9,6 @@ from statistics import fmean, median
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from sublet.advise.adviser import Advice, Ask, advise
 from sublet.advise.deepvm.planner import AWS, SCALING_S
@@ -24,11 +23,11 @@ from sublet.domain.offer import Market, Offer
 from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.perf.measured import MODELS
+from sublet.solve.arrays import Floats
 from sublet.studies.study import Findings, Table, Tell, at_most, equals, within
 
 __all__ = ["Missed", "left_out", "on_the_scaling_table", "predicted", "regrets", "scaling_advice"]
 
-Floats = npt.NDArray[np.float64]
 
 GPUS = {"g3s.xlarge": "M60", "g4dn.xlarge": "T4", "g5.xlarge": "A10G"}
 PUBLISHED = {("g5.xlarge", 1): (31.0, 0.0026), ("g4dn.xlarge", 16): (16.3, 0.0115), ("g4dn.xlarge", 28): (11.1, 0.0137)}
