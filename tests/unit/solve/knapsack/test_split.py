@@ -17,7 +17,7 @@ from sublet.solve.knapsack.split import Problem, Rows, best_split
 
 NO = -math.inf
 METHODS = ("core", "rows", None)
-MODULES = ("knapsack", "knapsack_problem", "knapsack_price", "knapsack_core", "knapsack_greedy", "knapsack_rows")
+MODULES = ("split", "problem", "price", "core", "greedy", "rows")
 
 
 def amdahl(width, parallel):
@@ -59,7 +59,7 @@ def random_table(rng, jobs, choices):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_the_docstrings_hold(module):
-    failed, tried = doctest.testmod(importlib.import_module(f"sublet.solve.{module}"))
+    failed, tried = doctest.testmod(importlib.import_module(f"sublet.solve.knapsack.{module}"))
     assert tried > 0
     assert failed == 0
 
