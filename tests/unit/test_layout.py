@@ -28,6 +28,7 @@ BEING_BUILT = (  # rooms that are being rebuilt: what is found there is not judg
     "sublet/solve/",
     "sublet/spot/",
     "sublet/studies/",
+    "sublet/testing/",
     "sublet/train/",
     "sublet.cli.",
     "sublet.runtime.",
