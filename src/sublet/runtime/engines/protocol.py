@@ -1,4 +1,4 @@
-"""The contract of everything that runs workers on nodes."""
+"""The contract of everything that runs workers on nodes, and how an engine is made by its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sublet.wire.messages import ToAgent, ToController
 
-__all__ = ["Engine", "Hear"]
+__all__ = ["Engine", "Hear", "MakeEngine"]
 
 Hear = Callable[[str, ToController], None]  # (node id, what its agent says)
 
@@ -38,4 +38,12 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Let no agent in any more. Agents and workers stay, until their lease runs out."""
+        ...
+
+
+class MakeEngine(Protocol):
+    """What is registered under `sublet.engines`."""
+
+    def __call__(self, address: str, *, lease_s: float, port_field: str) -> Engine:
+        """An engine whose agents come to `address`; `port_field` is the setting that names its port, or ""."""
         ...

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from sublet.errors import InvalidValue
 from sublet.runtime.agent.link import address_from
-from sublet.runtime.engines.local import LEASE_S, LocalEngine
+from sublet.runtime.engines.server import LEASE_S, AgentServer
 
 __all__ = ["RayEngine"]
 
 ANY_INTERFACE = ("0.0.0.0", "::", "*")  # noqa: S104 - to be refused
 
 
-class RayEngine(LocalEngine):
+class RayEngine(AgentServer):
     """Agents connect to `address`, `tcp:host:port` with the host by which the cluster knows this machine."""
 
-    def __init__(self, address: str, *, lease_s: float = LEASE_S) -> None:
+    def __init__(self, address: str, *, lease_s: float = LEASE_S, port_field: str = "") -> None:
         _, place = address_from(address)
         if not isinstance(place, tuple) or place[0] in ANY_INTERFACE:
             raise InvalidValue("address", address, "tcp:host:port with one address of this machine")
-        super().__init__(f"tcp:127.0.0.1:{place[1]}", lease_s=lease_s)
-        self.address, self._place = address, place
+        super().__init__(address, lease_s=lease_s, port_field=port_field)

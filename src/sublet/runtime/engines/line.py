@@ -1,0 +1,129 @@
+"""One connection to an agent, or to a stranger who has not said yet who it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Protocol
+
+from sublet.errors import BadInput
+from sublet.runtime.agent.line_reader import LineReader, message_from
+from sublet.wire.lines import LONGEST_LINE, Message, to_line
+from sublet.wire.messages import Hello, ToAgent
+from sublet.wire.text import plain_text
+
+__all__ = ["Complaints", "Line", "LineOwner"]
+
+HELLO_S = 5.0  # for a stranger to say who it is
+LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
+MOST_COMPLAINTS = 20  # a minute, in the log, about strangers or about one agent
+MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
+
+_log = logging.getLogger(__name__)
+
+
+class LineOwner(Protocol):
+    """Who hears what happens on a line."""
+
+    def add_stranger(self, line: Line) -> None:
+        """Somebody has connected and has not said who it is."""
+        ...
+
+    def drop_line(self, line: Line) -> None:
+        """A connection is gone."""
+        ...
+
+    def take_message(self, line: Line, message: Message | BadInput) -> None:
+        """A line of an agent, or of somebody who says so."""
+        ...
+
+
+class Complaints:
+    """What goes to the log about somebody who may send anything: so many lines a minute, each of them short."""
+
+    def __init__(self) -> None:
+        self._since_s, self._told, self._untold = -60.0, 0, 0
+
+    def log(self, text: str, *facts: object, trace: bool = False) -> None:
+        """A warning, or one more that is only counted."""
+        now_s = time.monotonic()
+        if now_s - self._since_s >= 60.0:  # noqa: PLR2004 - a minute
+            if self._untold:
+                _log.warning("%d more such lines were left out", self._untold)
+            self._since_s, self._told, self._untold = now_s, 0, 0
+        if self._told < MOST_COMPLAINTS:
+            self._told += 1
+            _log.warning("%s", plain_text(text % facts), exc_info=trace)
+        else:
+            self._untold += 1
+
+
+class Line(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, owner: LineOwner) -> None:
+        self._owner = owner
+        self._reader = LineReader(LONGEST_HELLO)
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.node_id = ""  # "" = has not said who it is
+        self.pings = False
+        self.heard_s = 0.0  # the loop's time
+        self.complaints = Complaints()
+        self.refused = 0  # lines
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for Hello, but not for long."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
+        self._owner.add_stranger(self)
+
+    def admit(self, hello: Hello) -> None:
+        """It is the agent of a node."""
+        self.node_id, self.pings = hello.node_id, hello.pings
+        self._reader.longest = LONGEST_LINE
+
+    def data_received(self, data: bytes) -> None:
+        """Lines, whole or in part."""
+        self.heard_s = asyncio.get_running_loop().time()
+        for line in self._reader.whole(data):
+            if self._transport is None or self._transport.is_closing():
+                return  # the rest is not even read: a stranger must not cost time
+            self._owner.take_message(self, message_from(line))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The agent is gone, or we have hung up."""
+        del exc  # why does not matter
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._owner.drop_line(self)
+        self._transport = None
+
+    def send(self, message: ToAgent) -> bool:
+        """Never waits; an agent that does not read is cut off."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        if self._transport.get_write_buffer_size() > MOST_UNREAD:
+            _log.warning("%s does not read its line: it is cut", self.node_id)
+            self.cut()
+            return False
+        self._transport.write(to_line(message))
+        return True
+
+    def hang_up(self) -> None:
+        """Close, after what was sent."""
+        self._owner.drop_line(self)
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close, whatever has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _too_late(self) -> None:
+        if not self.node_id:
+            self._owner.drop_line(self)
+            self.cut()

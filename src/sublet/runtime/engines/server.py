@@ -1,0 +1,179 @@
+"""The server that agents connect to: who may come in, what they say, and leases that are renewed while it is open.
+
+Every engine is this server behind a guard of its own, which says where it may listen (local.py, ray.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+
+from sublet.domain.quantity import positive
+from sublet.errors import BadInput
+from sublet.runtime.agent.link import address_from
+from sublet.runtime.engines.line import Complaints, Line
+from sublet.runtime.engines.protocol import Hear
+from sublet.runtime.engines.sockets import port_error, private_socket, remove_socket
+from sublet.wire.lines import Message
+from sublet.wire.messages import (
+    WIRE_VERSION,
+    FromWorker,
+    Hello,
+    Noticed,
+    Ping,
+    RenewLease,
+    ToAgent,
+    ToController,
+    Welcome,
+    WorkerDown,
+    WorkerSeen,
+    WorkerUp,
+)
+
+__all__ = ["LEASE_S", "AgentServer"]
+
+LEASE_S = 30.0
+MOST_STRANGERS = 64  # at once; the oldest goes
+MOST_REFUSED = 1000  # lines of one agent, before its line is cut
+HANG_UP_S = 1.0  # for what was sent to be read, when the engine closes
+
+
+class AgentServer:
+    """Agents connect to `address`, `unix:/path` or `tcp:host:port`.
+
+    `port_field` is the setting that its port is from, if people chose it.
+    Whoever connects is a stranger until its first line, which must come soon and be a Hello with the token of a node.
+    """
+
+    def __init__(self, address: str, *, lease_s: float = LEASE_S, port_field: str = "") -> None:
+        positive("lease_s", lease_s)
+        _, self._place = address_from(address)
+        self.address, self.lease_s, self._port_field = address, lease_s, port_field
+        self._tokens: dict[str, str] = {}
+        self._lines: dict[str, Line] = {}
+        self._strangers: dict[Line, None] = {}  # the oldest first
+        self._complaints, self._faults = Complaints(), Complaints()
+        self._server: asyncio.Server | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._hear: Hear | None = None
+
+    async def open(self, hear: Hear) -> None:
+        """Let agents come."""
+        self._hear = hear
+        loop = asyncio.get_running_loop()
+        if isinstance(self._place, tuple):
+            try:
+                self._server = await loop.create_server(lambda: Line(self), *self._place)
+            except OSError as error:
+                raise port_error(self.address, self._place[1], self._port_field, error) from error
+        else:
+            self._server = await loop.create_unix_server(lambda: Line(self), sock=private_socket(self._place))
+        self._renewing = loop.create_task(self._renew())
+
+    def expect(self, node_id: str, token: str) -> None:
+        """An agent for this node may come, with this token."""
+        self._tokens[node_id] = token
+
+    def send(self, node_id: str, message: ToAgent) -> bool:
+        """Pass it on, if the agent is there and reads."""
+        line = self._lines.get(node_id)
+        return line is not None and line.send(message)
+
+    async def close(self) -> None:
+        """Let no agent in any more, and hang up."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+            lines = [*self._lines.values(), *self._strangers]
+            for line in lines:
+                line.hang_up()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), HANG_UP_S)
+            for line in lines:
+                line.cut()
+            self._server = None
+            if isinstance(self._place, str):
+                remove_socket(self._place)
+        self._lines.clear()
+
+    # ------------------------------------------------------------------ what lines report
+
+    def add_stranger(self, line: Line) -> None:
+        """Somebody has connected and has not said who it is."""
+        self._strangers[line] = None
+        while len(self._strangers) > MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self.drop_line(oldest)
+            oldest.cut()
+            self._complaints.log("more than %d strangers at once: the oldest is hung up on", MOST_STRANGERS)
+
+    def drop_line(self, line: Line) -> None:
+        """A connection is gone."""
+        self._strangers.pop(line, None)
+        if line.node_id and self._lines.get(line.node_id) is line:
+            del self._lines[line.node_id]
+
+    def take_message(self, line: Line, message: Message | BadInput) -> None:
+        """A line of an agent, or of somebody who says so."""
+        if not line.node_id:
+            self._admit(line, message)
+        elif isinstance(message, Noticed | WorkerUp | WorkerSeen | WorkerDown | FromWorker):
+            self._pass_up(line.node_id, message)
+        elif not isinstance(message, Ping):
+            what = message if isinstance(message, BadInput) else type(message).__name__
+            line.complaints.log("refused from %s: %s", line.node_id, what)
+            line.refused += 1
+            if line.refused > MOST_REFUSED:
+                line.complaints.log("%s says nothing that can be used: its line is cut", line.node_id)
+                line.cut()
+
+    def _admit(self, line: Line, hello: Message | BadInput) -> None:
+        if (why := self._reason_to_refuse(hello)) or not isinstance(hello, Hello):
+            self._complaints.log("hung up on a stranger: %s", why)
+            line.cut()
+            return
+        before = self._lines.get(hello.node_id)
+        if before is not None and before is not line:
+            before.hang_up()
+        self._strangers.pop(line, None)
+        self._lines[hello.node_id] = line
+        line.admit(hello)
+        line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s))
+        self._pass_up(hello.node_id, hello)
+
+    def _reason_to_refuse(self, hello: Message | BadInput) -> str:
+        """What is wrong with the first line of somebody; "" for an agent that may come in."""
+        if not isinstance(hello, Hello):
+            return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
+        token = self._tokens.get(hello.node_id)
+        if token is None or not hmac.compare_digest(token.encode(), hello.token.encode()):
+            return f"no agent of {hello.node_id!r} is expected with this token"
+        if hello.version != WIRE_VERSION:
+            return f"{hello.node_id} speaks version {hello.version}, not {WIRE_VERSION}"
+        return ""
+
+    def _pass_up(self, node_id: str, message: ToController) -> None:
+        if self._hear is None:
+            return
+        try:
+            self._hear(node_id, message)
+        except Exception:  # noqa: BLE001 - a fault of the hearer's; the line and what follows on it live on
+            self._faults.log("%s from %s could not be taken", type(message).__name__, node_id, trace=True)
+
+    async def _renew(self) -> None:
+        """Keep leases alive, and hang up on agents that have been silent for too long: they dial again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.lease_s / 6)
+            for line in list(self._lines.values()):
+                if line.pings and loop.time() - line.heard_s > self.lease_s / 2:
+                    line.complaints.log(
+                        "nothing was heard of %s for %g s: its line is cut", line.node_id, self.lease_s / 2
+                    )
+                    self.drop_line(line)
+                    line.cut()
+                else:
+                    line.send(RenewLease())

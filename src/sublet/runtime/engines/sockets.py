@@ -1,0 +1,53 @@
+"""Where agents come to: a socket that only this user can open, and what is said when a port cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from sublet.errors import BadInput, InvalidValue
+
+__all__ = ["port_error", "private_socket", "remove_socket"]
+
+
+def port_error(address: str, port: int, field: str, error: OSError) -> BadInput:
+    """Nobody can be heard at this port, which the setting `field` names."""
+    why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    hint = f"see who does with ss -ltnp 'sport = :{port}', and end it"
+    hint += "; or set another port there, and let the tunnel end there" if field else ""
+    return BadInput(f"{field} = {port}" if field else address, f"agents cannot be heard at {address}: {why}", hint=hint)
+
+
+def private_socket(path: str) -> socket.socket:
+    """A socket that only this user can reach; one that a dead controller left is replaced."""
+    if _answers(path):
+        raise InvalidValue("address", f"unix:{path}", "free: another controller listens there; stop it first")
+    Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        raise InvalidValue("address", f"unix:{path}", f"a path that can be listened on ({error})") from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def remove_socket(path: str) -> None:
+    """Nobody listens there any more."""
+    Path(path).unlink(missing_ok=True)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
