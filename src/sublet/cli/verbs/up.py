@@ -212,10 +212,11 @@ def _as_typed(make: Callable[[], Made]) -> Made:
 def _refuse_odd_strikes(texts: Sequence[str]) -> None:
     if not texts:
         return
-    from sublet.runtime.assemble import strike_from  # half a second of imports, for those who script losses
+    # Half a second of imports, for those who script losses.
+    from sublet.runtime.providers.local.build import strike_from_text
 
     for text in texts:
-        _as_typed(partial(strike_from, text))
+        _as_typed(partial(strike_from_text, text))
 
 
 def _traces(names: list[str]) -> tuple[str, ...]:

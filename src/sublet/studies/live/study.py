@@ -21,10 +21,11 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
 from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
-from sublet.runtime.assemble import budget_from, controller_from, market_in_the_box, offers_in_the_box, policy_from
+from sublet.runtime.assemble import budget_from, controller_from, policy_from
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.views import ENDED, JobView
+from sublet.runtime.providers.local.build import local_offers, local_supply
 from sublet.runtime.settings import Settings
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
@@ -96,13 +97,13 @@ async def _all_ended(desk: ControllerApi, running: asyncio.Task[None], tell: Tel
 def rehearsed(settings: Settings, live: LiveRun) -> tuple[float, float]:
     """Makespan and dollars of the same scenario in the simulator."""
     traces = [load_trace(name, repeat=True) for name in settings.market]
-    offers = [replace(offer, boot_s=live.boot_s) for offer in offers_in_the_box(settings, traces)]
+    offers = [replace(offer, boot_s=live.boot_s) for offer in local_offers(settings, traces)]
     most = settings.most_nodes
 
     def market() -> Iterator[AvailabilityChanged]:
         """The recorded supply, less the node that was taken without a word."""
         gone = False
-        for change in market_in_the_box(settings, traces, offers):
+        for change in local_supply(settings, traces, offers):
             if change.at_s > 2 * UNNOTICED_S + live.makespan_s:
                 return
             if change.at_s >= UNNOTICED_S and not gone:

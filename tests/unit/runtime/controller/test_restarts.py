@@ -16,8 +16,9 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money, Price
 from sublet.errors import BadInput
 from sublet.kernel.invariants import check
-from sublet.runtime.assemble import budget_from, offers_in_the_box
+from sublet.runtime.assemble import budget_from
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
@@ -162,7 +163,7 @@ def test_a_state_directory_of_the_version_before_snapshots_starts_with_its_jobs_
     folder = tmp_path / "state"
     folder.mkdir()
     (folder / "log.sqlite").write_bytes(gzip.decompress((OLD / "log.sqlite.gz").read_bytes()))
-    offers = offers_in_the_box(settings, [])
+    offers = local_offers(settings, [])
     days_later = Clock(speedup=settings.speedup, began_s=expected["now_s"] + 40 * 86_400.0)
     cloud = MemoryCloud(offers, days_later)
     policy = plugins.load("sublet.policies", settings.policy)()

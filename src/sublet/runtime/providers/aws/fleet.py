@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """`held` has a record of every node that was asked for and not seen to end; losses go to `tell`."""
+    """A record of every node that was asked for and not seen to end; losses go to whoever opened it."""
 
     def __init__(
         self,
@@ -40,20 +40,39 @@ class Fleet:
         regions: Iterable[str],
         unix_s: Callable[[], float],
     ) -> None:
-        self.held: dict[str, NodeRecord] = records.read()
-        self.ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
-        self.given_back: set[str] = set()  # nodes that are, or are being: nobody rents them again
-        self.seen_s: dict[str, float] = {}  # node -> when it was last listed
-        self.tell: TellMarket = lambda _: None
+        self._held: dict[str, NodeRecord] = records.read()
+        self._ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
+        self._releasing: set[str] = set()  # nodes that are given back, or are being: nobody rents them again
+        self._seen_s: dict[str, float] = {}  # node -> when it was last listed
+        self._tell: TellMarket = lambda _: None
         self._absent: Counter[str] = Counter()  # node -> listings in a row without it
         self._calls, self._records, self._clock, self._server, self._home = calls, records, clock, server, home
         self._renewed: set[str] = set()  # instances that this controller has renewed
-        self.moved = False  # the directory is: what was renewed at its old place is renewed here from now on
+        self._moved = False  # the directory is: what was renewed at its old place is renewed here from now on
         self._regions, self._unix_s = records.regions(regions), unix_s
+
+    async def open(self, tell: TellMarket, *, moved: bool) -> None:
+        """Look for the first time; with `moved`, take over what was renewed at the old place of this directory."""
+        self._tell, self._moved = tell, moved
+        await self.look()
+        self._moved = False  # from here on another place that renews what we hold is a second controller
+
+    @property
+    def records(self) -> tuple[NodeRecord, ...]:
+        """Of every node that was asked for and not seen to end."""
+        return tuple(self._held.values())
+
+    def record(self, node_id: str) -> NodeRecord | None:
+        """Of one node."""
+        return self._held.get(node_id)
+
+    def is_releasing(self, node_id: str) -> bool:
+        """Whether it is given back, or is being."""
+        return node_id in self._releasing
 
     async def look(self) -> list[Instance]:
         """Compare what we hold with what EC2 lists; tell what is lost. The instances that live."""
-        before = {node_id: record for node_id, record in self.held.items() if record.instance}
+        before = {node_id: record for node_id, record in self._held.items() if record.instance}
         began_s = self._clock.now_s()
         listed: list[Instance] = []
         for answer in await asyncio.gather(
@@ -65,10 +84,10 @@ class Fleet:
             if (found := by_id.get(record.instance)) is not None:
                 by_id[found.id] = await self.timed(found)
         for node_id, record in before.items():
-            if self.held.get(node_id) is record and node_id not in self.given_back:
+            if self._held.get(node_id) is record and node_id not in self._releasing:
                 self._compare(record, by_id.get(record.instance), began_s)
-        alive = [instance for instance in listed if instance.alive and instance.id not in self.ended]
-        ours = [instance for instance in alive if self.moved or not self.elsewhere(instance)]
+        alive = [instance for instance in listed if instance.alive and instance.id not in self._ended]
+        ours = [instance for instance in alive if self._moved or not self.elsewhere(instance)]
         await self._end_doubles(ours)
         await self._renew(ours)
         return alive
@@ -85,23 +104,23 @@ class Fleet:
     def _compare(self, record: NodeRecord, found: Instance | None, began_s: float) -> None:
         node_id = record.node_id
         if found is not None and found.alive:
-            self._absent[node_id], self.seen_s[node_id] = 0, began_s
+            self._absent[node_id], self._seen_s[node_id] = 0, began_s
             return
         if found is None:
             self._absent[node_id] += 1
-            last_s = max(self.seen_s.setdefault(node_id, max(record.asked_s, began_s)), record.asked_s)
+            last_s = max(self._seen_s.setdefault(node_id, max(record.asked_s, began_s)), record.asked_s)
             if self._absent[node_id] < ABSENCES or began_s - last_s < LISTED_WITHIN_S:
                 return
         billed = self.billed([found]) if found is not None else Billed()
-        self.ended |= {record.instance} if found is not None else set()
+        self._ended |= {record.instance} if found is not None else set()
         self.forget(node_id)
         why = "it was shut down from inside" if found is not None and found.shut_itself_down else ""
-        self.tell(NodeLost(self._clock.now_s(), node_id, billed.from_s, billed.to_s, why=why))
+        self._tell(NodeLost(self._clock.now_s(), node_id, billed.from_s, billed.to_s, why=why))
 
     async def _end_doubles(self, alive: Sequence[Instance]) -> None:
         """A second instance of a node should never be; where there is one, it goes."""
         for instance in alive:
-            record = self.held.get(instance.node_id)
+            record = self._held.get(instance.node_id)
             if record is not None and record.instance and instance.id != record.instance:
                 _log.error("%s is a second instance of %s and is ended", instance.id, instance.node_id)
                 with contextlib.suppress(SubletError):  # the next look tries again
@@ -116,7 +135,7 @@ class Fleet:
         soon, until = self._unix_s() + EXPIRES_S / 2, int(self._unix_s() + EXPIRES_S)
         due = [i for i in alive if i.id not in self._renewed or (i.expires_unix or 0.0) < soon]
         for instance in due:
-            record = self.held.get(instance.node_id)
+            record = self._held.get(instance.node_id)
             if record is not None and record.instance == instance.id:
                 self.keep(replace(record, renewed_unix=until))
         for region in {instance.region for instance in due}:
@@ -182,11 +201,26 @@ class Fleet:
     def keep(self, record: NodeRecord) -> None:
         """On disk when this returns."""
         self._records.write(record)
-        self.held[record.node_id] = record
+        self._held[record.node_id] = record
+
+    def keep_launched(self, record: NodeRecord, instance: str) -> None:
+        """EC2 has just named its instance; listings may lag behind from this moment on."""
+        self.keep(replace(record, instance=instance))
+        self._seen_s[record.node_id] = self._clock.now_s()
+
+    def begin_release(self, node_id: str) -> None:
+        """From now on nothing that EC2 lists of it is a loss, and nobody rents it again."""
+        self._releasing.add(node_id)
+
+    def end_release(self, node_id: str, found: Sequence[Instance]) -> Billed:
+        """EC2 has confirmed the end of all its instances; what they cost."""
+        self.forget(node_id)
+        self._ended |= {instance.id for instance in found}
+        return self.billed(found)
 
     def forget(self, node_id: str) -> None:
         """It is not there any more, or never was."""
-        self.held.pop(node_id, None)
+        self._held.pop(node_id, None)
         self._absent.pop(node_id, None)
-        self.seen_s.pop(node_id, None)
+        self._seen_s.pop(node_id, None)
         self._records.remove(node_id)

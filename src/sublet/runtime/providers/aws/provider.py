@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,17 +25,16 @@ from sublet.domain.quantity import named, positive
 from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.aws.calls import Calls, Refusal, client_maker
-from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
+from sublet.runtime.providers.aws.calls import Calls, Refusal
+from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
 from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
 from sublet.runtime.providers.aws.market import Pools, SpotPrices
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.records import NodeRecord, Records, home_of
 from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
-from sublet.runtime.store import Store
 
-__all__ = ["AwsProvider", "aws_provider", "server_id_from"]
+__all__ = ["AwsProvider"]
 
 POLL_S = 5.0  # between two looks at what we hold
 PRICES_S = 60.0  # between two looks at spot prices
@@ -46,28 +44,6 @@ CONFIRM_PAUSE_S = 1.0
 Instances = list[Instance]  # inside the class, `list` is a verb
 
 _log = logging.getLogger(__name__)
-
-
-def aws_provider(
-    state_dir: Path, clock: Clock, server_id: str, *, moved: bool = False
-) -> tuple[AwsProvider, AwsConfig]:
-    """As `aws.toml` says; MissingExtra without boto3."""
-    client_maker()  # that the extra is missing is said before that the file is
-    config = read_config(config_path(state_dir))
-    calls = Calls(client_maker(config.endpoint_url))
-    provider = AwsProvider(
-        state_dir=state_dir, clock=clock, config=config, server_id=server_id, calls=calls, moved=moved
-    )
-    return provider, config
-
-
-def server_id_from(store: Store) -> str:
-    """Whose instances these are; the same for the life of a state directory."""
-    known = store.get("server_id")
-    if known is None:
-        known = secrets.token_hex(8)
-        store.put("server_id", known)
-    return known
 
 
 class AwsProvider:
@@ -119,15 +95,13 @@ class AwsProvider:
 
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
-        self._tell = self._fleet.tell = tell
+        self._tell = tell
         if not self._moved:
             await self._refuse_a_copy()
         if self._config.most_nodes is not None:
             for offer_id in self._offers:
                 tell(AvailabilityChanged(self._clock.now_s(), offer_id, self._config.most_nodes))
-        self._fleet.moved = self._moved
-        await self._fleet.look()
-        self._fleet.moved = False  # from here on another place that renews what we hold is a second controller
+        await self._fleet.open(tell, moved=self._moved)
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._repeat(self._fleet.look, self._poll_s))]
         if self._prices_s is not None:
@@ -161,10 +135,10 @@ class AwsProvider:
         if offer_id not in self._offers:
             raise UnknownName("offer", offer_id, self._offers)
         async with self._one_by_one[node_id]:
-            record = self._fleet.held.get(node_id)
+            record = self._fleet.record(node_id)
             if record is not None and record.token not in ("", token):
                 raise InvalidValue("node_id", node_id, "not in use with another token")
-            if node_id in self._fleet.given_back:
+            if self._fleet.is_releasing(node_id):
                 # Not RentFailed, which says that nothing is paid: the release knows what was.
                 raise NoAnswer(f"renting {node_id}", "it was given back meanwhile")
             if record is not None and record.instance:
@@ -186,7 +160,7 @@ class AwsProvider:
         if doubt := self._prices.doubts.get(offer_id):
             raise RentFailed(offer_id, f"its price is not believed: {doubt}")
         most = self._config.most_nodes
-        held = sum(record.offer_id == offer_id for record in self._fleet.held.values())
+        held = sum(record.offer_id == offer_id for record in self._fleet.records)
         if most is not None and held >= most:
             raise RentFailed(offer_id, f"sold out: {most} may be held, {held} are")
         offer = self._offers[offer_id]
@@ -219,8 +193,7 @@ class AwsProvider:
         if not launched.alive:  # the token was used, long ago
             raise Refusal("gone", "the node of this token was rented, and is gone again", 0.0)
         self._refuse_anothers(launched)
-        self._fleet.keep(replace(record, instance=launched.id))
-        self._fleet.seen_s[record.node_id] = self._clock.now_s()
+        self._fleet.keep_launched(record, launched.id)
         self._pools.worked(record.offer_id)
 
     def _refuse_anothers(self, found: Instance) -> None:
@@ -233,9 +206,9 @@ class AwsProvider:
 
     async def release(self, node_id: str) -> Billed:
         """End every instance of the node; returns when EC2 confirms it. Raises when EC2 refuses."""
-        self._fleet.given_back.add(node_id)
+        self._fleet.begin_release(node_id)
         async with self._one_by_one[node_id]:
-            record = self._fleet.held.get(node_id)
+            record = self._fleet.record(node_id)
             found = await self._certain(node_id, record)
             named = "" if record is None else record.instance
             theirs = [each for each in found if each.alive and self._fleet.elsewhere(each)]
@@ -243,11 +216,10 @@ class AwsProvider:
                 await self._fleet.end(found)
                 found = [await self._fleet.timed(instance) for instance in await self._confirmed(found)]
             found += [each for each in theirs if each.id == named]  # taken over: it was ours until now
-            self._fleet.forget(node_id)
-            self._fleet.ended |= {instance.id for instance in found}
+            billed = self._fleet.end_release(node_id, found)
             if record is not None:
                 self._pools.worked(record.offer_id)  # there is room for one again
-            return self._fleet.billed(found)
+            return billed
 
     async def _certain(self, node_id: str, record: NodeRecord | None) -> Instances:
         """All instances of the node. An empty answer is believed only after the time that a listing may lag."""
@@ -301,7 +273,7 @@ class AwsProvider:
                 instance=record.instance,
                 elsewhere=record.instance in theirs,
             )
-            for record in self._fleet.held.values()
+            for record in self._fleet.records
             if record.instance
         }
         for instance in alive:

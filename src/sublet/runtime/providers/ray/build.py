@@ -1,4 +1,4 @@
-"""From a state directory to provider and engine on a Ray cluster: what is chosen once stays for every later start."""
+"""From settings and `ray.toml` to a provider on a Ray cluster: what is chosen once stays for every later start."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sublet.domain.budget import Limit
 from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
-from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.private import private_file
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import (
@@ -24,26 +23,23 @@ from sublet.runtime.providers.ray.config import (
     read_config,
 )
 from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_down_s
+from sublet.runtime.settings import Settings
+from sublet.runtime.store import Store
 
-__all__ = ["RayWorld", "ray_world"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayWorld:
-    """Who rents and who runs."""
-
-    provider: RayProvider
-    engine: RayEngine
-    most: dict[str, int | None]  # nodes of each offer
+__all__ = ["build"]
 
 
-def ray_world(state_dir: Path, clock: Clock, *, lease_s: float, wind_down_s: float) -> RayWorld:
+def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     """Join the cluster; kinds of nodes, our name there and our port are those of the first start."""
+    del store  # what was chosen is in a file of its own
+    require_engine(settings, "ray")
+    state_dir = Path(settings.state_dir)
     config = read_config(config_path(state_dir))
     cluster = Cluster(config.address)
     cluster.connect()
     path = state_dir / "ray.json"
-    facts = _chosen(path) if path.exists() else _choose(path, cluster, config.kinds)
+    facts = _read_choice(path) if path.exists() else _choose(path, cluster, config.kinds)
     kinds = config.kinds or tuple(kind_from_json(kind) for kind in facts["kinds"])
     address = f"tcp:{cluster.host}:{facts['port']}"
     provider = RayProvider(
@@ -53,11 +49,16 @@ def ray_world(state_dir: Path, clock: Clock, *, lease_s: float, wind_down_s: flo
         kinds=kinds,
         address=address,
         namespace=facts["namespace"],
-        wind_down_s=wind_down_s,
-        lease_s=lease_s,
+        wind_down_s=wind_down_s(settings),
+        lease_s=settings.lease_s,
     )
-    most = {f"ray:{kind.name}": kind.most for kind in kinds}
-    return RayWorld(provider=provider, engine=RayEngine(address, lease_s=lease_s), most=most)
+    return ProviderSetup(
+        provider=provider,
+        address=address,
+        lease_s=settings.lease_s,
+        limits={f"ray:{kind.name}": Limit(max_nodes=settings.most_nodes or kind.most) for kind in kinds},
+        warm=provider.warm,
+    )
 
 
 def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str
     return facts
 
 
-def _chosen(path: Path) -> dict[str, Any]:
+def _read_choice(path: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

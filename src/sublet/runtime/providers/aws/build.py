@@ -1,0 +1,55 @@
+"""From settings and `aws.toml` to a provider on EC2; agents come to a port on loopback, through a tunnel of the user's.
+
+boto3 is imported when this is called, so that nobody else needs it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from sublet.domain.budget import Limit
+from sublet.runtime.clock import Clock
+from sublet.runtime.kept import was_moved
+from sublet.runtime.providers.aws.calls import Calls, client_maker
+from sublet.runtime.providers.aws.config import config_path, read_config
+from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.setup import ProviderSetup, require_engine
+from sublet.runtime.settings import Settings
+from sublet.runtime.store import Store
+
+__all__ = ["build", "server_id_from"]
+
+
+def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
+    """As `aws.toml` says; MissingExtra without boto3."""
+    require_engine(settings, "local")
+    state_dir, server_id = Path(settings.state_dir), server_id_from(store)
+    moved = was_moved(store, state_dir)
+    client_maker()  # that the extra is missing is said before that the file is
+    config = read_config(config_path(state_dir))
+    provider = AwsProvider(
+        state_dir=state_dir,
+        clock=clock,
+        config=config,
+        server_id=server_id,
+        calls=Calls(client_maker(config.endpoint_url)),
+        moved=moved,
+    )
+    most = settings.most_nodes
+    return ProviderSetup(
+        provider=provider,
+        address=f"tcp:127.0.0.1:{config.agents_port}",
+        lease_s=config.lease_s,
+        port_field="aws.toml: agents_port",
+        limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
+    )
+
+
+def server_id_from(store: Store) -> str:
+    """Whose instances these are; the same for the life of a state directory."""
+    known = store.get("server_id")
+    if known is None:
+        known = secrets.token_hex(8)
+        store.put("server_id", known)
+    return known

@@ -1,0 +1,111 @@
+"""From settings to a cloud on this machine: two offers priced like real ones, and a market from recorded traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sublet.domain.budget import Limit
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.errors import InvalidValue
+from sublet.market.catalogue import load_catalogue
+from sublet.market.hazard import trace_hazard
+from sublet.market.spot import SpotTrace
+from sublet.market.traces import load_trace
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local.market import Strike
+from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_down_s
+from sublet.runtime.settings import PRICED_LIKE, Settings
+from sublet.runtime.store import Store
+
+__all__ = ["build", "local_offers", "local_supply", "strike_from_text"]
+
+DEFAULT_NODES = 4  # at once, unless the user says otherwise
+STRIKE_PARTS = 3
+
+
+def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
+    """A cloud of processes; agents come to a socket in the state directory."""
+    del store  # it keeps its own files
+    require_engine(settings, "local")
+    state_dir = Path(settings.state_dir)
+    traces = [load_trace(name, polarity=settings.polarity, repeat=True) for name in settings.market]
+    offers = local_offers(settings, traces)
+    provider = LocalProvider(
+        state_dir=state_dir,
+        clock=clock,
+        offers=offers,
+        market=local_supply(settings, traces, offers),
+        script=[strike_from_text(text) for text in settings.strikes],
+        notice_s=settings.notice_s,
+        boot_s=settings.boot_s,
+        seed=settings.seed,
+        lease_s=settings.lease_s,
+    )
+    most = settings.most_nodes or DEFAULT_NODES
+    return ProviderSetup(
+        provider=provider,
+        address=f"unix:{state_dir / 'agents.sock'}",
+        lease_s=settings.lease_s,
+        limits={offer.id: Limit(max_nodes=most) for offer in offers},
+        warm=provider.warm,
+    )
+
+
+def strike_from_text(text: str) -> Strike:
+    """`600:kill:1`: after 600 s of cloud time one node is taken without a word."""
+    parts = text.split(":")
+    if len(parts) != STRIKE_PARTS or parts[1] not in ("notice", "kill", "restore"):
+        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES")
+    try:
+        return Strike(at_s=float(parts[0]), verb=parts[1], nodes=int(parts[2]))  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES") from None
+
+
+def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:
+    """A spot and an on-demand node, priced like a real one."""
+    catalogue = load_catalogue()
+    hazards = [trace_hazard(trace).pooled.per_h or 0.0 for trace in traces]
+    offers = []
+    for market in (Market.SPOT, Market.ON_DEMAND):
+        like = catalogue.find(f"{PRICED_LIKE}:{market}")
+        offers.append(
+            Offer(
+                id=f"local:{market}",
+                gpu=like.gpu,
+                gpus_per_node=settings.slots_per_node,
+                market=market,
+                price=Price(like.price.micro_usd_per_h * settings.slots_per_node),
+                cap=Price(like.price.micro_usd_per_h * settings.slots_per_node),  # nobody raises it
+                cloud="local",
+                hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,
+                boot_s=settings.boot_s,
+                wind_down_s=wind_down_s(settings),
+            )
+        )
+    return tuple(offers)
+
+
+def local_supply(
+    settings: Settings, traces: Sequence[SpotTrace], offers: Sequence[Offer]
+) -> Iterator[AvailabilityChanged]:
+    """Supply of the spot offer: our share of what all zones of the first trace have together."""
+    spot = next(offer for offer in offers if offer.market is Market.SPOT)
+    start_s = settings.market_start_s
+    for trace in traces[:1]:
+        have: dict[str, int] = {}
+        last = None  # as it was last said
+        for t_s, zone, available in trace.events(0.0, math.inf):
+            if t_s > start_s and last is None:
+                last = int(sum(have.values()) * settings.market_share)
+                yield AvailabilityChanged(0.0, spot.id, last)
+            have[zone] = available
+            nodes = int(sum(have.values()) * settings.market_share)
+            if t_s > start_s and nodes != last:
+                last = nodes
+                yield AvailabilityChanged(t_s - start_s, spot.id, nodes)
