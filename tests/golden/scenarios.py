@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sublet.cli.main import run
-from sublet.domain.actions import SetTimer
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import (
     BudgetChanged,
@@ -20,15 +19,12 @@ from sublet.domain.events import (
     NodeLost,
     NodeNoticed,
     OffersChanged,
-    PlanMade,
     PriceChanged,
     TimerFired,
 )
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
-from sublet.errors import PlanRefused
-from sublet.kernel.journal import line_from
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -65,22 +61,15 @@ def simulated(arguments: str, folder: Path) -> list[str]:
 
 
 def refused_plans(folder: Path) -> list[str]:
-    """Too many dollars, too many GPUs: people are told, and another plan is asked for after a while."""
+    """Too many dollars, too many GPUs: nothing of it is done; that an offer may be had again calls for another plan."""
     driver = Driver(
         [an_offer("o", pool="p")], limits={"o": Limit(max_nodes=3)}, budget=Budget(burn=Price.from_usd_per_h("2.5"))
     )
     driver.submit(a_job("a", gpus=4), a_job("b", gpus=8))
     driver.plan(Plan(hold={"o": 2}, shapes={"a": Shape("p", 4)}))
     for plan in (Plan(hold={"o": 3}), Plan(hold={"o": 2}, shapes={"b": Shape("p", 99)})):
-        event = PlanMade(driver.now_s, plan, driver.kernel.seen)
-        try:
-            driver.tell(event)
-        except PlanRefused:  # as a controller writes it down: what was ordered by then, and a timer
-            again = SetTimer("retry o", driver.now_s + 5.0)
-            driver.journal.append(line_from(event, [*driver.kernel.orders, again]))
-        else:
-            raise AssertionError("a plan above the limits was taken")
-        driver.tell(TimerFired(driver.now_s + 5.0, "retry o"))
+        driver.refused(plan)
+        driver.tell(TimerFired(driver.now_s + 5.0, "retry o"))  # before the kernel's own timer
     driver.settle(MaxSpeedup())
     return driver.journal
 

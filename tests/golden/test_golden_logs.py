@@ -1,6 +1,7 @@
 """The same events give the same orders as when the logs were recorded (kernel version 2, before the rooms were moved).
 
-Numbers are compared to nine digits: the last bits of a logarithm differ between processors.
+Numbers are compared to nine digits: the last bits of a logarithm differ between processors. What was meant to change
+since is written down in `translated`, and nothing else may.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sublet.kernel.kernel import KERNEL_VERSION
 from tests.golden.scenarios import SCENARIOS
 
 LOGS = Path(__file__).parent / "logs"
@@ -27,6 +29,26 @@ def rounded(value):
     return value
 
 
+def translated(recorded, now):
+    """A line of version 2 in the words of version 3; `now` is the same line as it is lived today.
+
+    - The first line says which version of the kernel wrote it.
+    - A plan above the limits was followed by a timer that its driver invented. Now the kernel refuses it, by name and
+      with the limit, and sets a timer of its own unless one rings sooner. No other plan is followed by a timer for an
+      offer.
+    """
+    if "journal" in recorded:
+        return {**recorded, "kernel": KERNEL_VERSION}
+    (*orders, last) = recorded["actions"] or [{}]
+    if recorded["event"]["type"] == "PlanMade" and str(last.get("timer")).startswith("retry "):
+        refusal, *timers = now["actions"]
+        assert (orders, refusal["type"]) == ([], "RefusePlan")
+        assert [timer["timer"] for timer in timers] in (["plan"], [])
+        assert refusal["needed"] > refusal["available"]
+        return {**recorded, "actions": now["actions"]}
+    return recorded
+
+
 def test_every_scenario_has_a_log_and_every_log_a_scenario():
     assert {path.name.removesuffix(".jsonl.gz") for path in LOGS.iterdir()} == SCENARIOS.keys()
 
@@ -35,6 +57,7 @@ def test_every_scenario_has_a_log_and_every_log_a_scenario():
 def test_a_life_is_what_it_was_when_it_was_recorded(name, tmp_path, capsys):
     recorded = gzip.decompress((LOGS / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
     lived = SCENARIOS[name](tmp_path)
-    for number, (before, now) in enumerate(zip(recorded, lived, strict=False), start=1):
-        assert rounded(json.loads(now)) == rounded(json.loads(before)), f"line {number}"
+    for number, lines in enumerate(zip(recorded, lived, strict=False), start=1):
+        before, now = (json.loads(line) for line in lines)
+        assert rounded(now) == rounded(translated(before, now)), f"line {number}"
     assert len(lived) == len(recorded)

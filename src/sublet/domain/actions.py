@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublet.domain.shape import Placement, Shape
+from sublet.errors import InvalidValue, PlanRefused
 
 __all__ = [
     "Action",
     "MakePlan",
+    "RefusePlan",
     "ReleaseNode",
     "RentNode",
     "ResizeJob",
@@ -25,6 +27,25 @@ class MakePlan:
 
     At most one is open at a time: what happens until the answer is seen by it, or by the next one.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RefusePlan:
+    """Nothing of the plan is done: it asks for more than may be had, or names what is not there.
+
+    A fault of the policy. The kernel asks for another plan after a while; a world in which that is of no use raises
+    `error`.
+    """
+
+    binding: str  # the limit that it is above, or the field that names what is not there
+    needed: float | str  # a quantity; or the wrong name
+    available: float | str  # a quantity; or the names that there are
+
+    def error(self, now_s: float) -> PlanRefused | InvalidValue:
+        """As people are told."""
+        if isinstance(self.needed, str) or isinstance(self.available, str):
+            return InvalidValue(self.binding, self.needed, str(self.available))
+        return PlanRefused(self.binding, needed=self.needed, available=self.available, now_s=now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +108,4 @@ class TellUser:
     job_id: str = ""
 
 
-Action = MakePlan | StartJob | ResizeJob | StopJob | RentNode | ReleaseNode | SetTimer | TellUser
+Action = MakePlan | RefusePlan | StartJob | ResizeJob | StopJob | RentNode | ReleaseNode | SetTimer | TellUser

@@ -8,16 +8,16 @@ that decide are silent here, those that keep books do their work, and the record
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from sublet.domain import actions as order
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
-from sublet.domain.plan import JobState, Phase
+from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import SubletError
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.plan_check import refuse_wrong_names
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
@@ -100,10 +100,16 @@ class Follower(Kernel):
     supply: _Renting
     tenancy: _Running
 
+    _recorded: Sequence[Action] = ()  # what followed then from the event at hand
+
     def follow(self, event: Event, recorded: Sequence[Action]) -> None:
         """This happened, and this was ordered."""
-        with suppress(SubletError):  # what was refused then had no more effect than its orders
+        self._recorded = recorded
+        try:
             self.handle(event)
+        except SubletError:  # news that could not be: before version 3 it counted, and had no effect but its orders
+            self.now_s = self.tenancy.now_s = event.at_s
+            self.seen += 1
         for action in recorded:
             match action:
                 case order.RentNode(node_id=node_id, offer_id=offer_id):
@@ -114,7 +120,7 @@ class Follower(Kernel):
                     self.tenancy.stop(action)
                 case order.StartJob() | order.ResizeJob():
                     self.tenancy.move(action)
-                case order.MakePlan() | order.SetTimer() | order.TellUser():
+                case order.MakePlan() | order.RefusePlan() | order.SetTimer() | order.TellUser():
                     pass
 
     def arrive(self) -> None:
@@ -126,5 +132,8 @@ class Follower(Kernel):
     def _watch_purse(self) -> None:
         pass
 
-    def _refuse_if_over_limits(self) -> None:
-        pass
+    def _refusal(self, plan: Plan, *, stale: bool) -> order.RefusePlan | None:
+        """As recorded; before version 3 a plan above the limits was promised in part, so only names are looked at."""
+        del stale
+        recorded = next((action for action in self._recorded if isinstance(action, order.RefusePlan)), None)
+        return recorded or refuse_wrong_names(plan, self.jobs, self.supply)

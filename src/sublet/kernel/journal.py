@@ -15,7 +15,7 @@ from sublet.domain.actions import Action
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import Event
 from sublet.domain.offer import Offer
-from sublet.errors import BadInput, InvariantBroken, SubletError
+from sublet.errors import BadInput, InvariantBroken
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.values_json import action_from_json, event_from_json, plain, restored, tagged
 
@@ -27,7 +27,6 @@ __all__ = [
     "kind_from_header",
     "line_from",
     "recorded_from",
-    "refused_alike",
     "replay",
     "version_of",
 ]
@@ -78,23 +77,12 @@ def replay(lines: Iterable[str], *, source: str = "journal", kernel: Kernel | No
         except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
             why = error.why if isinstance(error, BadInput) else f"not a line of a journal ({error!r})"
             raise BadInput(source, why, line=number) from error
-        try:
-            orders = [tagged(action) for action in kernel.handle(event)]
-        except SubletError:
-            if not refused_alike(kernel.orders, recorded):
-                raise
-            continue
+        orders = [tagged(action) for action in kernel.handle(event)]
         if orders != recorded:
             raise InvariantBroken("a replay gives the same orders", f"line {number}: recorded {recorded}, now {orders}")
     if kernel is None:
         raise BadInput(source, "it is empty")
     return kernel
-
-
-def refused_alike(orders: Sequence[Action], recorded: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an event was refused then, too: what it had ordered by then stands, and a timer to ask again."""
-    before = [tagged(action) for action in orders]
-    return list(recorded[:-1]) == before and recorded[-1:] != [] and recorded[-1].get("type") == "SetTimer"
 
 
 def kernel_from_header(facts: Mapping[str, Any]) -> Kernel:

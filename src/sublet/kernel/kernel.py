@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sublet.domain import events as news
-from sublet.domain.actions import Action, MakePlan, SetTimer, StopJob, TellUser
+from sublet.domain.actions import Action, MakePlan, RefusePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.demand import Demand
 from sublet.domain.events import Event
@@ -21,15 +21,18 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
+from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import Node, NodePhase
+from sublet.kernel.plan_check import refuse_over_limits, refuse_wrong_names, shapes_to_promise
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 2  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 3  # counted up with every change of what follows from an event; 0 = before versions were recorded
 MOST_PLANS_AT_ONCE = 1_000
+REFUSED_AGAIN_S = 10.0  # until a policy whose plan was refused is asked again, if nothing happens before
+REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up to this: as for an offer
 SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
 
 
@@ -59,6 +62,7 @@ class Kernel:
         self._wake_s: float | None = None
         self._woken = False  # the time that a plan asked for has come, and no plan was made since
         self._planned_s, self._plans_now = -1.0, 0  # when the last plan was made, and how many at that instant
+        self._refused = 0  # plans in a row
         self._spent_s: float | None = None  # when the purse will be spent at today's burn
         self._expected = expected
         self._warned: set[str] = set()  # jobs whose owners were told
@@ -93,14 +97,20 @@ class Kernel:
         if not self.now_s <= event.at_s < math.inf:  # also refuses NaN
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(_subject(event)))
-        self.now_s = self.tenancy.now_s = event.at_s
-        if not self.seen:  # the budget begins to count
-            self.began_s = event.at_s
-            self.ledger.aim(self.supply.budget.average, event.at_s)
+        before_s, self.now_s = self.now_s, event.at_s
+        self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
         self.tenancy.plan_due = bool(self._changed)
-        self._handlers[type(event)](event)
+        try:
+            self._handlers[type(event)](event)
+        except SubletError:  # it cannot have happened: handlers look before they change anything
+            self.now_s = self.tenancy.now_s = before_s
+            self.seen -= 1
+            raise
+        if self.seen == 1:  # the budget begins to count
+            self.began_s = event.at_s
+            self.ledger.aim(self.supply.budget.average, event.at_s)
         if self.supply.changed:
             self._adjust_supply()
             if self.supply.short and self.tenancy.lines_stand:
@@ -135,11 +145,6 @@ class Kernel:
             expected=self._expected,
             arrived=self.tenancy.census.demand,
         )
-
-    @property
-    def orders(self) -> list[Action]:
-        """What the last event has led to; where it was refused in the end, what had been ordered by then."""
-        return self._actions
 
     def story(self, job_id: str) -> list[str]:
         """What happened to a job so far, oldest first."""
@@ -313,17 +318,17 @@ class Kernel:
         self.planning = False
         self._plans_now = self._plans_now + 1 if event.at_s == self._planned_s else 1
         self._planned_s = event.at_s
-        if self._plans_now > MOST_PLANS_AT_ONCE:  # a policy that never comes to rest must not stop the clock
-            what = "plans at one instant"
-            raise PlanRefused(what, needed=self._plans_now, available=MOST_PLANS_AT_ONCE, now_s=self.now_s)
-        if event.seen >= self._changed:
+        stale = event.seen < self._changed  # it did not see everything: the next plan is on its way
+        if (refusal := self._refusal(event.plan, stale=stale)) is not None:
+            self._refuse(refusal)
+            return
+        self._refused = 0
+        if not stale:
             self._changed, self._woken = 0, False
             self.tenancy.plan_due = False
         self.cluster.packing = event.plan.packing
         self._apply(event.plan)
         self.supply.wish(event.plan.hold)
-        if not self._changed:  # else it did not see everything, and the next plan is on its way
-            self._refuse_if_over_limits()
         self.tenancy.serve_lines()
         self._warn(event.plan)
         again_s = event.plan.ask_again_s
@@ -339,45 +344,33 @@ class Kernel:
 
     def _apply(self, plan: Plan) -> None:
         tenancy = self.tenancy
-        self._refuse_wrong_pools(plan)
         gaining = []
-        for job_id, shape in plan.shapes.items():
-            state = self.jobs.get(job_id)
-            if state is None or state.shape == shape or state.job.paused:
-                continue  # it ended or was paused meanwhile, or has it already
-            if shape is not None and shape.pool not in self.pools:
-                continue  # nobody offers it any more
-            state = tenancy.promise(state, shape)
+        for before, shape in shapes_to_promise(plan, self.jobs, self.supply):
+            state = tenancy.promise(before, shape)
             if (shape is None or shape.gpus < state.gpus) and tenancy.settle(state):
                 continue  # those that give come before those that get
             gaining.append(state)
         for state in gaining:
             tenancy.stand_in_line(state)
 
-    def _refuse_wrong_pools(self, plan: Plan) -> None:
-        """Before anything is changed."""
-        for job_id, shape in plan.shapes.items():
-            state = self.jobs.get(job_id)
-            if state is None or shape is None or self.supply.was_offered(shape.pool):
-                continue
-            if shape.pool not in self.pools or not state.job.may_run_in(shape.pool):
-                allowed = [pool for pool in self.pools if state.job.may_run_in(pool)]
-                raise InvalidValue(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(allowed))
+    def _refusal(self, plan: Plan, *, stale: bool) -> RefusePlan | None:
+        """Why it is not carried out; None = it is."""
+        if self._plans_now > MOST_PLANS_AT_ONCE:  # a policy that never comes to rest must not stop the clock
+            return RefusePlan("plans at one instant", self._plans_now, MOST_PLANS_AT_ONCE)
+        refusal = refuse_wrong_names(plan, self.jobs, self.supply)
+        if refusal is None and not stale:
+            refusal = refuse_over_limits(plan, self.jobs, self.tenancy.promised, self.supply)
+        return refusal
 
-    def _refuse_if_over_limits(self) -> None:
-        for name, pool in self.pools.items():
-            promised, most = self.tenancy.promised[name], self.supply.most_gpus(pool)
-            if promised > most:
-                raise PlanRefused(f"GPUs in pool {name}", needed=promised, available=most, now_s=self.now_s)
-            if pool.max_gpus is not None and (held := self.supply.wished_gpus(pool)) > pool.max_gpus:
-                raise PlanRefused(f"quota of pool {name}", needed=held, available=pool.max_gpus, now_s=self.now_s)
-        burn = self.supply.budget.burn
-        if burn is None:
-            return
-        wished = self.supply.wished_burn()
-        if wished > max(burn, self.supply.owned_burn()):
-            needed, available = wished.usd_per_h, burn.usd_per_h
-            raise PlanRefused("USD/h of budget", needed=needed, available=available, now_s=self.now_s)
+    def _refuse(self, refusal: RefusePlan) -> None:
+        """Wait for something to happen, and ask again if nothing does: a policy asked at once would say the same."""
+        self._actions.append(refusal)
+        again_s = self.now_s + min(REFUSED_AGAIN_S * 2.0**self._refused, REFUSED_AT_MOST_S)
+        self._refused += 1
+        self._changed = 0
+        if self._wake_s is None or not self.now_s < self._wake_s <= again_s:
+            self._wake_s = again_s
+            self._actions.append(SetTimer("plan", again_s))
 
     # ------------------------------------------------------------------ snapshots
 
@@ -393,6 +386,7 @@ class Kernel:
             "wake_s": self._wake_s,
             "woken": self._woken,
             "planned": [self._planned_s, self._plans_now],
+            "refused": self._refused,
             "spent_s": self._spent_s,
             "warned": sorted(self._warned),
             "supply": self.supply.facts(),
@@ -405,6 +399,7 @@ class Kernel:
         self.planning, self._changed = facts["planning"], facts["changed"]
         self._wake_s, self._woken = facts["wake_s"], facts["woken"]
         self._planned_s, self._plans_now = facts["planned"]
+        self._refused = facts.get("refused", 0)  # not in snapshots before version 3
         self._spent_s, self._warned = facts["spent_s"], set(facts["warned"])
         self.supply.restore(facts["supply"])
         self.tenancy.restore(facts["tenancy"], self.now_s, job_from)

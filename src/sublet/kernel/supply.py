@@ -11,7 +11,6 @@ from sublet.domain.events import NodeLost, NodeReleased
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
-from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
@@ -71,34 +70,33 @@ class Supply:
     def coming(self, pool: Pool) -> bool:
         """Whether nodes of a pool are on their way, or will be asked for."""
         held = self.cluster.held
-        return any(self.cluster.requested[o] or held[o] < self._wished(o) for o in pool.offer_ids)
+        return any(self.cluster.requested[o] or held[o] < self._obtained(o, self.hold[o]) for o in pool.offer_ids)
 
     def wish(self, hold: Mapping[str, int]) -> None:
-        """What a plan wants held; owned nodes are held whatever it says."""
-        for offer_id, nodes in hold.items():
-            if offer_id not in self.offers:
-                if offer_id in self.every:
-                    continue  # it went while the plan was made; the next one is on its way
-                raise InvalidValue("hold", offer_id, "an offer that is there: " + ", ".join(self.offers))
-            self.hold[offer_id] = max(nodes, self.limits[offer_id].min_nodes)
+        """What a plan wants held."""
+        self.hold = self.hold_after(hold)
         self.changed = True
 
-    def wished_burn(self) -> Price:
-        """What an hour costs, at today's prices, when everything wished for is held, as far as it can be had."""
-        return Price(
-            sum(self._wished(offer_id) * self.ledger.price(offer_id).micro_usd_per_h for offer_id in self.hold)
-        )
+    def hold_after(self, hold: Mapping[str, int]) -> dict[str, int]:
+        """What would be wanted after this wish: owned nodes whatever it says, and nothing that is not offered now."""
+        limits = self.limits
+        return self.hold | {o: max(nodes, limits[o].min_nodes) for o, nodes in hold.items() if o in limits}
+
+    def wished_burn(self, hold: Mapping[str, int]) -> Price:
+        """What an hour costs, at today's prices, when all of `hold` is held, as far as it can be had."""
+        prices = ((self._obtained(o, nodes), self.ledger.price(o)) for o, nodes in hold.items())
+        return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))
 
     def owned_burn(self) -> Price:
         """What an hour of the owned nodes costs, which no plan can save."""
         return Price(sum(limit.min_nodes * self.ledger.price(o).micro_usd_per_h for o, limit in self.limits.items()))
 
-    def wished_gpus(self, pool: Pool) -> int:
-        """GPUs of a pool when everything wished for is held, as far as it can be had."""
-        return sum(self._wished(offer_id) for offer_id in pool.offer_ids) * pool.gpus_per_node
+    def wished_gpus(self, pool: Pool, hold: Mapping[str, int]) -> int:
+        """GPUs of a pool when all of `hold` is held, as far as it can be had."""
+        return sum(self._obtained(o, hold[o]) for o in pool.offer_ids) * pool.gpus_per_node
 
-    def _wished(self, offer_id: str) -> int:
-        return int(min(self.hold[offer_id], self.state(offer_id).most))
+    def _obtained(self, offer_id: str, nodes: int) -> int:
+        return int(min(nodes, self.state(offer_id).most))
 
     # ------------------------------------------------------------------ other offers
 

@@ -108,8 +108,8 @@ def restored(kind: Any, value: Any) -> Any:
         return kind(**given)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType or origin is typing.Union:
-        if value is None:
-            return None
+        if value is None or type(value) in inner:
+            return value
         return restored(next(part for part in inner if part is not types.NoneType), value)
     if origin is tuple and inner[-1] is not ...:
         return tuple(restored(part, item) for part, item in zip(inner, value, strict=True))

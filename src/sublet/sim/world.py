@@ -264,6 +264,8 @@ class World:
                 return self._set_timer(now_s, action)
             case order.TellUser():
                 return []
+            case order.RefusePlan():
+                raise action.error(now_s)  # in virtual time nothing is gained by asking again
 
     def _move(self, now_s: float, action: order.StartJob | order.ResizeJob) -> list[Event]:
         run = self._runs[action.job_id]

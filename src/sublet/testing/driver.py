@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from sublet.domain.actions import (
     Action,
     MakePlan,
+    RefusePlan,
     ReleaseNode,
     RentNode,
     ResizeJob,
@@ -32,6 +34,7 @@ from sublet.domain.events import (
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan, Policy
+from sublet.errors import InvalidValue, PlanRefused
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
@@ -55,6 +58,7 @@ class Driver:
         self.kernel = Kernel(offers, limits=limits, quotas=quotas, budget=budget)
         self.now_s = 0.0
         self.open: list[Action] = []
+        self.last: list[Action] = []  # the orders after the last event
         self.timers: dict[str, float] = {}
         self.journal = [header_line(offers, limits or {}, budget, quotas)]
 
@@ -65,12 +69,14 @@ class Driver:
     def tell(self, event: Event) -> list[Action]:
         """One event; the orders that follow."""
         self.now_s = event.at_s
-        actions = list(self.kernel.handle(event))
+        self.last = actions = list(self.kernel.handle(event))
         check(self.kernel)
         self.journal.append(line_from(event, actions))
         if isinstance(event, NodeLost | NodeReleased | RentRefused):  # nobody is left to answer for this node
             self.open = [o for o in self.open if getattr(o, "node_id", "") != event.node_id]
         for action in actions:
+            if isinstance(action, RefusePlan):
+                raise action.error(self.now_s)  # a fault of the policy; whoever wants it so says `refused`
             if isinstance(action, SetTimer):
                 self.timers[action.timer] = action.at_s
             elif isinstance(action, TellUser) or (isinstance(action, StopJob) and not action.resumable):
@@ -91,6 +97,15 @@ class Driver:
         self.open = [o for o in self.open if not isinstance(o, MakePlan)]
         return self.tell(PlanMade(self.now_s, plan, self.kernel.seen))
 
+    def refused(self, plan: Plan) -> RefusePlan:
+        """The planner answers now with a plan that is refused; all laws hold, and why."""
+        with suppress(PlanRefused, InvalidValue):
+            self.plan(plan)
+        refusal, *others = self.last
+        assert isinstance(refusal, RefusePlan)
+        self.timers |= {action.timer: action.at_s for action in others if isinstance(action, SetTimer)}
+        return refusal
+
     def answer(self, order: Action, policy: Policy | None = None) -> list[Action]:
         """The world has carried this order out, now."""
         self.open.remove(order)
@@ -110,7 +125,7 @@ class Driver:
                 assert policy is not None
                 self.now_s = self.kernel.now_s  # a plan is of the instant of its snapshot
                 return self.plan(policy.decide(self.kernel.snapshot()))
-            case SetTimer() | TellUser():
+            case RefusePlan() | SetTimer() | TellUser():
                 raise AssertionError(f"nobody answers {order}")
 
     def settle(self, policy: Policy) -> int:

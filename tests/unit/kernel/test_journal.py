@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.actions import MakePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
+from sublet.domain.actions import MakePlan, RefusePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import (
     AvailabilityChanged,
@@ -39,7 +39,15 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.errors import BadInput, InvariantBroken, SubletError
-from sublet.kernel.journal import event_from_json, header_line, line_from, replay
+from sublet.kernel.following import Follower
+from sublet.kernel.journal import (
+    event_from_json,
+    header_line,
+    kind_from_header,
+    line_from,
+    recorded_from,
+    replay,
+)
 from sublet.policies.srtf import Srtf
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -139,6 +147,15 @@ def test_orders_are_written_with_their_names_and_facts():
     assert written[5] == {"type": "MakePlan"}
 
 
+@pytest.mark.parametrize(
+    "refusal", [RefusePlan("GPUs in pool p", 99, 8), RefusePlan("hold", "x", "an offer that is there: o")], ids=str
+)
+def test_a_refusal_comes_back_as_it_was(refusal):
+    _, (back,) = recorded_from(line_from(PlanMade(1.0, PLAN, 17), [refusal]))
+    assert back == refusal
+    assert str(back.error(1.0)) == str(refusal.error(1.0))
+
+
 def test_the_header_says_what_could_be_rented():
     offer = an_offer("o", market=Market.ON_DEMAND)
     facts = json.loads(header_line([offer], {"o": Limit(min_nodes=1)}, Budget(burn=Price(7))))
@@ -182,6 +199,48 @@ def test_an_event_that_was_tampered_with_is_found_where_its_orders_differ():
     journal[at] = journal[at].replace('"gpus":8', '"gpus":4')
     with pytest.raises(InvariantBroken):
         replay(journal)
+
+
+def a_life_with_a_refused_plan():
+    driver = Driver([an_offer("o", pool="p")], limits={"o": Limit(max_nodes=1)})
+    driver.submit(a_job("a", gpus=4), a_job("b", gpus=4))
+    driver.refused(Plan(shapes={"a": Shape("p", 4), "b": Shape("p", 4)}, hold={"o": 1}))
+    driver.ring(["plan"])
+    driver.settle(Srtf())
+    return driver
+
+
+def test_a_refused_plan_is_part_of_a_life():
+    driver = a_life_with_a_refused_plan()
+    assert "RefusePlan" in names_of_orders(driver.journal)
+    assert replay(driver.journal).supply.facts() == driver.kernel.supply.facts()
+
+
+def test_a_plan_that_was_refused_is_not_promised_when_its_life_is_followed():
+    journal = a_life_with_a_refused_plan().journal
+    follower = kind_from_header(json.loads(journal[0]), Follower)
+    for line in journal[1:4]:
+        follower.follow(*recorded_from(line))
+    assert (list(follower.active), follower.seen) == ([], 3)
+
+
+def test_a_plan_that_an_older_version_refused_half_way_is_followed_by_its_orders():
+    """Version 2 promised what it then refused, and its driver set a timer."""
+    journal = a_life_with_a_refused_plan().journal
+    facts = json.loads(journal[3])
+    facts["actions"] = [{"type": "RentNode", "node_id": "n1", "offer_id": "o"}]
+    facts["actions"] += [{"type": "SetTimer", "timer": "retry o", "at_s": 10.0}]
+    follower = kind_from_header(json.loads(journal[0]), Follower)
+    for line in (*journal[1:3], json.dumps(facts)):
+        follower.follow(*recorded_from(line))
+    assert (list(follower.active), list(follower.cluster.nodes)) == (["a", "b"], ["n1"])
+
+
+def test_news_that_an_older_version_refused_count_when_its_life_is_followed():
+    journal = a_life()
+    follower = kind_from_header(json.loads(journal[0]), Follower)
+    follower.follow(NodeLost(7.0, "n77"), [SetTimer("retry o", 10.0)])
+    assert (follower.seen, follower.now_s) == (1, 7.0)
 
 
 # ---------------------------------------------------------------------- broken

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from sublet.domain.actions import RefusePlan
 from sublet.domain.budget import UNLIMITED
 from sublet.domain.events import JobSubmitted, PlanMade
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
-from sublet.errors import InvalidValue
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
@@ -22,8 +20,8 @@ def test_a_plan_that_puts_a_job_where_it_may_not_run_is_refused_and_changes_noth
     kernel.handle(JobSubmitted(0.0, a_job("choosy", gpus=1, pools=("bought",))))
     kernel.handle(JobSubmitted(0.0, a_job("easy", gpus=1)))
     plan = Plan(shapes={"easy": Shape("lent", 1), "choosy": Shape("lent", 1)}, hold={"lent": 1})
-    with pytest.raises(InvalidValue, match="bought"):
-        kernel.handle(PlanMade(1.0, plan, kernel.seen))
+    refusal, _ = kernel.handle(PlanMade(1.0, plan, kernel.seen))
+    assert refusal == RefusePlan("shapes[choosy].pool", "lent", "one of bought")
     assert kernel.active == {}
     assert kernel.cluster.nodes == {}
     check(kernel)

@@ -138,10 +138,9 @@ class Bill:
     def handle(self, event: Event) -> list[Action]:
         """Let the kernel hear it."""
         jobs = self._before(event)
-        try:
-            return self.kernel.handle(event)
-        finally:
-            self._after(event, jobs, self.kernel.orders)
+        orders = self.kernel.handle(event)
+        self._after(event, jobs, orders)
+        return orders
 
     def follow(self, follower: Follower, event: Event, recorded: list[Action]) -> None:
         """An event of another version of the kernel, with the orders that it gave; `follower` stands in for ours."""

@@ -148,6 +148,8 @@ def row_from_order(action: Action, kernel: Kernel, progress: Progress) -> Histor
             return HistoryRow(kind=kind, job_id=job_id, text=progress.to_stop(job_id) if resumable else "end")
         case order.TellUser(text=text, job_id=job_id):
             return HistoryRow(kind=kind, job_id=job_id, text=text)
+        case order.RefusePlan():
+            return HistoryRow(kind="Refused", text=str(action.error(kernel.now_s)))
         case order.MakePlan() | order.SetTimer():
             return None
 

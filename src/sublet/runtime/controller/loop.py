@@ -65,7 +65,6 @@ __all__ = ["Controller"]
 log = logging.getLogger("sublet.controller")
 TICK_S = 0.25  # wall
 SAVE_S = 2.0  # wall, between two looks at which facts of jobs have changed
-REFUSED_S = 10.0  # wall, until a policy whose plan was refused is asked again
 FOR_GOOD = ("finished", "cancelled")  # how a job ends that never runs again
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
@@ -371,12 +370,10 @@ class Controller:
             event = replace(event, at_s=earliest_s)
         try:
             actions = self.bill.handle(event)
-        except SubletError as error:
-            # A plan that asks for too much, or news that cannot be: people are told, and another plan is asked for.
-            # What was ordered before the refusal stands: the kernel counts on it.
+        except SubletError as error:  # news that cannot be: the kernel is as it was before it, and so is the log
             log.exception("the kernel refused %s", event)
             self._rows.append(HistoryRow(kind="Refused", text=str(error)))
-            actions = [*self.kernel.orders, self._ask_again()]
+            return []
         self.store.append(event.at_s, line_from(event, actions))
         self.memory.heard(event, actions)
         try:
@@ -395,13 +392,6 @@ class Controller:
             if row is not None and (told or row.kind != "AvailabilityChanged"):
                 rows.append(row)
         return rows
-
-    def _ask_again(self) -> order.SetTimer:
-        """Any offer will do: that an offer may be had again calls for a plan."""
-        return order.SetTimer(f"retry {next(iter(self.kernel.supply.offers))}", self.now_s() + self._refused_s())
-
-    def _refused_s(self) -> float:
-        return REFUSED_S * self.clock.speedup
 
     def _is_old(self, event: Event) -> bool:
         """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
@@ -477,6 +467,8 @@ class Controller:
                 record.group.stop(action.generation, resumable=action.resumable, wall_s=time.monotonic())
             case order.TellUser():
                 log.info("%s", action.text)
+            case order.RefusePlan():
+                log.error("%s", action.error(self.kernel.now_s))
 
     async def _think(self) -> None:
         await asyncio.sleep(0)  # let everything of this instant be heard first

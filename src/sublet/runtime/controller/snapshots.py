@@ -19,9 +19,9 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.job import Job, Speed
-from sublet.errors import BadInput, SubletError
+from sublet.errors import BadInput
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import kind_from_header, recorded_from, refused_alike
+from sublet.kernel.journal import kind_from_header, recorded_from
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, plain, tagged
@@ -136,11 +136,7 @@ class Memory:
         for line in hub.store.lines(after=seq):
             facts = json.loads(line)
             event, recorded = self._recorded(line)
-            try:
-                agreed = [tagged(action) for action in hub.bill.handle(event)] == facts["actions"]
-            except SubletError:
-                agreed = refused_alike(hub.kernel.orders, facts["actions"])
-            if not agreed:
+            if [tagged(action) for action in hub.bill.handle(event)] != facts["actions"]:
                 return None
             self._after(event, recorded, ended)
         return ended

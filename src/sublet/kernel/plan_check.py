@@ -1,0 +1,61 @@
+"""Whether a plan may be carried out: looked at before any of it is, so that a refused plan leaves no trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from sublet.domain.actions import RefusePlan
+from sublet.domain.plan import JobState, Plan
+from sublet.domain.shape import Shape
+from sublet.kernel.supply import Supply
+
+__all__ = ["refuse_over_limits", "refuse_wrong_names", "shapes_to_promise"]
+
+Jobs = Mapping[str, JobState]
+
+
+def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> Iterator[tuple[JobState, Shape | None]]:
+    """What the plan changes for the jobs as they are now."""
+    for job_id, shape in plan.shapes.items():
+        state = jobs.get(job_id)
+        if state is None or state.shape == shape or state.job.paused:
+            continue  # it ended or was paused meanwhile, or has it already
+        if shape is None or shape.pool in supply.pools:  # else nobody offers it any more
+            yield state, shape
+
+
+def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | None:
+    """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not."""
+    for job_id, shape in plan.shapes.items():
+        state = jobs.get(job_id)
+        if state is None or shape is None or supply.was_offered(shape.pool):
+            continue  # what went while the plan was made is no fault of it
+        if shape.pool not in supply.pools or not state.job.may_run_in(shape.pool):
+            allowed = [pool for pool in supply.pools if state.job.may_run_in(pool)]
+            return RefusePlan(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(allowed))
+    for offer_id in plan.hold:
+        if offer_id not in supply.every:
+            return RefusePlan("hold", offer_id, "an offer that is there: " + ", ".join(supply.offers))
+    return None
+
+
+def refuse_over_limits(plan: Plan, jobs: Jobs, promised: Mapping[str, int], supply: Supply) -> RefusePlan | None:
+    """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits."""
+    more = Counter[str]()
+    for state, shape in shapes_to_promise(plan, jobs, supply):
+        if state.shape is not None:
+            more[state.shape.pool] -= state.shape.gpus
+        if shape is not None:
+            more[shape.pool] += shape.gpus
+    hold = supply.hold_after(plan.hold)
+    for name, pool in supply.pools.items():
+        gpus, most = promised[name] + more[name], supply.most_gpus(pool)
+        if gpus > most:
+            return RefusePlan(f"GPUs in pool {name}", gpus, most)
+        if pool.max_gpus is not None and (held := supply.wished_gpus(pool, hold)) > pool.max_gpus:
+            return RefusePlan(f"quota of pool {name}", held, pool.max_gpus)
+    burn = supply.budget.burn
+    if burn is not None and (wished := supply.wished_burn(hold)) > max(burn, supply.owned_burn()):
+        return RefusePlan("USD/h of budget", wished.usd_per_h, burn.usd_per_h)
+    return None

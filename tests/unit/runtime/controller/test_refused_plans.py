@@ -1,0 +1,66 @@
+"""A policy that asks for too much: people are told, nothing of its plan is done, and it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+from sublet.domain.events import NodeLost
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
+from sublet.kernel.journal import replay
+from sublet.policies.max_speedup import MaxSpeedup
+from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase
+
+
+@dataclass
+class Greedy:
+    """Its first plans promise a job more GPUs than there are."""
+
+    too_much: int = 2
+    asked: list[float] = field(default_factory=list)
+
+    def decide(self, snapshot):
+        waiting = [state.job.id for state in snapshot.waiting.by(lambda state: state.seq)]
+        if waiting and len(self.asked) < self.too_much:
+            self.asked.append(snapshot.now_s)
+            return Plan(shapes={waiting[0]: Shape(next(iter(snapshot.pools)), 10_000)}, hold={"spot": 1})
+        return MaxSpeedup().decide(snapshot)
+
+
+def test_a_plan_above_the_limits_is_told_logged_and_followed_by_another(tmp_path):
+    story = Story(tmp_path)
+    story.policy = Greedy()
+
+    async def live():
+        async with story.controller() as desk:
+            story.cloud.jobs["j-1"] = Training(steps=20)
+            await desk.submit(a_spec())
+            await phase(desk, "j-1", "finished")
+            rows = await desk.events()
+            assert sum("10000 of GPUs in pool" in row["text"] for row in rows if row["kind"] == "Refused") == 2
+
+    asyncio.run(live())
+    first_s, second_s = story.policy.asked
+    assert second_s - first_s >= 10.0  # nothing else happened that called for a plan
+    orders = [json.loads(line)["actions"] for line in story.log()[1:]]
+    refused = [actions for actions in orders if any(action["type"] == "RefusePlan" for action in actions)]
+    assert [[action["type"] for action in actions] for actions in refused] == [["RefusePlan", "SetTimer"]] * 2
+    replay(story.log())
+
+
+def test_news_that_cannot_be_are_told_and_are_no_part_of_the_log(tmp_path, monkeypatch):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as desk:
+            controller = desk._controller
+            monkeypatch.setattr(controller, "_is_old", lambda _: False)
+            controller.tell(NodeLost(controller.now_s(), "n77"))
+            rows = await desk.events()
+            assert any("no such node" in row["text"] for row in rows if row["kind"] == "Refused")
+
+    asyncio.run(live())
+    assert not any("n77" in line for line in story.log())
+    replay(story.log())
