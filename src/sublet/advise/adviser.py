@@ -2,7 +2,7 @@
 
 Every offer of a price list is weighed on 1 to 64 nodes, on demand, spot and mixed, with each way to keep checkpoints:
 
-    hours = provisioning + restart + samples / rate x slowdown by reclaims        (`advise_speed`, `advise_keep`)
+    hours = provisioning + restart + samples / rate x slowdown by reclaims        (`speed`, `perf.preemption`)
     USD   = rent of the nodes that are there x hours: whole nodes, the least that is billed, traffic between zones
     risk  = how much longer one run in twenty takes: more reclaims than usual, and a speed that was only predicted
 

@@ -23,6 +23,7 @@ import numpy as np
 from sublet.advise.deepvm.facts import ANCHORS, Anchor
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
+from sublet.perf.preemption import Recovery, checkpoint_interval_s, hit_cost_s, missing_nodes, speed_kept
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
@@ -95,58 +96,61 @@ class Outages:
 
 
 def outages(fleets: Fleets, job: Checkpoints) -> Outages:
-    """For all clusters at once. O(R N). Waiting, where nodes come at once, is `rental_shapes.reclaim_slowdown`."""
+    """For all clusters at once, by the one model of reclaims (`perf.preemption`). O(R N)."""
     nodes_N, steady_RN = fleets.nodes_N, fleets.steady_RN
     spot_RN = nodes_N - steady_RN
-    node_per_s_RN = fleets.hazard_per_h_R[:, None] / SECONDS_PER_H + 0.0 * nodes_N
     at_once_RN = np.minimum(fleets.at_once_RN, np.maximum(spot_RN, 1.0))
-    per_s_RN = node_per_s_RN * spot_RN / at_once_RN
+    node_per_s_RN = fleets.hazard_per_h_R[:, None] / SECONDS_PER_H + 0.0 * nodes_N
+    hits_RN = np.maximum(node_per_s_RN * spot_RN / at_once_RN, 0.0)
     write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
-    wait_s_RN = fleets.wait_s_RN
-    calm_RN = per_s_RN < CALM_PER_S
+    recovery = Recovery(
+        every_s=checkpoint_interval_s(write_s_RN, hits_RN),
+        write_s=write_s_RN,
+        boot_s=job.provision_s,
+        # What was written is read as fast; what a lost peer had is done once more.
+        restart_s=job.restart_s + write_s_RN + _with_peer(fleets, at_once_RN) * BACKGROUND_S / 2.0,
+        sold_out_s=fleets.wait_s_RN,
+        none_left=fleets.all_RN,
+    )
+    calm_RN = hits_RN < CALM_PER_S
+    off_RN = hits_RN * fleets.wait_s_RN
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        every_s_RN = np.sqrt(2.0 * write_s_RN / per_s_RN)
-        redone_s_RN = every_s_RN / 2.0 + _with_peer(fleets, at_once_RN) * BACKGROUND_S / 2.0
-        writing_RN = write_s_RN / every_s_RN
-        # Waiting. What was written is read as fast.
-        stop_s_RN = redone_s_RN + job.restart_s + job.provision_s + write_s_RN
-        off_RN = per_s_RN * wait_s_RN
-        waiting_RN = _over(1.0 - writing_RN - per_s_RN * stop_s_RN) * (1.0 + off_RN)
-        # Going on: with too few nodes for some of the time, or none. They are lost one by one, or so many at once,
-        # whichever is worse; and one checkpoint more, when the others come back.
-        all_RN = fleets.all_RN
-        turn_s_RN = redone_s_RN + (2.0 - all_RN) * (job.restart_s + write_s_RN)
-        gone_s_RN = wait_s_RN + job.provision_s
-        some_RN = np.maximum((at_once_RN - all_RN * nodes_N) / np.maximum(1.0 - all_RN, 1e-9), 0.0)
-        left_RN = (1.0 - all_RN) * fleets.rate_at(np.maximum(nodes_N - some_RN, 0.0)) / fleets.rate_RN
-        one_by_one_RN = fleets.rate_at(steady_RN + spot_RN / (1.0 + node_per_s_RN * gone_s_RN)) / fleets.rate_RN
-        short_RN = per_s_RN * gone_s_RN / (1.0 + per_s_RN * gone_s_RN)
-        pace_RN = np.minimum(one_by_one_RN, 1.0 - short_RN * (1.0 - left_RN))
-        going_RN = _over(1.0 - writing_RN - per_s_RN * turn_s_RN) * _over(pace_RN)
-        goes_on_RN = (going_RN < waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
-        lost_s_RN = np.where(goes_on_RN, turn_s_RN + (1.0 - left_RN) * job.provision_s, stop_s_RN)
-        felt_RN = np.where(goes_on_RN, np.clip(1.0 - left_RN, 0.0, 1.0), 1.0)
-        lost_s_RN = np.sqrt(lost_s_RN**2 + felt_RN**2 * fleets.wait_square_RN)
+        left_RN = _survivors_share(fleets, hits_RN, at_once_RN, fleets.wait_s_RN + job.provision_s)
+        waiting_RN = speed_kept(hits_RN, recovery)
+        going_RN = speed_kept(hits_RN, recovery, left_RN)
+        goes_on_RN = (going_RN > waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
+        speed_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
+        felt_RN = np.where(goes_on_RN, (1.0 - left_RN) * (1.0 - fleets.all_RN) + fleets.all_RN, 1.0)
+        lost_s_RN = hit_cost_s(hits_RN, speed_RN, recovery.every_s, write_s_RN)
+        # The mean wait is in it; that waits differ is not.
+        varies_RN = np.maximum(fleets.wait_square_RN - fleets.wait_s_RN**2, 0.0)
+        lost_s_RN = np.sqrt(lost_s_RN**2 + felt_RN**2 * varies_RN)
         paid_RN = np.where(
-            goes_on_RN, spot_RN / (1.0 + node_per_s_RN * wait_s_RN), spot_RN - at_once_RN * off_RN / (1.0 + off_RN)
+            goes_on_RN,
+            spot_RN / (1.0 + node_per_s_RN * fleets.wait_s_RN),
+            spot_RN - at_once_RN * off_RN / (1.0 + off_RN),
         )
     keeper_R1 = np.array(fleets.keepers)[:, None]
     alone_RN = ((keeper_R1 == "peers") & (nodes_N < 2)) | ((keeper_R1 == "nodes") & (spot_RN < 1))  # noqa: PLR2004 - a pair
-    slowdown_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
+    with np.errstate(divide="ignore"):
+        slowdown_RN = np.where(alone_RN | (spot_RN < 0), np.inf, 1.0 / speed_RN)
     return Outages(
-        slowdown_RN=np.where(alone_RN | (spot_RN < 0), np.inf, slowdown_RN),
-        per_h_RN=per_s_RN * SECONDS_PER_H,
+        slowdown_RN=slowdown_RN,
+        per_h_RN=hits_RN * SECONDS_PER_H,
         lost_s_RN=np.where(calm_RN, 0.0, lost_s_RN),
-        every_s_RN=np.where(calm_RN, np.inf, every_s_RN),
+        every_s_RN=np.where(calm_RN, np.inf, recovery.every_s),
         write_s_RN=np.where(calm_RN, 0.0, write_s_RN),
         paid_RN=np.where(calm_RN, spot_RN, paid_RN),
         goes_on_RN=goes_on_RN & ~calm_RN,
     )
 
 
-def _over(useful_RN: Floats) -> Floats:
-    """One by the useful share of the time; infinite where nothing is."""
-    return np.asarray(np.where(useful_RN > 0, 1.0 / np.maximum(useful_RN, 1e-12), np.inf))
+def _survivors_share(fleets: Fleets, hits_RN: Floats, at_once_RN: Floats, gone_s_RN: Floats) -> Floats:
+    """Of the speed of all nodes, what is left while some are gone but not all."""
+    all_RN, spot_RN = fleets.all_RN, np.maximum(fleets.nodes_N - fleets.steady_RN, 0.0)
+    some_RN = np.maximum((at_once_RN - all_RN * fleets.nodes_N) / np.maximum(1.0 - all_RN, 1e-9), 0.0)
+    missing_RN = np.minimum(missing_nodes(hits_RN, np.maximum(some_RN, 1.0), spot_RN, gone_s_RN), spot_RN)
+    return fleets.rate_at(np.maximum(fleets.nodes_N - missing_RN, 0.0)) / fleets.rate_RN
 
 
 def _with_peer(fleets: Fleets, at_once_RN: Floats) -> Floats:

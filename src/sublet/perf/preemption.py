@@ -1,4 +1,8 @@
-"""How much of its speed a job keeps on nodes that are taken back: the expected time of spot shapes.
+"""The one model of reclaims: how much of its speed a job keeps on nodes that are taken back.
+
+Whoever asks how long or how dear a spot shape is asks here: policies by what is believed of a pool (`spot_speed`), the
+rental plan by what an offer states, the adviser by what traces say (`speed_kept`), `ps` and `--dry-run` for the draws
+around the mean. Hazard is per node-hour everywhere; how often a job is hit follows from its nodes.
 
 A job of n nodes is hit L times per hour. Every hit costs a pause: g seconds until other nodes are there, as far as the
 notice did not cover them, and the restart r; another hit meanwhile makes it begin anew. Work since the last checkpoint
@@ -8,8 +12,10 @@ everything starts afresh, and the mean work over the mean time of such a cycle i
     noticed          exp(-L (g + r))
     not noticed      exp(-L (g + r)) x L T / (exp(L (T + w)) - 1)      every T seconds a checkpoint that takes w
 
-The second is the whole of Daly's model (2006), not its first order, which is 1 - w / T - L (T / 2 + g + r). A job that
-can shrink goes on with its survivors while it waits, after one restart more; what they do meanwhile is their liveput.
+The second is the whole of Daly's model (2006), not its first order, which is 1 - w / T - L (T / 2 + g + r). Where the
+pool is sold out for s seconds after a hit, nothing trains and nothing can be lost meanwhile: the cycle is that much
+longer, and the speed is divided by 1 + L s. A job that can shrink goes on with its survivors while it waits, after one
+restart more; what they do meanwhile is their liveput.
 """
 
 from __future__ import annotations
@@ -22,16 +28,28 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.domain.job import Job
-from sublet.domain.offer import Market
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState
 from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
-from sublet.perf.migration import checkpoint_every_s
 from sublet.solve.arrays import Floats
 from sublet.solve.expectation import Loss, expected_liveput
 
-__all__ = ["NO_RECLAIMS", "Reclaims", "believed", "hits_per_h", "spot_speed", "survivors_share"]
+__all__ = [
+    "NO_RECLAIMS",
+    "Reclaims",
+    "Recovery",
+    "believed",
+    "checkpoint_interval_s",
+    "hit_cost_s",
+    "hits_per_h",
+    "missing_nodes",
+    "speed_kept",
+    "spot_speed",
+    "stated",
+    "survivors_share",
+]
 
 TRUSTED_LOSSES = (
     3.0  # what is said of an offer weighs as much as so many losses seen: these tell a rate to a factor of 2
@@ -39,7 +57,7 @@ TRUSTED_LOSSES = (
 HALF_STEPS = 2.0  # per doubling: a belief that creeps must not call for new menus all the time
 RARE = 1e-12  # a loss with this chance, or a hit in as many seconds, is left out: it would be one in 30,000 years
 
-# C shapes
+# C shapes; what is said of them are numbers, or arrays that fit one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +78,30 @@ class Reclaims:
 
 
 NO_RECLAIMS = Reclaims()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recovery:
+    """What a hit costs a job."""
+
+    every_s: npt.ArrayLike  # trained between two checkpoints; 0 = a notice leaves the time to write one
+    write_s: npt.ArrayLike
+    boot_s: npt.ArrayLike  # until new nodes are there, as far as no notice covered it
+    restart_s: npt.ArrayLike  # until it trains again, the checkpoint read
+    sold_out_s: npt.ArrayLike = 0.0  # before nodes can be had again at all, on average
+    none_left: npt.ArrayLike = 0.0  # the chance that a hit leaves no survivors to go on with
+
+
+def stated(offer: Offer, boot_s: float | None = None) -> Reclaims:
+    """What an offer says of itself, with the boot of its nodes as it is known elsewhere."""
+    if offer.market is not Market.SPOT or not offer.hazard_per_h:
+        return NO_RECLAIMS
+    return Reclaims(
+        per_h=offer.hazard_per_h,
+        share=offer.reclaim_share,
+        notice_s=offer.notice_s,
+        boot_s=offer.boot_s if boot_s is None else boot_s,
+    )
 
 
 def believed(states: Sequence[OfferState]) -> Reclaims:
@@ -118,16 +160,93 @@ def spot_speed(
     if reclaims.per_h == 0.0:
         return np.ones(len(nodes_C))
     hits_C = hits_per_h(reclaims, nodes_C) / SECONDS_PER_H
-    wait_s, pause_s = max(0.0, reclaims.boot_s - reclaims.notice_s), job.restart_s
     warned = 0.0 < reclaims.notice_s >= job.checkpoint_write_s
-    every_C, write_s = np.zeros(len(nodes_C)), 0.0
-    if not warned:
-        every_C, write_s = _every_s(job, hits_C), job.checkpoint_write_s
-    speed_C = np.exp(-hits_C * (wait_s + pause_s)) * _kept(hits_C, every_C, write_s)
-    if survivors_C is not None and wait_s > pause_s:
-        window_C = _window_s(hits_C, wait_s - pause_s, every_C, write_s)
-        speed_C = speed_C + np.asarray(survivors_C) * hits_C * np.exp(-hits_C * pause_s) * window_C
-    return speed_C
+    every_C: npt.ArrayLike = 0.0
+    if not warned:  # after Young and Daly where writing takes time, else as the job has it
+        every_C = (
+            checkpoint_interval_s(job.checkpoint_write_s, hits_C) if job.checkpoint_write_s else job.checkpoint_every_s
+        )
+    recovery = Recovery(
+        every_s=every_C,
+        write_s=0.0 if warned else job.checkpoint_write_s,
+        boot_s=max(0.0, reclaims.boot_s - reclaims.notice_s),
+        restart_s=job.restart_s,
+    )
+    return speed_kept(hits_C, recovery, survivors_C)
+
+
+def speed_kept(hits_per_s_C: Floats, recovery: Recovery, survivors_C: npt.ArrayLike | None = None) -> Floats:
+    """The part of its undisturbed speed that a job keeps if it is hit so often, and recovers like this.
+
+    From one hit to the next it does (kept work) in (1 / L + sold out); with survivors the nodes that are left train
+    meanwhile, until the others are there or the next hit comes, and only a hit that leaves none waits.
+
+    Precondition: as for `spot_speed`. Cost: O(C).
+    """
+    hits_C = np.asarray(hits_per_s_C, dtype=np.float64)
+    every_C, write_C, boot_C, pause_C, sold_out_C, none_left_C = (
+        np.asarray(value, dtype=np.float64)
+        for value in (
+            recovery.every_s,
+            recovery.write_s,
+            recovery.boot_s,
+            recovery.restart_s,
+            recovery.sold_out_s,
+            recovery.none_left,
+        )
+    )
+    kept_C = _kept(hits_C, every_C, write_C)
+    waits_C: Floats = np.exp(-hits_C * (boot_C + pause_C)) * kept_C
+    if survivors_C is None:
+        return waits_C / (1.0 + hits_C * sold_out_C)
+    window_C = np.maximum(0.0, sold_out_C + boot_C - pause_C)
+    on_C: Floats = np.exp(-hits_C * (sold_out_C + boot_C + pause_C)) * kept_C
+    trained_C = _window_s(hits_C, window_C, every_C, write_C)
+    on_C = on_C + np.asarray(survivors_C) * hits_C * np.exp(-hits_C * pause_C) * trained_C
+    return (none_left_C * waits_C + (1.0 - none_left_C) * on_C) / (1.0 + none_left_C * hits_C * sold_out_C)
+
+
+def hit_cost_s(
+    hits_per_s_C: Floats, speed_C: Floats, every_s: npt.ArrayLike = 1.0, write_s: npt.ArrayLike = 0.0
+) -> Floats:
+    """What one hit costs on average, whatever it consists of: what is lost but not to writing, over how often.
+
+    >>> hit_cost_s(np.array([1 / 3600]), np.array([0.9])).round(6).tolist()
+    [360.0]
+    """
+    every_C, write_C = np.asarray(every_s, dtype=np.float64), np.asarray(write_s, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        undisturbed_C = np.where(np.isfinite(every_C), every_C / (every_C + write_C), 1.0)
+        return np.where(hits_per_s_C < RARE, 0.0, np.maximum(0.0, undisturbed_C - speed_C) / hits_per_s_C)
+
+
+def checkpoint_interval_s(write_s: npt.ArrayLike, hits_per_s_C: Floats) -> Floats:
+    """Time trained between two checkpoints, after Young and Daly; infinite where nothing is ever lost.
+
+    >>> checkpoint_interval_s(50.0, np.array([1 / 3600, 0.0])).round(6).tolist()
+    [600.0, inf]
+    """
+    with np.errstate(divide="ignore"):
+        # In hours and back, as `perf.migration` has it: plans do not change by a rounding error.
+        return np.asarray(np.sqrt(2.0 * np.asarray(write_s) * SECONDS_PER_H / (hits_per_s_C * SECONDS_PER_H)))
+
+
+def missing_nodes(hits_per_s_C: Floats, at_once_C: Floats, nodes_C: Floats, gone_s_C: Floats) -> Floats:
+    """How many nodes are gone, on average while any is, if a hit takes `at_once_C` and these are back after `gone_s_C`.
+
+    Nodes come and go as in a repair shop where all are repaired at once: each is away a share of the time, and with
+    many hits within `gone_s_C` losses add up.
+
+    >>> missing_nodes(np.array([1e-6, 1.0]), np.array(2.0), np.array(8.0), np.array(60.0)).round(2).tolist()
+    [2.0, 7.5]
+    """
+    nodes_C = np.maximum(nodes_C, 1e-9)
+    load_C = hits_per_s_C * at_once_C / nodes_C * gone_s_C
+    away_C = load_C / (1.0 + load_C)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        any_C = -np.expm1(-np.log1p(load_C) * nodes_C / at_once_C)
+        missing_C = nodes_C * away_C / any_C
+    return np.where(any_C > RARE, np.maximum(missing_C, at_once_C), at_once_C)
 
 
 def survivors_share(reclaims: Reclaims, rate_by_wide: Sequence[float], deep: int = 1) -> float:
@@ -161,32 +280,24 @@ def survivors_share(reclaims: Reclaims, rate_by_wide: Sequence[float], deep: int
 # ---------------------------------------------------------------------- parts of a cycle
 
 
-def _every_s(job: Job, hits_C: Floats) -> Floats:
-    """Time trained between two checkpoints: after Young and Daly where writing takes time, else as the job has it."""
-    if job.checkpoint_write_s == 0.0:
-        return np.full(len(hits_C), job.checkpoint_every_s)
-    every_s = {hits: checkpoint_every_s(job.checkpoint_write_s, hits * SECONDS_PER_H) for hits in set(hits_C.tolist())}
-    return np.array([every_s[hits] for hits in hits_C.tolist()])
-
-
-def _kept(hits_C: Floats, every_C: Floats, write_s: float) -> Floats:
+def _kept(hits_C: Floats, every_C: Floats, write_C: Floats) -> Floats:
     """Of the time that it trains at full width, what is in a checkpoint when the next hit comes; 1 where all is."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        kept_C = hits_C * every_C / np.expm1(hits_C * (every_C + write_s))
+        kept_C = hits_C * every_C / np.expm1(hits_C * (every_C + write_C))
     kept_C = np.where(np.isfinite(kept_C), kept_C, 0.0)  # a job that never writes keeps nothing
     return np.where((every_C == 0.0) | (hits_C < RARE), 1.0, kept_C)
 
 
-def _window_s(hits_C: Floats, window_s: float, every_C: Floats, write_s: float) -> Floats:
+def _window_s(hits_C: Floats, window_C: Floats, every_C: Floats, write_C: Floats) -> Floats:
     """Mean time that survivors train and keep, of a window that ends with the next hit, or whole with the new nodes."""
-    whole_C = np.exp(-hits_C * window_s)
+    whole_C = np.exp(-hits_C * window_C)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        cycle_C = every_C + write_s
-        times_C = np.where(np.isfinite(cycle_C), np.floor(window_s / cycle_C), 0.0)
+        cycle_C = every_C + write_C
+        times_C = np.where(np.isfinite(cycle_C), np.floor(window_C / cycle_C), 0.0)
         once_C = np.exp(-hits_C * cycle_C)
         saved_C = once_C * (1.0 - once_C**times_C) / (1.0 - once_C) - times_C * whole_C
-        kept_C = whole_C * (window_s - times_C * write_s) + np.where(times_C > 0, every_C * saved_C, 0.0)
-    return np.where(every_C == 0.0, -np.expm1(-hits_C * window_s) / hits_C, kept_C)
+        kept_C = whole_C * (window_C - times_C * write_C) + np.where(times_C > 0, every_C * saved_C, 0.0)
+    return np.where(every_C == 0.0, -np.expm1(-hits_C * window_C) / hits_C, kept_C)
 
 
 def _rounded(factor: float) -> float:

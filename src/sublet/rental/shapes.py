@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sublet.domain.job import Job
-from sublet.domain.offer import Market, Offer
+from sublet.domain.offer import Offer
 from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue
-from sublet.perf.migration import checkpoint_every_s
+from sublet.perf.preemption import spot_speed, stated
 from sublet.planning.widths import useful_widths
 
-__all__ = ["JobClass", "RentalShape", "classes_from_jobs", "reclaim_slowdown", "shapes_of"]
+__all__ = ["JobClass", "RentalShape", "classes_from_jobs", "shapes_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,14 +99,16 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
     shapes, seconds = [], dict[tuple[str, int, int], float]()
     like = job_class.like
     for offer in offers:
-        for gpus in useful_widths(like, offer.gpus_per_node, math.inf):
+        boot_s = max(provision_s, offer.boot_s)
+        widths = useful_widths(like, offer.gpus_per_node, math.inf)
+        nodes_C = [-(-gpus // offer.gpus_per_node) for gpus in widths]
+        kept_C = spot_speed(stated(offer, boot_s), like, nodes_C).tolist()
+        for gpus, kept in zip(widths, kept_C, strict=True):
             key = (offer.gpu, gpus, offer.gpus_per_node)
             if key not in seconds:
                 seconds[key] = job_class.seconds(*key)
-            slowdown = reclaim_slowdown(
-                like, offer.market, offer.hazard_per_h, -(-gpus // offer.gpus_per_node), provision_s=provision_s
-            )
-            hours = (provision_s + like.restart_s + slowdown * seconds[key]) / SECONDS_PER_H
+            slowdown = 1.0 / kept if kept > 0 else math.inf
+            hours = (boot_s + like.restart_s + slowdown * seconds[key]) / SECONDS_PER_H
             if math.isfinite(hours):
                 usd = offer.usd_per_gpu_h * gpus * hours
                 shapes.append(RentalShape(offer=offer, gpus=gpus, hours=hours, usd=usd, slowdown=slowdown))
@@ -120,29 +122,6 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
             hint="offer a kind of GPU on which it was measured, or on demand if reclaims come faster than it restarts",
         )
     return shapes
-
-
-def reclaim_slowdown(job: Job, market: Market, hazard_per_h: float, nodes: int, *, provision_s: float = 0.0) -> float:
-    """How many times as long a job takes on nodes that are taken back; infinite if it would never end.
-
-    A reclaim of any node costs the restart and, on average, half of the time between two checkpoints. Where the time to
-    write one is known, checkpoints are as far apart as Young and Daly advise and their writing is counted; else they
-    are as the job has them.
-
-    >>> from sublet.perf.speedup import Linear
-    >>> job = Job(id="j", submit_s=0.0, work=1.0, speed=Linear(), restart_s=180.0, checkpoint_every_s=300.0)
-    >>> round(reclaim_slowdown(job, Market.SPOT, 1 / 3, 4), 3)  # 4 nodes / 3 h x 330 s are 12 % of the time
-    1.139
-    """
-    per_s = hazard_per_h * nodes / SECONDS_PER_H if market is Market.SPOT else 0.0
-    if per_s == 0.0:
-        return 1.0
-    every_s, writing = job.checkpoint_every_s, 0.0
-    if job.checkpoint_write_s > 0:
-        every_s = checkpoint_every_s(job.checkpoint_write_s, per_s * SECONDS_PER_H)
-        writing = job.checkpoint_write_s / every_s
-    useful = 1.0 - writing - per_s * (every_s / 2.0 + job.restart_s + provision_s)
-    return 1.0 / useful if useful > 0 else math.inf
 
 
 def _name(like: Job, *, alone: bool) -> str:

@@ -34,8 +34,8 @@ from sublet.market.prices import load_prices, utc_s
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.perf.measured import MODELS
+from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
-from sublet.rental.shapes import reclaim_slowdown
 from sublet.studies.deepvm import advice as deepvm_advice
 from sublet.studies.deepvm.catalogue import PLANTED, planted, planted_advice
 
@@ -163,15 +163,15 @@ def fleets(keepers, *, nodes, hazard=0.5, steady=None, at_once=1.0, wait_s=0.0, 
     gigabytes=st.floats(0.05, 50.0),
     restart_s=st.floats(0.0, 300.0),
 )
-def test_the_slowdown_is_that_of_a_rental_plan(nodes, hazard, gigabytes, restart_s):
+def test_the_slowdown_is_that_of_policies_and_plans(nodes, hazard, gigabytes, restart_s):
     job = Checkpoints(state_bytes=gigabytes * 1e9, restart_s=restart_s, provision_s=120.0)
     found = outages(fleets(["storage"], nodes=[nodes], hazard=hazard, rates=[0.0] * (nodes - 1) + [1.0]), job)
     write_s = gigabytes * 1e9 / 0.5e9
     like = Job(
         id="j", submit_s=0.0, work=1.0, speed=Linear(), restart_s=restart_s + write_s, checkpoint_write_s=write_s
     )
-    exact = reclaim_slowdown(like, Market.SPOT, hazard, nodes, provision_s=120.0)
-    assert float(found.slowdown_RN[0, nodes - 1]) == pytest.approx(exact, rel=1e-9)
+    kept = float(spot_speed(Reclaims(per_h=hazard, boot_s=120.0), like, [nodes])[0])
+    assert 1.0 / float(found.slowdown_RN[0, nodes - 1]) == pytest.approx(kept, rel=1e-9)
 
 
 def test_a_peer_needs_a_second_node_and_a_mixture_a_spot_node():

@@ -15,8 +15,18 @@ from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.domain.plan import OfferState
 from sublet.errors import InvalidValue
-from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, hits_per_h, spot_speed, survivors_share
-from sublet.rental.shapes import reclaim_slowdown
+from sublet.perf.preemption import (
+    NO_RECLAIMS,
+    Reclaims,
+    Recovery,
+    believed,
+    hit_cost_s,
+    hits_per_h,
+    missing_nodes,
+    speed_kept,
+    spot_speed,
+    survivors_share,
+)
 from sublet.solve.expectation import Loss, expected_liveput
 from sublet.testing.values import a_job, an_offer
 
@@ -78,10 +88,12 @@ def test_with_a_notice_only_the_pause_is_lost():
 
 
 @given(spot_jobs, st.sampled_from(NODES.tolist()))
-def test_where_reclaims_are_rare_it_is_the_first_order_that_rental_plans_use(job, nodes):
+def test_where_reclaims_are_rare_it_is_the_first_order_of_daly(job, nodes):
     speed = spot_speed(Reclaims(per_h=1e-4, boot_s=60.0), job, [nodes])[0]
-    first_order = 1.0 / reclaim_slowdown(job, Market.SPOT, 1e-4, nodes, provision_s=60.0)
-    assert 1.0 - speed == pytest.approx(1.0 - first_order, rel=0.02)
+    hits, write_s = nodes * 1e-4 / 3600, job.checkpoint_write_s
+    every_s = math.sqrt(2 * write_s / hits) if write_s else job.checkpoint_every_s
+    lost = write_s / every_s + hits * (every_s / 2 + job.restart_s + 60.0)
+    assert 1.0 - speed == pytest.approx(lost, rel=0.02)
 
 
 def test_where_all_nodes_go_at_once_width_is_free_of_risk():
@@ -146,6 +158,52 @@ def test_the_formula_is_what_many_rides_come_to(notice_s, left, per_h):
     rides = [rode(rng, 400, **facts) for _ in range(40)]
     exact = spot_speed(seen, job, [4], np.array([left]))[0]
     assert abs(np.mean(rides) - exact) < 4 * np.std(rides) / math.sqrt(len(rides)) + 1e-3 * exact
+
+
+def rode_where_nodes_sell_out(rng, hits, facts, left):
+    """Work over time of many hits: each leaves survivors who go on, or nobody, who then waits for the pool."""
+    work = time = 0.0
+    cycle_s = facts.every_s + facts.write_s
+    for _ in range(40_000):
+        alone = rng.random() < facts.none_left
+        wait_s = facts.boot_s + (0.0 if alone else facts.sold_out_s)
+        time += facts.sold_out_s if alone else 0.0  # nothing is held, so nothing is lost
+        until_s = rng.exponential(1 / hits)
+        time += until_s
+        if not alone and (window_s := min(until_s, wait_s) - facts.restart_s) > 0:
+            times = window_s // cycle_s
+            whole = until_s >= wait_s
+            work += left * (window_s - times * facts.write_s if whole else times * facts.every_s)
+        trains_s = until_s - wait_s - facts.restart_s
+        work += max(0.0, trains_s) // cycle_s * facts.every_s
+    return work / time
+
+
+@pytest.mark.parametrize("none_left", [0.0, 0.3, 1.0])
+def test_pools_that_sell_out_and_hits_that_leave_nobody_are_what_many_rides_come_to(none_left):
+    hits, left = 1 / 1500, 0.8
+    facts = Recovery(every_s=300.0, write_s=20.0, boot_s=120.0, restart_s=40.0, sold_out_s=900.0, none_left=none_left)
+    exact = float(speed_kept(np.array([hits]), facts, np.array([left]))[0])
+    assert rode_where_nodes_sell_out(np.random.default_rng(3), hits, facts, left) == pytest.approx(exact, rel=0.02)
+    if none_left == 1.0:  # then it is the same as to wait
+        assert float(speed_kept(np.array([hits]), facts)[0]) == pytest.approx(exact)
+
+
+def test_a_hit_costs_what_is_lost_but_not_to_writing():
+    facts = Recovery(every_s=300.0, write_s=20.0, boot_s=120.0, restart_s=40.0)
+    rare = np.array([1e-7])
+    cost_s = hit_cost_s(rare, speed_kept(rare, facts), facts.every_s, facts.write_s)
+    # A pause, and on average half a cycle that is done again, at the pace of a job that also writes.
+    assert cost_s[0] == pytest.approx(300.0 / 320.0 * (120.0 + 40.0 + 320.0 / 2), rel=1e-3)
+    assert hit_cost_s(np.zeros(1), np.ones(1)).tolist() == [0.0]
+
+
+def test_losses_add_up_where_nodes_are_long_gone_but_never_to_more_than_there_are():
+    hits, nodes = np.array([1e-9, 1e-3, 10.0]), np.array(16.0)
+    missing = missing_nodes(hits, np.array(2.0), nodes, np.array(3600.0))
+    assert missing[0] == pytest.approx(2.0, rel=1e-5)
+    assert (np.diff(missing) > 0).all()
+    assert missing[-1] <= 16.0
 
 
 # ---------------------------------------------------------------------- belief

@@ -16,7 +16,7 @@ from sublet.errors import Infeasible, InvalidValue, MissingData, UnknownName
 from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.rental.held import held_from
 from sublet.rental.plan import rental_plan
-from sublet.rental.shapes import reclaim_slowdown
+from sublet.rental.shapes import classes_from_jobs, shapes_of
 from sublet.studies.boa.kinds import ROWS, measured_mix, offers_of
 
 AMDAHL, ROOT = Amdahl(parallel=0.8), PowerLaw(exponent=0.5)
@@ -189,9 +189,12 @@ def test_tight_budgets_buy_spot_and_rich_ones_on_demand():
 
 def test_wide_jobs_on_spot_that_would_never_end_are_no_shapes():
     spot = offer(gpus_per_node=1, market=Market.SPOT, hazard_per_h=1.0)
-    (job, *_) = jobs = jobs_of({"root": ROOT}, restart_s=180.0, checkpoint_every_s=300.0)
-    assert reclaim_slowdown(job, spot.market, spot.hazard_per_h, 10) == pytest.approx(1 / (1 - 10 * 330 / 3600))
-    assert math.isinf(reclaim_slowdown(job, spot.market, spot.hazard_per_h, 11))
+    jobs = jobs_of({"root": ROOT}, restart_s=180.0, checkpoint_every_s=300.0)
+    (like,) = classes_from_jobs(jobs)
+    slowdowns = [shape.slowdown for shape in shapes_of(like, [spot])]
+    # Ten hits per hour: each costs three minutes of restart, and what was done since a checkpoint of every 5 min.
+    assert slowdowns[9] == pytest.approx(math.exp(0.5) * math.expm1(10 / 12) / (10 / 12))
+    assert slowdowns == sorted(slowdowns)
     plan = rental_plan(jobs, [spot], 99.0)
     assert max(shape.gpus for of in plan.classes for shape, _ in of.chosen) < 11
     with pytest.raises(Infeasible, match="cannot run on T4 spot"):
@@ -202,8 +205,11 @@ def test_young_and_daly_space_checkpoints_whose_writing_takes_a_known_time():
     job = replace(PAPER[0], checkpoint_write_s=8.0)
     per_s = 1 / 3600
     every_s = math.sqrt(2 * 8.0 / per_s)
-    slowdown = reclaim_slowdown(job, Market.SPOT, 1.0, 1)
-    assert slowdown == pytest.approx(1 / (1 - 8.0 / every_s - per_s * every_s / 2))
+    (like,) = classes_from_jobs([job, replace(job, id="k", submit_s=job.submit_s + 60.0)])
+    shapes = shapes_of(like, [offer(gpus_per_node=1, market=Market.SPOT, hazard_per_h=1.0)])
+    assert shapes[0].slowdown == pytest.approx(math.expm1(per_s * (every_s + 8.0)) / (per_s * every_s))
+    first_order = 1 / (1 - 8.0 / every_s - per_s * every_s / 2)
+    assert shapes[0].slowdown == pytest.approx(first_order, rel=0.01)
 
 
 # ---------------------------------------------------------------------- GPUs held

@@ -72,7 +72,7 @@ def priced_plan(
 ) -> Plan:
     """Each job on the shape that costs least at this price of time; jobs that run are asked every `review_s`.
 
-    Where no budget rules, an hour is worth no more than `hour_usd`; None = as `planning.worth` has it.
+    Where no budget rules, an hour is worth no more than `hour_usd`; None = as `worth` has it.
 
     Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
     `patience_s` ago come first then, in order of arrival.

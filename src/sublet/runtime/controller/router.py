@@ -439,9 +439,10 @@ class Router:
         if record.spec.checkpoint_every_s is not None:
             return record.spec.checkpoint_every_s / self._hub.clock.speedup
         offers = [o for o in self._hub.provider.offers if not record.pools or o.pool in record.pools]
-        hazard_per_h = max(map(believed_per_h, offers), default=0.0)
+        workers = record.spec.max_workers
+        hits_per_h = max((believed_per_h(o) * -(-workers // o.gpus_per_node) for o in offers), default=0.0)
         write_s = max(record.write_s, 0.05)
-        every_s = checkpoint_every_s(write_s * self._hub.clock.speedup, hazard_per_h * record.spec.max_workers)
+        every_s = checkpoint_every_s(write_s * self._hub.clock.speedup, hits_per_h)
         return min(max(every_s / self._hub.clock.speedup, 10 * write_s), 600.0)
 
     def new_record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:

@@ -1,7 +1,7 @@
 """How long a job will still take and what it will cost, with how sure that is.
 
 Drawn, not derived: speed varies as it has varied, nodes are lost as the offers say, every loss costs what it costs in
-the model that plans are made with (`planning.spot_time`), so that the mean is the number that the policy reckons with.
+the model that plans are made with (`perf.preemption`), so that the mean is the number that the policy reckons with.
 The draws are the same for the same job at the same step, so that the figures do not flicker.
 """
 

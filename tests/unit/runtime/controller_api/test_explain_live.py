@@ -14,7 +14,9 @@ from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market, Offer
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.policies.price.policy import Price
+from sublet.rental.shapes import JobClass, shapes_of
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.records import kernel_job
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.asgi import a_spec, serving
 
@@ -110,7 +112,7 @@ def test_a_policy_that_weighs_nothing_has_no_table(tmp_path, policy):
     asyncio.run(live())
 
 
-def test_dry_run_explain_and_ps_say_one_number_for_the_same_shape(tmp_path):
+def test_dry_run_explain_ps_and_plan_say_one_number_for_the_same_shape(tmp_path):
     """Reclaims count per node of four GPUs, not per GPU."""
     cloud = MemoryCloud(NODES_OF_FOUR, Clock(speedup=1.0))
     cloud.jobs["j-1"] = Training(steps=36_000, step_s=0.1)
@@ -127,6 +129,9 @@ def test_dry_run_explain_and_ps_say_one_number_for_the_same_shape(tmp_path):
             assert dry["usd_per_h"] == pytest.approx(0.4)
             await desk.submit(spec)
             desk.record("j-1").group.work = KNOWN["work"]
+            like = kernel_job(desk.record("j-1"), 1.0)
+            (planned,) = shapes_of(JobClass(name="j", like=like, works=((1.0, 1),), per_h=1.0), NODES_OF_FOUR[:1])
+            assert 3600 * planned.hours == pytest.approx(row["left_s"], rel=1e-9)  # `sublet plan`, before it ran
             await running(desk)
             (after,) = (await desk.explain("j-1"))["alternatives"]
             start_s = 120.0 + 60.0

@@ -1,0 +1,128 @@
+"""Whoever is asked how long a shape takes under reclaims gives one number: policy, plan, advice, explain and ps.
+
+What a live controller says (`--dry-run`, `explain`, `ps`) stands beside these in
+`tests/unit/runtime/controller_api/test_explain_live.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sublet.advise.evaluate import Ask, Weighed
+from sublet.advise.profiles import Profile
+from sublet.domain.money import Price as Rent
+from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import JobState
+from sublet.domain.shape import Shape, packed
+from sublet.market.gpus import load_gpus
+from sublet.perf.preemption import Reclaims, believed, spot_speed, stated
+from sublet.perf.speedup import Linear
+from sublet.policies.price.policy import Price
+from sublet.rental.shapes import JobClass, shapes_of
+from sublet.runtime.controller_api.explain import weighed_by_rent
+from sublet.runtime.controller_api.remaining import outlook_in
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job
+
+BOOT_S, PAUSE_S = 60.0, 60.0  # no shorter than the boot: survivors of an advised cluster gain nothing by going on
+WRITE_S = 20.0  # 10 GB to object storage
+SPOT = Offer(
+    id="spot",
+    gpu="T4",
+    gpus_per_node=4,
+    market=Market.SPOT,
+    price=Rent.from_usd_per_h("0.2"),
+    cloud="aws",
+    region="us-east-1",
+    zone="us-east-1a",
+    instance_type="toy",
+    hazard_per_h=0.6,
+    boot_s=BOOT_S,
+)
+GPUS = 8
+HOURS = 100.0  # undisturbed
+
+
+def a_spot_job(**facts):
+    pauses = {"restart_s": PAUSE_S, "checkpoint_write_s": WRITE_S, **facts}
+    return a_job("j", work=GPUS * HOURS * 3600.0, speed=Linear(), gpus=GPUS, min_gpus=GPUS, max_gpus=GPUS, **pauses)
+
+
+def hours_by_asker(offer, job):
+    """Hours of training by all that answer from an offer and a job, the first start left out."""
+    driver = Driver([offer])
+    driver.submit(job)
+    snapshot = driver.kernel.snapshot()
+    start_h = (BOOT_S + PAUSE_S) / 3600
+    shape = Shape(offer.pool, GPUS)
+    (weighed,) = Price().decide(snapshot).weighed["j"].rows()
+    (planned,) = shapes_of(JobClass(name="j", like=job, works=((job.work, 1),), per_h=1.0), [offer])
+    state = JobState(job=job, seq=0, as_of_s=0.0, held_since_s=0.0)
+    return {
+        "policy": weighed.hours - start_h,
+        "plan": planned.hours - start_h,
+        "explain and dry run": weighed_by_rent(snapshot, state)[shape].hours - start_h,
+    }
+
+
+def hours_by_ps(offer, job):
+    state = Driver([offer]).kernel.snapshot().offers[offer.id]
+    ahead = outlook_in([state], job, packed(GPUS, 4), done=0.0, left=job.work, usd_per_h=1.0, seed=1)
+    return ahead.left_s["p50"] / 3600
+
+
+def hours_by_advice(offer):
+    rate = 10.0 * GPUS
+    profile = Profile(
+        name="toy",
+        batch=4096,
+        state_bytes=0.5e9 * WRITE_S,
+        restart_s=PAUSE_S - WRITE_S,  # the adviser counts the reading of a checkpoint beside it
+        source="a test",
+        rates={"T4": {1: 10.0, 4: 40.0, 8: rate}},
+        spread=0.0,
+    )
+    ask = Ask(profile=profile, samples=rate * HOURS * 3600, most_nodes=2, provision_s=BOOT_S)
+    weighed = Weighed.of(ask, [offer], load_gpus())
+    (choice,) = (
+        choice
+        for choice in map(weighed.choice, range(len(weighed.clusters.hours_C)))
+        if (choice.keeper, choice.nodes, choice.market) == ("storage", 2, "spot")
+    )
+    assert not choice.goes_on
+    return choice.hours - (BOOT_S + PAUSE_S - WRITE_S) / 3600
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 3.0))
+def test_policy_plan_advice_and_explain_say_one_number(hazard):
+    offer = replace(SPOT, hazard_per_h=hazard)
+    found = hours_by_asker(offer, a_spot_job())
+    found["advice"] = hours_by_advice(offer)
+    exact = HOURS / spot_speed(Reclaims(per_h=hazard, boot_s=BOOT_S), a_spot_job(), [2])[0]
+    assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
+    assert hours_by_ps(offer, a_spot_job()) == pytest.approx(exact, rel=0.02)  # the middle of draws
+
+
+@pytest.mark.parametrize("facts", [{"notice_s": 120.0}, {"reclaim_share": 0.3}, {"market": Market.ON_DEMAND}])
+@pytest.mark.parametrize("pauses", [{}, {"checkpoint_write_s": 0.0, "checkpoint_every_s": 600.0}])
+def test_notices_losses_of_several_nodes_and_quick_checkpoints_count_alike(facts, pauses):
+    offer, job = replace(SPOT, pool="p", **facts), a_spot_job(**pauses)
+    exact = HOURS / spot_speed(stated(offer), job, [2])[0]
+    found = hours_by_asker(offer, job)
+    assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
+    assert hours_by_ps(offer, job) == pytest.approx(exact, rel=0.02)
+
+
+def test_reclaims_count_per_node_not_per_gpu():
+    job, small = a_spot_job(), replace(SPOT, gpus_per_node=1, pool="p")
+    assert hours_by_asker(small, job)["plan"] > hours_by_asker(SPOT, job)["plan"] + 1.0
+
+
+def test_what_an_offer_states_is_believed_until_something_was_seen():
+    state = Driver([SPOT]).kernel.snapshot().offers["spot"]
+    assert believed([state]) == stated(SPOT)
