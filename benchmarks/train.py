@@ -2,7 +2,7 @@
 
 Two workers on the CPU, one thread each. The two sides take turns in blocks, in the same processes and over the same
 group, so that a busy machine disturbs both alike; CPU time is shown beside wall time for the same reason.
-`python -m benchmarks.train`; with `quick` fewer blocks and changes, with `soak` fifty kills too.
+`python -m benchmarks.train`; with `quick` fewer blocks and changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from tests.training import World, kills
+from sublet.testing.trainers import World
 
 OVERHEAD_GOAL = 0.01
 PAUSE_GOAL_S, BACK_GOAL_S = 0.5, 2.0
@@ -33,15 +32,13 @@ BLOCK = 20  # steps
 
 
 def main() -> None:
-    """Print all three."""
+    """Print both."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    quick, soak = "quick" in sys.argv[1:], "soak" in sys.argv[1:]
+    quick = "quick" in sys.argv[1:]
     overhead(blocks=10 if quick else 60)
     for width in (2, 4):
         changes(width, count=5 if quick else 15)
-    if soak:
-        fifty_kills()
 
 
 def overhead(blocks: int) -> None:
@@ -95,17 +92,6 @@ def changes(width: int, count: int) -> None:
         middle, worst = statistics.median(pauses) * 1e3, max(pauses) * 1e3
         print(f"  {kind:<8} {middle:8.0f} {worst:8.0f}   goal: median at most {goal_s * 1e3:.0f}")
     print()
-
-
-def fifty_kills() -> None:
-    """Fifty kills at random moments over many epochs of the test's training."""
-    with tempfile.TemporaryDirectory() as directory:
-        run = kills(Path(directory), count=50, width=4, epochs=12, seed=random.SystemRandom().randrange(10**6))
-    whole = list(range(1000))
-    exact = sum(seen == whole for seen in run["seen"].values())
-    middle = statistics.median(run["back_s"])
-    print(f"{run['kills']} kills: {exact} of {len(run['seen'])} epochs saw each sample once;", end=" ")
-    print(f"regrouped after {middle * 1e3:.0f} ms (median), {max(run['back_s']) * 1e3:.0f} ms (worst)\n")
 
 
 def beside_ddp(directory: Path) -> None:

@@ -25,7 +25,7 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from tests.rigs import RIGS
+from tests.rigs.clouds import RIGS
 
 NAMES = plugins.names("sublet.engines")
 

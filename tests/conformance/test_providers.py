@@ -11,7 +11,7 @@ from sublet import plugins
 from sublet.domain.events import AvailabilityChanged, NodeLost
 from sublet.errors import RentFailed, UnknownName
 from sublet.testing.rigs import Ears, until
-from tests.rigs import RIGS
+from tests.rigs.clouds import RIGS
 
 NAMES = plugins.names("sublet.providers")
 

@@ -20,7 +20,7 @@ from sublet.runtime.agent import processes
 from sublet.runtime.providers.aws.config import AwsConfig, read_config
 from sublet.runtime.store import Store
 from sublet.testing.rigs import LocalRig
-from tests.moto_cloud import ACCOUNT, IMAGE, REGION, AwsRig, account, instances, moto
+from tests.rigs.moto_cloud import ACCOUNT, IMAGE, REGION, AwsRig, account, instances, moto
 
 CONFIG = f"""
 regions = ["{REGION}"]

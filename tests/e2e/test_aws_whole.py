@@ -21,7 +21,7 @@ import pytest
 
 from sublet.runtime.agent import processes
 from sublet.runtime.store import Store
-from tests.moto_cloud import ACCOUNT, IMAGE, KIND, REGION, account, instances, moto, tag
+from tests.rigs.moto_cloud import ACCOUNT, IMAGE, KIND, REGION, account, instances, moto, tag
 
 pytestmark = pytest.mark.timeout(120)
 HELLO = "import time\nfor _ in range(20):\n    time.sleep(0.1)\nprint('hello from a rented machine')\n"

@@ -1,4 +1,4 @@
-"""Real controllers, agents and workers under kill -9; `python -m benchmarks.chaos` does it in full."""
+"""Real controllers, agents and workers under kill -9; `python -m tests.chaos.episodes` does it in full."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chaos
-from benchmarks.chaos_rig import JOB, rig
 from sublet.api.state import StateDir
 from sublet.runtime.jobs.spec import Retries
+from tests.chaos import episodes
+from tests.chaos.rig import JOB, rig
 
 NO_ROOM = """import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 def test_a_job_makes_every_step_though_its_workers_are_killed():
-    found = chaos.kill_workers(3, seed=1)
+    found = episodes.kill_workers(3, seed=1)
     assert found["kills"] == 3
 
 

@@ -17,13 +17,13 @@ from sublet.api.state import StateDir
 from sublet.cli.verbs import up as up_module
 from sublet.errors import Infeasible
 from sublet.runtime.store import Store
-from tests.browser import refused
-from tests.little_desk import RUNNING, served
+from tests.rigs.browser import refused
+from tests.rigs.little_desk import RUNNING, served
 
 DESK = """
 import sys, types
 from pathlib import Path
-from tests.little_desk import LittleDesk
+from tests.rigs.little_desk import LittleDesk
 assemble = types.ModuleType("sublet.runtime.assemble")
 def controller_from(settings):
     if settings.seed == 13:

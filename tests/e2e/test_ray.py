@@ -21,7 +21,7 @@ from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.settings import Settings
 from sublet.testing.rigs import Ears, until
 from sublet.wire.messages import Hello
-from tests.ray_rig import KIND, NODES, RayRig, add_node
+from tests.rigs.ray_cluster import KIND, NODES, RayRig, add_node
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 

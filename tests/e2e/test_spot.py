@@ -8,7 +8,7 @@ from sublet import data
 from sublet.cli.verbs.spot import POLICIES
 from sublet.errors import MissingData
 from sublet.market.traces import TRACES
-from tests.browser import refused
+from tests.rigs.browser import refused
 
 HEADER = "t_s,zone,available\n"
 REAL = ("bamboo-gcp", "skynomad-h100", "skypilot-v100-2023-08")

@@ -1,41 +1,18 @@
-"""Training that changes its width, loses workers and resumes, with real processes (`tests/training.py` orders them)."""
+"""Training that changes its width, loses workers and resumes, with real processes (of `tests/rigs/training.py`)."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sublet.train import EXIT_LEFT, EXIT_LOST
+from tests.rigs.scenario import world
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 SAMPLES = 1000
 WHOLE = {str(epoch): list(range(SAMPLES)) for epoch in range(3)}
-
-
-def world(scenario: str, directory: Path, /, *, env: dict[str, str] | None = None, **settings: int) -> dict:
-    """What happened."""
-    directory.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.training", scenario, str(directory)]
-    command += [f"{key}={value}" for key, value in settings.items()]
-    quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    done = subprocess.run(
-        command,
-        env=os.environ | quiet | (env or {}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    said = "".join(f"\n{path.name}: {path.read_text()}" for path in sorted(directory.glob("*.err")))
-    assert done.returncode == 0, done.stderr + said
-    return json.loads(done.stdout)
 
 
 def test_fifty_random_resizes_lose_no_sample_and_end_where_a_fixed_width_ends(tmp_path):
@@ -82,7 +59,7 @@ def test_a_step_of_any_width_takes_the_gradient_of_one_process(tmp_path, width, 
     torch = pytest.importorskip("torch")
     env = {"SAMPLES": str(batch), "BATCH": str(batch), "EPOCHS": "1", "OPTIMIZER": "sgd", "MICRO": micro}
     run = world("fixed", tmp_path, env=env, width=width)
-    from tests.training import Logged, network
+    from tests.rigs.training import Logged, network
 
     model, dataset = network(), Logged(batch)
     torch.nn.functional.mse_loss(model(dataset.x), dataset.y).backward()

@@ -1,10 +1,10 @@
-"""Loops over epochs, with real processes: equal ranks, right learning rates, or an error (see `tests/training.py`)."""
+"""Loops over epochs, with real processes: equal ranks, right learning rates, or an error (`tests/rigs/training.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_train_elastic import world
+from tests.rigs.scenario import world
 
 pytest.importorskip("torch")
 STEPS, EPOCHS = 20, 6  # an epoch of 320 samples in steps of 16

@@ -12,7 +12,7 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import api_over
-from tests.hosts_rig import Hosts, NoHosts
+from tests.rigs.hosts import Hosts, NoHosts
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(180)

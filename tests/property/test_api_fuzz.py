@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
-from tests.asgi import a_spec, serving
+from tests.rigs.asgi import serving
+from tests.rigs.story import a_spec
 
 FIELDS = sorted(field.name for field in dataclasses.fields(JobSpec))
 HUGE = [10**400, -(10**400), 10**4000, 1e308, 1e-320, 5e-324, -1, 0, 10**9, 2**63, 2**31, float("nan"), float("inf")]

@@ -12,7 +12,7 @@ from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_text
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
-from tests.unit.runtime.jobs.test_file import WHOLE
+from tests.rigs.job_file import WHOLE
 
 HERE = Path(__file__).parent
 SOUND = WHOLE.replace("torchrun --nproc-per-node 4 train.py --lr 0.1", "python test_job_files.py")

@@ -23,7 +23,7 @@ from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.kernel.values_json import tagged
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
-from tests.property.test_kernel_slow_world import VERBS, SlowWorld
+from tests.rigs.slow_world import VERBS, SlowWorld
 
 steps = st.tuples(
     st.sampled_from((*VERBS, "terms", "terms")), st.integers(0, 7), st.sampled_from([0.0, 0.0, 1.0, 50.0])

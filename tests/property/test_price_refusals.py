@@ -12,7 +12,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
-from tests.silent_cloud import simulate_silent
+from tests.rigs.silent_cloud import simulate_silent
 
 clouds = st.tuples(
     st.integers(1, 3),  # kinds of spot

@@ -18,7 +18,7 @@ from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
 from sublet.testing.driver import Driver
 from sublet.testing.values import Changes, a_job, an_offer
-from tests.silent_cloud import simulate_silent
+from tests.rigs.silent_cloud import simulate_silent
 
 H = 3600.0
 BOOT_S = 240.0

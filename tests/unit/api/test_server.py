@@ -17,7 +17,7 @@ from sublet.errors import BadInput, InvalidValue, NoController, Refused
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
-from tests.little_desk import RUNNING, served
+from tests.rigs.little_desk import RUNNING, served
 
 POSTS = ("/v1/jobs", "/v1/dry-run", "/v1/budget", "/v1/budget/top-up", "/v1/shutdown", "/v1/jobs/x/cancel")
 GETS = ("/v1/jobs", "/v1/events", "/v1/cost", "/v1/budget", "/v1/nodes", "/v1/health", "/metrics", "/v1/openapi.json")

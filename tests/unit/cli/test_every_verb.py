@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from sublet.cli.main import app, run
 from sublet.cli.verbs import up
-from tests.little_desk import served
+from tests.rigs.little_desk import served
 
 
 def verbs(command=None, path=()):

@@ -18,7 +18,7 @@ from sublet.cli.verbs import cost, up
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.sim.report import plots
-from tests.little_desk import BILL, RUNNING, cost_from, row_from, served
+from tests.rigs.little_desk import BILL, RUNNING, cost_from, row_from, served
 
 HEALTH = {"now_s": 60.0, "speedup": 1.0, "policy": "price"}
 BUDGET = {"spent_usd": 1.0, "purse_usd": None, "burn_usd_per_h": 0.6, "burn_limit_usd_per_h": None}

@@ -29,7 +29,7 @@ from sublet.sim.report.html import document
 from sublet.sim.report.page import MOST_JOBS, page_from_comparison
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads import Workload
-from tests.browser import refused
+from tests.rigs.browser import refused
 
 OFFER = Offer(id="four", gpu="T4", gpus_per_node=4, market=Market.ON_DEMAND, price=Price.from_usd_per_h("4"))
 SPEED = Linear()

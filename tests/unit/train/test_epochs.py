@@ -14,7 +14,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
 from sublet.train.membership import Entry  # noqa: E402
 from sublet.train.saving import Saver  # noqa: E402
-from tests.unit.train.test_session import adam, alone, data, flat, loss_of, network  # noqa: E402, F401
+from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16
 SCHEDULES = {

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from tests.unit.train.test_session import FEATURES, adam, alone, data, network  # noqa: E402, F401
+from tests.rigs.little_network import FEATURES, adam, data, network  # noqa: E402
 
 
 @pytest.fixture

@@ -12,38 +12,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
 from sublet.train.samples import Samples  # noqa: E402
-
-FEATURES = 6
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    for name in ("SUBLET_CONTROL_FD", "SUBLET_CHECKPOINT_DIR", "SUBLET_CHECKPOINT_EVERY_S", "WORLD_SIZE", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def data(samples: int = 50) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(samples, FEATURES, generator=generator)
-    return TensorDataset(x, x.sum(1, keepdim=True).tanh())
-
-
-def network() -> nn.Module:
-    torch.manual_seed(2)
-    return nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
-
-
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=0.01)
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-
-
-def loss_of(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-    x, y = batch
-    return nn.functional.mse_loss(model(x), y)
+from tests.rigs.little_network import FEATURES, adam, data, flat, loss_of, network  # noqa: E402
 
 
 def trained(epochs: int = 2, **more) -> tuple[nn.Module, train.Session]:

@@ -13,7 +13,7 @@ from sublet.cli.print.report import timeline
 from sublet.cli.print.screen import Look, frame, looker, plain_lines, watch_desk
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
-from tests.little_desk import RUNNING, row_from, served
+from tests.rigs.little_desk import RUNNING, row_from, served
 
 SPEC = job_from_command(["true"], name="a-job-with-a-very-long-name", workers=(1, 4))
 HEALTH = {"now_s": 3720.0, "speedup": 60.0, "policy": "price"}

@@ -10,7 +10,7 @@ from sublet.cli.main import run
 from sublet.kernel.journal import replay
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.store import Store
-from tests.property.test_kernel_journal import a_life
+from tests.rigs.life import a_life
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 

@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import socket
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from sublet.runtime.agent.link import MOST_UNSENT, Link, address_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, EndWorker, Hello, Meet, Ready, Saved, Warn, WorkerDown, WorkerUp
+from tests.rigs.one_agent import agent
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
@@ -29,22 +29,6 @@ def rig():
     here = LocalRig()
     yield here
     assert here.clean_up() == []
-
-
-@asynccontextmanager
-async def agent(rig, **knobs):
-    """One agent `n` and an engine to speak with it; dismissed at the end."""
-    engine, ears = rig.engine(), Ears()
-    await engine.open(ears.hear)
-    engine.expect("n", "token")
-    rig.agent("n", "token", **knobs)
-    await ears.next(Hello)
-    try:
-        yield lambda message: engine.send("n", message), ears
-    finally:
-        engine.send("n", Dismiss())
-        await until(lambda: not rig.left())
-        await engine.close()
 
 
 # ---------------------------------------------------------------------- how a worker begins

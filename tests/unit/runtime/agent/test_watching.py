@@ -15,7 +15,7 @@ from sublet.runtime.agent.processes import ticks_by_parent
 from sublet.runtime.agent.watching import Watch, met_at, newest_below
 from sublet.testing.rigs import LocalRig
 from sublet.wire.messages import WorkerDown, WorkerSeen
-from tests.unit.runtime.agent.test_agent import agent
+from tests.rigs.one_agent import agent
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"
 BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\nsys.stdin.read()\n"

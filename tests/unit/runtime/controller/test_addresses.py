@@ -14,7 +14,7 @@ from sublet.runtime.agent import host
 from sublet.runtime.agent.host import own_address
 from sublet.runtime.agent.link import address_from
 from sublet.wire.messages import Hello
-from tests.unit.runtime.controller.test_loop import Story, a_spec, phase, until
+from tests.rigs.story import Story, a_spec, phase, until
 
 TUNNEL = "127.0.0.1"
 TOKEN = "t" * 8

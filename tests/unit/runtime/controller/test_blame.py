@@ -10,7 +10,7 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
+from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 
 class Deadly(MemoryCloud):

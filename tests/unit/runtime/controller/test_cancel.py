@@ -10,7 +10,7 @@ from sublet.errors import NotNow
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.testing.memory_cloud import Training
-from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
+from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 
 async def cancelled_at(story, *, now):

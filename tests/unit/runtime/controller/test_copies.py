@@ -19,7 +19,7 @@ from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer
 from sublet.testing.rigs import LocalRig
-from tests.moto_cloud import AwsRig
+from tests.rigs.moto_cloud import AwsRig
 
 PATIENCE_S = 20.0
 

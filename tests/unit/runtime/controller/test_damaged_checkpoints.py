@@ -7,7 +7,7 @@ import asyncio
 from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
-from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, trained, until
+from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 
 class Rotten(MemoryCloud):

@@ -14,7 +14,8 @@ from sublet.errors import Infeasible, InvalidValue, OutOfBudget
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from tests.asgi import OFFERS, a_spec, serving
+from tests.rigs.asgi import serving
+from tests.rigs.story import OFFERS, a_spec
 
 PATIENCE_S = 20.0
 

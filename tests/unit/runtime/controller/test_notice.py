@@ -10,8 +10,8 @@ from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
 from sublet.wire import messages as wire
-from tests.unit.runtime.controller.test_loop import Story, a_spec, phase, trained, until
-from tests.unit.runtime.group.test_elastic import joined, sent, training
+from tests.rigs.groups import joined, sent, training
+from tests.rigs.story import Story, a_spec, phase, trained, until
 
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 

@@ -6,7 +6,8 @@ import asyncio
 
 from sublet.runtime.jobs.file import json_schema
 from sublet.runtime.jobs.spec import Retries
-from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, adds_up, phase, trained, until
+from sublet.testing.memory_cloud import Training
+from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 
 async def take_one(story, desk, *, notice):

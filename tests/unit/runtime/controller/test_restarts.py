@@ -22,7 +22,7 @@ from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
-from tests.unit.runtime.controller.test_loop import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
+from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 

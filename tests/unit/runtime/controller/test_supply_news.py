@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from sublet.domain.events import AvailabilityChanged
-from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase, until
+from sublet.testing.memory_cloud import Training
+from tests.rigs.story import Story, a_spec, phase, until
 
 
 def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):

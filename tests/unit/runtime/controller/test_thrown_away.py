@@ -9,7 +9,7 @@ import pytest
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import Training
 from sublet.wire import messages as wire
-from tests.unit.runtime.controller.test_loop import Story, a_spec, adds_up, phase, trained, until
+from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 
 async def running(story, desk, steps=60):

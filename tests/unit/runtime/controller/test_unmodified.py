@@ -18,7 +18,7 @@ from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud
 from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire
-from tests.unit.runtime.controller.test_loop import OFFERS, Story, a_spec, adds_up, phase, until
+from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, until
 
 
 class Scripts(MemoryCloud):

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
-from sublet.api.routes import application
+from sublet.testing.memory_cloud import Training
 from sublet.wire.messages import Joined
-from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase, until
-
-TOKEN = "t" * 64
-
-
-async def asked(desk, path, **query):
-    """The body of an answer, over the whole server but the socket."""
-    app = application(desk, port=1, token_digest=hashlib.sha256(TOKEN.encode()).digest())
-    body, asking = [], asyncio.Event()
-    text = "&".join(f"{name}={value}" for name, value in query.items())
-    headers = [(b"host", b"127.0.0.1:1"), (b"authorization", f"Bearer {TOKEN}".encode())]
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": text.encode()}
-    scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}
-    scope |= {"client": ("127.0.0.1", 2), "root_path": "", "asgi": {"version": "3.0", "spec_version": "2.4"}}
-
-    async def receive():
-        if asking.is_set():
-            await asyncio.Event().wait()
-        asking.set()
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message):
-        body.append(message.get("body", b""))
-
-    await app(scope, receive, send)
-    return b"".join(body).decode()
+from tests.rigs.asgi import ask
+from tests.rigs.story import Story, a_spec, phase, until
 
 
 class Printing:
@@ -88,20 +63,20 @@ def test_the_log_goes_on_with_whoever_is_rank_0_now(tmp_path):
             story.cloud.take(desk.record("j-1").group.workers[first].node_id)
             second = await led_by_another(desk, first)
             prints.say(second.id, "trains on")
-            text = await asked(desk, "/v1/jobs/j-1/log")
+            text = await ask(desk, "/v1/jobs/j-1/log")
             assert f"{first} trains\n" in text
             assert f"{second.id} trains on\n" in text, "the log went silent"
             moved = f"-- rank 0 is worker {second.id} on node {second.node_id} from here --\n"
             assert text.index("trains\n") < text.index(moved) < text.index("trains on\n")
             assert f"{second.id} begins" not in text, "it was rank 1 or 2 then"
-            everything = await asked(desk, "/v1/jobs/j-1/log", every="true")
+            everything = await ask(desk, "/v1/jobs/j-1/log", every="true")
             assert everything.count(" begins\n") == len(prints.file)
-            alone = await asked(desk, "/v1/jobs/j-1/log", worker=second.id)
+            alone = await ask(desk, "/v1/jobs/j-1/log", worker=second.id)
             assert {line.split()[0] for line in alone.splitlines()[1:]} == {second.id}
-            assert (await asked(desk, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
+            assert (await ask(desk, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
             files = (tmp_path / "state" / "jobs" / "j-1" / "logs").glob("*.jsonl")
             assert [file.stat().st_mode & 0o077 for file in files] == [0]
-            lines = [json.loads(line) for line in (await asked(desk, "/v1/jobs/j-1/log", lines="true")).splitlines()]
+            lines = [json.loads(line) for line in (await ask(desk, "/v1/jobs/j-1/log", lines="true")).splitlines()]
             assert {line["rank"] for line in lines} == {0}
             assert lines[-1] == {
                 "worker": second.id,
@@ -130,7 +105,7 @@ def test_what_was_printed_before_a_restart_of_the_controller_is_there_after_it(t
         async with story.controller() as desk:
             second = await led_by_another(desk, first)
             prints.say(second.id, "trains on")
-            text = await asked(desk, "/v1/jobs/j-1/log")
+            text = await ask(desk, "/v1/jobs/j-1/log")
             assert text.startswith("of an older version\n")
             order = [f"{first} begins", f"-- rank 0 is worker {second.id}", f"{second.id} trains on"]
             assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
@@ -148,7 +123,7 @@ def test_following_a_log_moves_to_the_next_worker_and_ends_with_the_job(tmp_path
             await desk.submit(a_spec(max_workers=1))
             await phase(desk, "j-1", "running")
             first = (await led_by_another(desk, "")).id
-            following = asyncio.create_task(asked(desk, "/v1/jobs/j-1/log", follow="true"))
+            following = asyncio.create_task(ask(desk, "/v1/jobs/j-1/log", follow="true"))
             await asyncio.sleep(0.2)
             story.cloud.take(desk.record("j-1").group.workers[first].node_id)
             second = await led_by_another(desk, first)
@@ -172,7 +147,7 @@ def test_how_a_worker_ended_is_told_in_its_log_and_in_the_history(tmp_path):
             await desk.submit(a_spec(max_workers=1))
             view = await phase(desk, "j-1", "failed")
             assert view["exit_code"] == 3
-            assert "ended: exit code 3 --" in await asked(desk, "/v1/jobs/j-1/log")
+            assert "ended: exit code 3 --" in await ask(desk, "/v1/jobs/j-1/log")
             texts = [event["text"] for event in await desk.events("j-1")]
             assert "failed: exit code 3: boom" in texts
 
@@ -193,7 +168,7 @@ def test_a_signal_has_a_name_in_the_history(tmp_path):
             await led_by_another(desk, first)
             restarted = [event for event in await desk.events("j-1") if event["kind"] == "Restarted"]
             assert restarted[0]["text"].endswith("was ended by SIGKILL")
-            assert f"-- worker {first} on node" in await asked(desk, "/v1/jobs/j-1/log")
+            assert f"-- worker {first} on node" in await ask(desk, "/v1/jobs/j-1/log")
             assert prints.file
 
     asyncio.run(live())
@@ -229,7 +204,7 @@ def test_a_line_that_a_worker_printed_as_rank_1_is_not_shown_again_when_it_is_ra
             story.cloud.take(desk.record("j-1").group.workers[first].node_id)
             second = await led_by_another(desk, first)
             prints.say(second.id, "epoch 2")
-            text = await asked(desk, "/v1/jobs/j-1/log")
+            text = await ask(desk, "/v1/jobs/j-1/log")
             assert f"from here --\n{second.id} epoch 2\n" in text
             assert f"{second.id} epoch 1" not in text
 

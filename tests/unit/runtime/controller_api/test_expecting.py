@@ -8,7 +8,8 @@ from dataclasses import replace
 from sublet.cli.verbs.submit import expected_line
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
-from tests.asgi import a_spec, serving
+from tests.rigs.asgi import serving
+from tests.rigs.story import a_spec
 
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 

@@ -18,7 +18,8 @@ from sublet.rental.shapes import JobClass, shapes_of
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.records import kernel_job
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from tests.asgi import a_spec, serving
+from tests.rigs.asgi import serving
+from tests.rigs.story import a_spec
 
 PATIENCE_S = 20.0
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker

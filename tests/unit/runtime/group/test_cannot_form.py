@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sublet.runtime.group import elastic as group
-from tests.unit.runtime.controller.test_loop import Story, a_spec, phase, until
+from tests.rigs.story import Story, a_spec, phase, until
 
 
 def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, monkeypatch):

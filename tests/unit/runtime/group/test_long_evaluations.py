@@ -6,7 +6,7 @@ import pytest
 
 from sublet.runtime.group.protocol import Outcome
 from sublet.wire import messages as wire
-from tests.unit.runtime.group.test_elastic import a_group, all_ready, joined, sent, training
+from tests.rigs.groups import a_group, all_ready, joined, sent, training
 
 HANG_S = 1800.0  # as a job file has it that says nothing
 

@@ -16,7 +16,8 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from tests.asgi import OFFERS, a_spec, serving
+from tests.rigs.asgi import serving
+from tests.rigs.story import OFFERS, a_spec
 
 PATIENCE_S = 20.0
 REFUSED = {

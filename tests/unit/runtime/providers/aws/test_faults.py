@@ -1,10 +1,10 @@
-"""A few of the seeds; `python -m benchmarks.provider_faults` plays all 200."""
+"""A few of the seeds; `python -m tests.rigs.aws_fault_seeds` plays all 200."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tests.aws_faults import play
+from tests.rigs.aws_faults import play
 
 SEEDS = (2, 7, 10, 13, 15)  # 7, 10, 13 and 15 have failed once
 

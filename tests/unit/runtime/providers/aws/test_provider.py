@@ -24,7 +24,7 @@ from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.records import client_token, home_of
 from sublet.testing.rigs import Ears
-from tests.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
+from tests.rigs.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
 
 
 @pytest.fixture

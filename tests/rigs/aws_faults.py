@@ -45,7 +45,7 @@ from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
 from sublet.wire.messages import Hello
-from tests.moto_cloud import a_config, account, forget_all, tag
+from tests.rigs.moto_cloud import a_config, account, forget_all, tag
 
 EPOCH = 1_900_000_000  # unix time of virtual second 0
 FAULTS_UNTIL_S = 600.0

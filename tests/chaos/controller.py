@@ -1,4 +1,4 @@
-"""A controller that dies at a chosen point: `python -m benchmarks.chaos_controller STATE_DIR POINT`.
+"""A controller that dies at a chosen point: `python -m tests.chaos.controller STATE_DIR POINT`.
 
 A point is `before-commit:KIND` or `after-commit:KIND` (KIND an event of the kernel, or `facts`), or `before:CALL` or
 `after:CALL` with a call of the provider. The controller is the real one; only its store and its provider are wrapped,

@@ -1,4 +1,4 @@
-"""A small training job for the kill tests: `python chaos_job.py SAMPLES EPOCHS STEP_MS`."""
+"""A small training job for the kill tests: `python job.py SAMPLES EPOCHS STEP_MS`."""
 
 from __future__ import annotations
 

@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from sublet import plugins
 from sublet.api.routes import application
 from sublet.api.state import digest
-from sublet.domain.budget import UNLIMITED, Limit
+from sublet.domain.budget import UNLIMITED
 from sublet.runtime.clock import Clock
-from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
+from sublet.testing.memory_cloud import MemoryCloud, api_over
+from tests.rigs.story import LIMITS, OFFERS, abandon
 
-OFFERS = (one_gpu_offer("spot", 0.5, wind_down_s=120.0), one_gpu_offer("on-demand", 1.5, wind_down_s=120.0))
-LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 PORT, TOKEN = 80, "t"
-
-
-def a_spec(**facts):
-    return JobSpec(**{"name": "j", "argv": ("x",), "cwd": "/", "max_workers": 2, **facts})
 
 
 class Server:
@@ -85,12 +79,14 @@ async def serving(
         await desk.started()
         yield Server(desk, cloud)
         if crash:
-            for task in [*desk._controller._tasks, running]:
-                task.cancel()
-            for timer in desk._controller._timers.values():
-                timer.cancel()
-            desk._controller._fatal = RuntimeError("crashed")
+            abandon(desk, running)
         else:
             await desk.shutdown()
         await cloud.close()
         await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+
+
+async def ask(desk, path, **query):
+    """What a desk answers to a request for this page."""
+    _, body = await Server(desk, cloud=None).get(f"{path}?{urlencode(query)}")
+    return body

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sublet.testing.rigs import LocalRig
-from tests.moto_cloud import AwsRig
+from tests.rigs.moto_cloud import AwsRig
 
 
 def ray_rig(folder=None):
     """A Ray cluster; its tests are skipped where Ray is not installed."""
-    from tests.ray_rig import RayRig
+    from tests.rigs.ray_cluster import RayRig
 
     return RayRig(folder)
 

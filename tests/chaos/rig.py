@@ -32,7 +32,7 @@ from sublet.runtime.store import Store
 
 __all__ = ["CRASH_POINTS", "Rig", "rig"]
 
-JOB = Path(__file__).with_name("chaos_job.py")
+JOB = Path(__file__).with_name("job.py")
 MARK = "SUBLET_CHAOS_MARK"
 PATIENCE_S = 90.0
 ENDED = ("finished", "failed", "cancelled")
@@ -79,12 +79,12 @@ class Rig:
     def start(self, point: str = "none") -> None:
         """A controller, which may die at `point`; returns when it answers or has died."""
         with (self.state.path / "controller.log").open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-m", "benchmarks.chaos_controller", str(self.state.path), point],
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.controller", str(self.state.path), point],
                 env={**os.environ, MARK: self.mark, "OMP_NUM_THREADS": "1"},
                 stdout=log,
                 stderr=log,
-                cwd=Path(__file__).resolve().parents[1],
+                cwd=Path(__file__).resolve().parents[2],
                 start_new_session=True,
             )
         self.until(lambda: self.dead or self._ready(), "the controller answers")

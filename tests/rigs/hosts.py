@@ -3,7 +3,7 @@
 The controller is outside, on neither network. Agents reach it as on a cloud that cannot dial in: by a tunnel, which
 here is a relay on the loopback of each machine.
 
-    python -m tests.hosts_rig PORT SOCKET      is the relay, within a machine
+    python -m tests.rigs.hosts PORT SOCKET      is the relay, within a machine
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Hosts:
             self._ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             self._ip("-n", name, "link", "set", "eth0", "up")
             self._ip("-n", name, "link", "set", "lo", "up")
-            self._relays.append(self._run(name, [sys.executable, "-m", "tests.hosts_rig", str(PORT), str(self.path)]))
+            self._relays.append(self._run(name, [sys.executable, "-m", "tests.rigs.hosts", str(PORT), str(self.path)]))
         # One finds its address by the way out, the other has none. Not a default route: names would be looked up there.
         self._ip("-n", first, "route", "add", "192.0.2.0/24", "via", "10.213.7.254")
 

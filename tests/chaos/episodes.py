@@ -1,4 +1,4 @@
-"""Kill tests with real processes, in full: `python -m benchmarks.chaos [WHAT...] [--quick]`.
+"""Kill tests with real processes, in full: `python -m tests.chaos.episodes [WHAT...] [--quick]`.
 
     workers      one job of two workers; 50 SIGKILLs of a worker at random moments
     controller   one episode per crash point (or for those that are named): the controller dies there, another comes
@@ -16,14 +16,14 @@ import random
 import sys
 import time
 
-from benchmarks.chaos_rig import CRASH_POINTS, Rig, rig
+from tests.chaos.rig import CRASH_POINTS, Rig, rig
 
 SEED = 7
 
 
 def kill_workers(kills: int, seed: int = SEED) -> dict[str, float]:
     """Kill one of two workers, again and again, at random moments of a step, a regroup or a start."""
-    rng = random.Random(seed)  # noqa: S311 - moments by dice
+    rng = random.Random(seed)
     with rig() as world:
         world.start()
         job_id = world.submit(steps=200 + 60 * kills, step_ms=10, key="job")
@@ -78,7 +78,7 @@ def crash(point: str) -> dict[str, float]:
 
 def kill_everything(times: int, seed: int = SEED) -> dict[str, float]:
     """The machine goes down, and comes back."""
-    rng = random.Random(seed)  # noqa: S311 - moments by dice
+    rng = random.Random(seed)
     with rig() as world:
         world.start()
         job_id = world.submit(steps=300 + 100 * times, step_ms=10, key="job")

@@ -1,9 +1,9 @@
 """200 lives of an AWS account that lies, with a controller that dies: nothing leaked, nothing twice, the ledger true.
 
-    python -m benchmarks.provider_faults [SEEDS [FIRST]]
+    python -m tests.rigs.aws_fault_seeds [SEEDS [FIRST]]
 
-Each seed is about seventeen minutes of virtual time with real calls to a moto server (tests/aws_faults.py says which
-faults there are). Ends with code 1 if one seed fails, and names it.
+Each seed is about seventeen minutes of virtual time with real calls to a moto server (tests/rigs/aws_faults.py says
+which faults there are). Ends with code 1 if one seed fails, and names it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from tests.aws_faults import Story, play
+from tests.rigs.aws_faults import Story, play
 
 SEEDS = 200
 WORKERS = 2
