@@ -25,6 +25,7 @@ from sublet.domain.events import (
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import CheckPurse, RetryOffer
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -69,7 +70,7 @@ def refused_plans(folder: Path) -> list[str]:
     driver.plan(Plan(hold={"o": 2}, shapes={"a": Shape("p", 4)}))
     for plan in (Plan(hold={"o": 3}), Plan(hold={"o": 2}, shapes={"b": Shape("p", 99)})):
         driver.refused(plan)
-        driver.tell(TimerFired(driver.now_s + 5.0, "retry o"))  # before the kernel's own timer
+        driver.tell(TimerFired(driver.now_s + 5.0, RetryOffer("o")))  # before the kernel's own timer
     driver.settle(MaxSpeedup())
     return driver.journal
 
@@ -106,10 +107,10 @@ def spent_purse(folder: Path) -> list[str]:
     driver.submit(a_job("a", gpus=8, min_gpus=1), a_job("b", gpus=4, min_gpus=1))
     driver.settle(MaxSpeedup())
     for _ in range(12):
-        if "purse" not in driver.timers:
+        if CheckPurse() not in driver.timers:
             break
-        at_s = driver.timers.pop("purse")
-        driver.tell(TimerFired(at_s, "purse"))
+        at_s = driver.timers.pop(CheckPurse())
+        driver.tell(TimerFired(at_s, CheckPurse()))
         driver.settle(MaxSpeedup())
     driver.tell(BudgetChanged(driver.now_s + 60.0, Budget(purse=Money.from_usd("9"))))
     driver.settle(MaxSpeedup())

@@ -24,6 +24,7 @@ from sublet.domain.events import (
     RentRefused,
 )
 from sublet.domain.money import Price
+from sublet.domain.timers import timer_to_text
 from sublet.testing.driver import Driver
 
 VERBS = (
@@ -157,7 +158,7 @@ class SlowWorld:
         self.driver.tell(BudgetChanged(self.driver.now_s, Budget(burn=burn)))
 
     def ring(self, which):
-        name = self._pick(sorted(self.driver.timers), which)
+        name = self._pick(sorted(self.driver.timers, key=timer_to_text), which)
         if name is not None:
             self.driver.ring([name])
 

@@ -13,6 +13,7 @@ from sublet.domain.events import AvailabilityChanged, JobChanged, RentRefused
 from sublet.domain.money import Money
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
+from sublet.domain.timers import RetryOffer
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
@@ -125,7 +126,7 @@ def test_who_may_not_stay_goes_whatever_was_refused_elsewhere():
     driver.answer(MakePlan(), Price())
     driver.tell(RentRefused(0.0, "n1"))
     driver.answer(MakePlan(), Price())
-    driver.ring(["retry s"])
+    driver.ring([RetryOffer("s")])
     driver.answer(MakePlan(), Price())
     assert driver.kernel.jobs["a"].shape.pool == "T4x1:on-demand"  # its node boots
     driver.tell(JobChanged(70.0, a_job(work=H, pools=("T4x1:spot",))))

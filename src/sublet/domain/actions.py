@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublet.domain.shape import Placement, Shape
+from sublet.domain.timers import Timer
 from sublet.errors import InvalidValue, PlanRefused
 
 __all__ = [
@@ -96,7 +97,7 @@ class ReleaseNode:
 class SetTimer:
     """Answer with TimerFired at `at_s`; a later order for the same timer replaces this one."""
 
-    timer: str
+    timer: Timer
     at_s: float
 
 

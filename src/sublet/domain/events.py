@@ -15,6 +15,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan
 from sublet.domain.quantity import finite, whole
+from sublet.domain.timers import Timer
 
 __all__ = [
     "AvailabilityChanged",
@@ -235,7 +236,7 @@ class TimerFired:
     """The moment that SetTimer asked for."""
 
     at_s: float
-    timer: str
+    timer: Timer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, assert_never
 
 from sublet.domain import events as news
 from sublet.domain.actions import Action, MakePlan, RefusePlan, SetTimer, StopJob, TellUser
@@ -21,6 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.domain.timers import CheckPurse, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.plan_check import refuse_over_limits, refuse_wrong_names, shapes_to_promise
@@ -274,15 +275,17 @@ class Kernel:
     # ------------------------------------------------------------------ time and plans
 
     def _timer_fired(self, event: news.TimerFired) -> None:
-        purpose, _, offer_id = event.timer.partition(" ")
-        if purpose == "purse":
-            return  # to be looked at is all it was for
-        if purpose == "retry":
-            self.supply.retry(offer_id)
-        elif self._wake_s is not None and event.at_s >= self._wake_s:
-            self._wake_s, self._woken = None, True
-        else:
-            return  # a timer that was set anew since
+        match event.timer:
+            case CheckPurse():
+                return  # to be looked at is all it was for
+            case RetryOffer(offer_id):
+                self.supply.retry(offer_id)
+            case PlanAgain():
+                if self._wake_s is None or event.at_s < self._wake_s:
+                    return  # it was set anew since
+                self._wake_s, self._woken = None, True
+            case _:
+                assert_never(event.timer)
         self._changed = self.seen
 
     def _adjust_supply(self) -> None:
@@ -301,7 +304,7 @@ class Kernel:
             spent_s = self.now_s + (lasts_us - 1) / 1e6
             if spent_s != self._spent_s:
                 self._spent_s = spent_s
-                self._actions.append(SetTimer("purse", spent_s))
+                self._actions.append(SetTimer(CheckPurse(), spent_s))
             return
         if self.supply.giving_up:
             return  # the reserve of the others lasts until these are gone; then we look again
@@ -334,7 +337,7 @@ class Kernel:
         again_s = event.plan.ask_again_s
         if again_s is not None and again_s != self._wake_s:
             self._wake_s = max(again_s, self.now_s + SHORTEST_TIMER_S)
-            self._actions.append(SetTimer("plan", self._wake_s))
+            self._actions.append(SetTimer(PlanAgain(), self._wake_s))
 
     def _warn(self, plan: Plan) -> None:
         for job_id, warning in plan.warnings.items():
@@ -370,7 +373,7 @@ class Kernel:
         self._changed = 0
         if self._wake_s is None or not self.now_s < self._wake_s <= again_s:
             self._wake_s = again_s
-            self._actions.append(SetTimer("plan", again_s))
+            self._actions.append(SetTimer(PlanAgain(), again_s))
 
     # ------------------------------------------------------------------ snapshots
 

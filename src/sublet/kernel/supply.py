@@ -11,6 +11,7 @@ from sublet.domain.events import NodeLost, NodeReleased
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
+from sublet.domain.timers import RetryOffer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
@@ -208,7 +209,7 @@ class Supply:
             self._refused[offer_id] = self._refused.get(offer_id, 0) + 1
         self._sold_out[offer_id] = self.cluster.held[offer_id] + self.cluster.leaving[offer_id]
         again_s = min(REFUSED_AGAIN_S * 2.0 ** (self._refused[offer_id] - 1), REFUSED_AT_MOST_S)
-        return SetTimer(f"retry {offer_id}", now_s + again_s)
+        return SetTimer(RetryOffer(offer_id), now_s + again_s)
 
     def retry(self, offer_id: str) -> None:
         """The while is over."""

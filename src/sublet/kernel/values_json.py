@@ -20,6 +20,7 @@ from sublet.domain import actions, events
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.shape import Spread
+from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 
 __all__ = ["Unrecorded", "action_from_json", "event_from_json", "plain", "restored", "tagged"]
@@ -83,6 +84,8 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, Timer):
+        return timer_to_text(value)
     if dataclasses.is_dataclass(value):
         return {
             field.name: plain(getattr(value, field.name))
@@ -110,6 +113,8 @@ def restored(kind: Any, value: Any) -> Any:
     if origin is types.UnionType or origin is typing.Union:
         if value is None or type(value) in inner:
             return value
+        if kind == Timer:
+            return timer_from_text(restored(str, value))
         return restored(next(part for part in inner if part is not types.NoneType), value)
     if origin is tuple and inner[-1] is not ...:
         return tuple(restored(part, item) for part, item in zip(inner, value, strict=True))

@@ -21,6 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Placement, Spread
+from sublet.domain.timers import Timer
 from sublet.market.reclaim import drawn, taken
 from sublet.sim.agenda import Agenda, Tie
 
@@ -134,7 +135,7 @@ class World:
         self._doomed: dict[str, tuple[float, float]] = {}  # node -> (noticed, lost)
         self._on_node: dict[str, dict[str, None]] = defaultdict(dict)  # node -> jobs
         self._supply: dict[str, int] = {}
-        self._timers: dict[str, float] = {}
+        self._timers: dict[Timer, float] = {}
         self._market = iter(market)
         self._market_head: MarketChange | None = next(self._market, None)
         self._read_market(0.0)

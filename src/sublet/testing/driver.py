@@ -34,6 +34,7 @@ from sublet.domain.events import (
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan, Policy
+from sublet.domain.timers import Timer
 from sublet.errors import InvalidValue, PlanRefused
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from
@@ -59,7 +60,7 @@ class Driver:
         self.now_s = 0.0
         self.open: list[Action] = []
         self.last: list[Action] = []  # the orders after the last event
-        self.timers: dict[str, float] = {}
+        self.timers: dict[Timer, float] = {}
         self.journal = [header_line(offers, limits or {}, budget, quotas)]
 
     def __repr__(self) -> str:
@@ -139,11 +140,11 @@ class Driver:
             self.answer(others[0] if others else self.open[0], policy)
         raise AssertionError(f"still not at rest: {self.open}")
 
-    def ring(self, names: Iterable[str]) -> None:
+    def ring(self, timers: Iterable[Timer]) -> None:
         """These timers fire at the latest of their times."""
-        for name in names:
-            at_s = max(self.now_s, self.timers.pop(name))
-            self.tell(TimerFired(at_s, name))
+        for timer in timers:
+            at_s = max(self.now_s, self.timers.pop(timer))
+            self.tell(TimerFired(at_s, timer))
 
     def done(self, job_id: str) -> float:
         """Work behind a job, as the kernel reckons; nothing for one that has ended."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Budget
 from sublet.domain.events import BudgetChanged, TimerFired
 from sublet.domain.money import GRAINS_PER_USD, Money, Price
+from sublet.domain.timers import CheckPurse
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
@@ -67,7 +68,7 @@ def test_the_kernel_allows_what_its_budgets_came_to_since_its_first_event(first,
         driver.tell(BudgetChanged(now_us / US, budget))
         history.append((now_us, budget.average))
     now_us += later_us
-    driver.tell(TimerFired(now_us / US, "nothing"))
+    driver.tell(TimerFired(now_us / US, CheckPurse()))
     seen = driver.kernel.snapshot()
     assert seen.began_s == began_us / US
     if history[-1][1] is None:
@@ -78,42 +79,42 @@ def test_the_kernel_allows_what_its_budgets_came_to_since_its_first_event(first,
 
 def test_a_cap_alone_is_no_aim():
     driver = Driver([OFFER], budget=Budget(burn=per_h("9")))
-    driver.tell(TimerFired(0.0, "nothing"))
+    driver.tell(TimerFired(0.0, CheckPurse()))
     assert driver.kernel.snapshot().allowed is None
 
 
 def test_a_budget_counts_from_the_first_event_and_not_from_the_beginning_of_time():
     kernel = Kernel([OFFER], budget=Budget(average=per_h("6")))
-    kernel.handle(TimerFired(1e6, "nothing"))
+    kernel.handle(TimerFired(1e6, CheckPurse()))
     assert kernel.snapshot().allowed == Money()
-    kernel.handle(TimerFired(1e6 + 600.0, "nothing"))
+    kernel.handle(TimerFired(1e6 + 600.0, CheckPurse()))
     assert kernel.snapshot().allowed == usd("1")
 
 
 def test_a_change_of_budget_takes_nothing_back_and_gives_nothing_in_advance():
     driver = Driver([OFFER], budget=Budget(average=per_h("6")))
-    driver.tell(TimerFired(0.0, "nothing"))
+    driver.tell(TimerFired(0.0, CheckPurse()))
     driver.tell(BudgetChanged(HOUR_S, Budget(average=per_h("60"))))
     assert driver.kernel.snapshot().allowed == usd("6")
     driver.tell(BudgetChanged(2 * HOUR_S, Budget(average=per_h("0"))))
     assert driver.kernel.snapshot().allowed == usd("66")
-    driver.tell(TimerFired(9 * HOUR_S, "nothing"))
+    driver.tell(TimerFired(9 * HOUR_S, CheckPurse()))
     assert driver.kernel.snapshot().allowed == usd("66")
 
 
 def test_the_same_budget_told_again_changes_nothing():
     once, often = (Driver([OFFER], budget=Budget(average=per_h("0.000007"))) for _ in range(2))
     for driver, times in ((once, 1), (often, 50)):
-        driver.tell(TimerFired(0.0, "nothing"))
+        driver.tell(TimerFired(0.0, CheckPurse()))
         for number in range(times):
             driver.tell(BudgetChanged(number / 3, Budget(average=per_h("0.000007"))))
-        driver.tell(TimerFired(100.0, "nothing"))
+        driver.tell(TimerFired(100.0, CheckPurse()))
     assert once.kernel.snapshot().allowed == often.kernel.snapshot().allowed
 
 
 def test_an_aim_is_no_promise_and_stops_nothing():
     driver = Driver([OFFER], budget=Budget(average=Price(0)))
-    driver.tell(TimerFired(0.0, "nothing"))
+    driver.tell(TimerFired(0.0, CheckPurse()))
     assert driver.kernel.snapshot().allowed == Money()
     check(driver.kernel)
 
@@ -121,7 +122,7 @@ def test_an_aim_is_no_promise_and_stops_nothing():
 @given(budgets, budgets)
 def test_a_journal_keeps_the_aim(first, second):
     kernel = Kernel([OFFER], budget=first)
-    events = (TimerFired(1.5, "nothing"), BudgetChanged(99.25, second), TimerFired(1000.0, "nothing"))
+    events = (TimerFired(1.5, CheckPurse()), BudgetChanged(99.25, second), TimerFired(1000.0, CheckPurse()))
     lines = [header_line([OFFER], {}, first), *(line_from(event, kernel.handle(event)) for event in events)]
     assert replay(lines).snapshot().allowed == kernel.snapshot().allowed
     assert replay(lines).snapshot().budget == kernel.snapshot().budget

@@ -38,6 +38,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError
 from sublet.kernel.following import Follower
 from sublet.kernel.journal import (
@@ -81,7 +82,7 @@ ONE_OF_EACH = [
     BudgetChanged(1.0, Budget(burn=Price(5), purse=Money(7))),
     BudgetChanged(1.0, UNLIMITED),
     OffersChanged(1.0, (an_offer("o", pool="p"), an_offer("b")), {"o": Limit(max_nodes=2)}, {"p": 8}),
-    TimerFired(1.0, "retry o"),
+    TimerFired(1.0, RetryOffer("o")),
     PlanMade(1.0, PLAN, 17),
 ]
 
@@ -136,7 +137,7 @@ def test_orders_are_written_with_their_names_and_facts():
         StartJob("a", 1, Shape("p", 4), (("n1", 4),)),
         ResizeJob("a", 2, Shape("p", 4), (("n1", 2), ("n2", 2))),
         StopJob("a", 3, resumable=False),
-        SetTimer("plan", 5.0),
+        SetTimer(PlanAgain(), 5.0),
         TellUser("hello", "a"),
         MakePlan(),
     ]
@@ -205,7 +206,7 @@ def a_life_with_a_refused_plan():
     driver = Driver([an_offer("o", pool="p")], limits={"o": Limit(max_nodes=1)})
     driver.submit(a_job("a", gpus=4), a_job("b", gpus=4))
     driver.refused(Plan(shapes={"a": Shape("p", 4), "b": Shape("p", 4)}, hold={"o": 1}))
-    driver.ring(["plan"])
+    driver.ring([PlanAgain()])
     driver.settle(Srtf())
     return driver
 
@@ -239,7 +240,7 @@ def test_a_plan_that_an_older_version_refused_half_way_is_followed_by_its_orders
 def test_news_that_an_older_version_refused_count_when_its_life_is_followed():
     journal = a_life()
     follower = kind_from_header(json.loads(journal[0]), Follower)
-    follower.follow(NodeLost(7.0, "n77"), [SetTimer("retry o", 10.0)])
+    follower.follow(NodeLost(7.0, "n77"), [SetTimer(RetryOffer("o"), 10.0)])
     assert (follower.seen, follower.now_s) == (1, 7.0)
 
 

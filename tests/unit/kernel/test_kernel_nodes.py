@@ -25,6 +25,7 @@ from sublet.domain.events import (
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import RetryOffer
 from sublet.errors import UnexpectedEvent
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
@@ -263,11 +264,11 @@ def test_a_refusal_counts_as_sold_out_until_a_timer_says_try_again():
     driver.submit(a_job("a", gpus=8))
     driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2}))
     orders = driver.tell(RentRefused(10.0, "n2"))
-    assert orders == [SetTimer("retry o", 70.0), MakePlan()]
+    assert orders == [SetTimer(RetryOffer("o"), 70.0), MakePlan()]
     assert driver.kernel.snapshot().offers["o"].available == 1
     assert driver.tell(PlanMade(10.0, Plan(hold={"o": 2}), 0)) == [MakePlan()]  # wanted, but not asked for again
     driver.plan(Plan(shapes={"a": None}, hold={"o": 1}))
-    assert driver.tell(TimerFired(70.0, "retry o")) == [MakePlan()]
+    assert driver.tell(TimerFired(70.0, RetryOffer("o"))) == [MakePlan()]
     assert driver.kernel.snapshot().offers["o"].available is None
     assert driver.plan(Plan(shapes={"a": p(8)}, hold={"o": 2})) == [RentNode("n3", "o")]
 
@@ -284,7 +285,7 @@ def test_an_offer_that_is_refused_again_and_again_is_asked_for_ever_less_often()
     driver, waits_s = rented(0), []
     for _ in range(7):
         waits_s.append(refused_again(driver))
-        driver.ring(["retry o"])
+        driver.ring([RetryOffer("o")])
     assert waits_s == [60.0, 120.0, 240.0, 480.0, 960.0, 960.0, 960.0]
     assert driver.kernel.snapshot().offers["o"].refused == 7
 
@@ -294,7 +295,7 @@ def test_good_news_end_a_row_of_refusals(told):
     driver = rented(0)
     for _ in range(3):
         refused_again(driver)
-        driver.ring(["retry o"])
+        driver.ring([RetryOffer("o")])
     if told == "the market tells":
         driver.tell(AvailabilityChanged(driver.now_s, "o", 4))
     else:
@@ -320,7 +321,7 @@ def test_nodes_that_were_asked_for_together_are_refused_once():
     driver = rented(0)
     for node in driver.plan(Plan(hold={"o": 4})):
         orders = driver.tell(RentRefused(5.0, node.node_id))
-        assert SetTimer("retry o", 65.0) in orders
+        assert SetTimer(RetryOffer("o"), 65.0) in orders
     assert driver.kernel.snapshot().offers["o"].refused == 1
 
 

@@ -23,6 +23,7 @@ from sublet.domain.events import (
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Packing, Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
 from sublet.kernel.kernel import Kernel
 from sublet.planning.ranking import arrival
@@ -65,23 +66,23 @@ def test_a_plan_for_a_job_that_has_ended_meanwhile_is_no_fault(town):
 
 def test_a_policy_may_ask_to_be_asked_again(town):
     town.submit(a_job("a"))
-    assert town.plan(Plan(ask_again_s=60.0)) == [SetTimer("plan", 60.0)]
-    assert town.tell(TimerFired(60.0, "plan")) == [MakePlan()]
+    assert town.plan(Plan(ask_again_s=60.0)) == [SetTimer(PlanAgain(), 60.0)]
+    assert town.tell(TimerFired(60.0, PlanAgain())) == [MakePlan()]
 
 
 def test_asking_for_the_same_time_again_sets_no_second_timer(town):
     town.submit(a_job("a"))
     town.plan(Plan(ask_again_s=60.0))
     assert town.plan(Plan(ask_again_s=60.0)) == []
-    assert town.plan(Plan(ask_again_s=50.0)) == [SetTimer("plan", 50.0)]
+    assert town.plan(Plan(ask_again_s=50.0)) == [SetTimer(PlanAgain(), 50.0)]
 
 
 def test_a_timer_that_was_set_anew_does_not_call_for_a_plan(town):
     town.submit(a_job("a"))
     town.plan(Plan(ask_again_s=50.0))
     town.plan(Plan(ask_again_s=60.0))
-    assert town.tell(TimerFired(50.0, "plan")) == []
-    assert town.tell(TimerFired(60.0, "plan")) == [MakePlan()]
+    assert town.tell(TimerFired(50.0, PlanAgain())) == []
+    assert town.tell(TimerFired(60.0, PlanAgain())) == [MakePlan()]
 
 
 def test_a_policy_cannot_stop_the_clock_by_asking_to_be_asked_at_once(town):
@@ -200,22 +201,22 @@ def test_another_plan_is_asked_for_after_a_refusal_ever_later(town):
     waits = []
     for _ in range(9):
         town.refused(Plan(shapes={"a": p(9)}))
-        at_s = town.timers["plan"]
+        at_s = town.timers[PlanAgain()]
         waits.append(at_s - town.now_s)
-        assert town.tell(TimerFired(at_s, "plan")) == [MakePlan()]
+        assert town.tell(TimerFired(at_s, PlanAgain())) == [MakePlan()]
     assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 960.0, 960.0]
     town.plan(Plan())  # this one is taken
     town.refused(Plan(shapes={"a": p(9)}))
-    assert town.timers["plan"] - town.now_s == 10.0
+    assert town.timers[PlanAgain()] - town.now_s == 10.0
 
 
 def test_a_plan_that_is_due_sooner_is_not_put_off_by_a_refusal(town):
     town.submit(a_job("a", gpus=9))
-    assert town.plan(Plan(ask_again_s=5.0)) == [SetTimer("plan", 5.0)]
+    assert town.plan(Plan(ask_again_s=5.0)) == [SetTimer(PlanAgain(), 5.0)]
     town.submit(a_job("b"))
     town.refused(Plan(shapes={"a": p(9)}))
-    assert town.timers["plan"] == 5.0
-    assert town.tell(TimerFired(5.0, "plan")) == [MakePlan()]
+    assert town.timers[PlanAgain()] == 5.0
+    assert town.tell(TimerFired(5.0, PlanAgain())) == [MakePlan()]
 
 
 def test_whatever_happens_after_a_refusal_calls_for_a_plan_as_ever(town):

@@ -7,6 +7,7 @@ from sublet.domain.budget import UNLIMITED, Limit
 from sublet.domain.events import BudgetChanged, NodeReady, PlanMade, RentRefused, TimerFired
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import CheckPurse
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -62,7 +63,7 @@ def test_two_jobs_that_change_places_by_a_plan_do_not_wait_for_each_other():
     driver.plan(Plan(shapes={"b": SPOT}, hold={"d": 1, "s": 1}))
     while driver.open:
         driver.answer(driver.open[0])
-    driver.tell(TimerFired(later(driver), "purse"))
+    driver.tell(TimerFired(later(driver), CheckPurse()))
     driver.plan(Plan(shapes={"a": SPOT, "b": STEADY}, hold={"d": 1, "s": 1}))
     while driver.open:
         driver.answer(driver.open[0])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
@@ -88,7 +89,7 @@ def test_goodput_that_changes_with_progress_is_followed_to_the_end(policy):
 
 @every_greedy
 def test_it_looks_again_at_regular_times(policy):
-    assert town(elastic("a"), policy=policy).timers["plan"] == 600.0
+    assert town(elastic("a"), policy=policy).timers[PlanAgain()] == 600.0
     assert town(policy=policy).timers == {}
     with pytest.raises(InvalidValue, match="every_s"):
         type(policy)(every_s=0.0)

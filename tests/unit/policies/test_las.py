@@ -7,6 +7,7 @@ import pytest
 from sublet.domain.actions import MakePlan
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
+from sublet.domain.timers import PlanAgain
 from sublet.policies.las import Las
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -34,12 +35,12 @@ def later(driver, now_s):
 def test_before_the_threshold_a_job_keeps_its_gpus_and_the_policy_asks_to_be_woken_at_it():
     driver = town(a_job("a", work=1e6, gpus=4), a_job("b", gpus=4))
     assert running(driver) == ["a"]
-    assert driver.timers["plan"] == pytest.approx(100.0)
+    assert driver.timers[PlanAgain()] == pytest.approx(100.0)
 
 
 def test_at_the_threshold_it_gives_way_to_one_that_has_had_less():
     driver = town(a_job("a", work=1e6, gpus=4), a_job("b", gpus=4))
-    driver.ring(["plan"])
+    driver.ring([PlanAgain()])
     assert driver.open == [MakePlan()]
     driver.settle(POLICY)
     assert driver.now_s == pytest.approx(100.0)
@@ -49,7 +50,7 @@ def test_at_the_threshold_it_gives_way_to_one_that_has_had_less():
 
 def test_a_demoted_job_comes_back_when_the_first_queue_is_empty():
     driver = town(a_job("a", work=1e6, gpus=4), a_job("b", gpus=4))
-    driver.ring(["plan"])
+    driver.ring([PlanAgain()])
     driver.settle(POLICY)
     driver.tell(JobFinished(150.0, "b"))
     driver.settle(POLICY)
@@ -59,7 +60,7 @@ def test_a_demoted_job_comes_back_when_the_first_queue_is_empty():
 def test_within_a_queue_whoever_came_first_goes_first():
     driver = town(a_job("a", work=1e6, gpus=4), a_job("b", work=1e6, gpus=4))
     for at_s, expected in ((100.0, ["b"]), (200.0, ["a"])):  # both have had their share then: by arrival again
-        driver.ring(["plan"])
+        driver.ring([PlanAgain()])
         driver.settle(POLICY)
         assert driver.now_s == pytest.approx(at_s)
         assert running(driver) == expected
@@ -77,4 +78,4 @@ def test_without_anybody_waiting_nobody_needs_to_be_woken():
 
 def test_a_wider_job_reaches_the_threshold_sooner():
     driver = town(a_job("a", work=1e6, gpus=8), a_job("b", gpus=8), nodes=2)
-    assert driver.timers["plan"] == pytest.approx(50.0)
+    assert driver.timers[PlanAgain()] == pytest.approx(50.0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.actions import MakePlan, StartJob
 from sublet.domain.budget import Limit
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.policies.optimus import Optimus
@@ -55,7 +56,7 @@ def test_nobody_grows_beyond_what_helps_or_what_it_may_have():
 
 def test_what_is_left_is_looked_at_again_after_a_round():
     driver = town(elastic("a", work=1e6), elastic("b", work=5e5))
-    assert driver.timers["plan"] == 60.0
+    assert driver.timers[PlanAgain()] == 60.0
     assert town().timers == {}
 
 

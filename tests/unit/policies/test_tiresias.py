@@ -8,6 +8,7 @@ from sublet.domain.actions import StartJob
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.domain.plan import Packing
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.policies.tiresias import Tiresias
 from sublet.testing.driver import Driver
@@ -32,7 +33,7 @@ def running(driver):
 
 
 def wake(driver):
-    driver.ring(["plan"])
+    driver.ring([PlanAgain()])
     driver.settle(POLICY)
 
 
@@ -55,7 +56,7 @@ def test_however_many_do_not_fit_the_one_that_does_is_found():
 def test_a_job_that_has_had_its_share_gives_way_and_the_policy_is_woken_for_it():
     driver = town(long("a"), long("b"))
     assert running(driver) == ["a"]
-    assert driver.timers["plan"] == pytest.approx(100.0)
+    assert driver.timers[PlanAgain()] == pytest.approx(100.0)
     wake(driver)
     assert running(driver) == ["b"]
 

@@ -36,6 +36,7 @@ from sublet.domain.events import (
     TimerFired,
 )
 from sublet.domain.shape import Shape
+from sublet.domain.timers import CheckPurse, PlanAgain
 from sublet.sim.agenda import Agenda, Tie
 from sublet.sim.world import Physics, PlanDue, World
 from sublet.testing.strategies import ticks
@@ -385,16 +386,16 @@ def test_only_jobs_on_the_lost_node_lose_work():
 
 def test_a_timer_fires_at_its_time_and_one_set_anew_only_then():
     here = world()
-    here.obey(0.0, SetTimer("plan", 10.0))
-    here.obey(0.0, SetTimer("other", 12.0))
-    here.obey(5.0, SetTimer("plan", 15.0))
-    assert passing(here) == [TimerFired(12.0, "other"), TimerFired(15.0, "plan")]
+    here.obey(0.0, SetTimer(PlanAgain(), 10.0))
+    here.obey(0.0, SetTimer(CheckPurse(), 12.0))
+    here.obey(5.0, SetTimer(PlanAgain(), 15.0))
+    assert passing(here) == [TimerFired(12.0, CheckPurse()), TimerFired(15.0, PlanAgain())]
 
 
 def test_a_timer_for_the_past_fires_now():
     here = world()
-    here.obey(5.0, SetTimer("plan", 1.0))
-    assert passing(here) == [TimerFired(5.0, "plan")]
+    here.obey(5.0, SetTimer(PlanAgain(), 1.0))
+    assert passing(here) == [TimerFired(5.0, PlanAgain())]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from sublet.domain.actions import Action
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import Event
 from sublet.domain.plan import Phase, Plan, Policy
+from sublet.domain.timers import Timer
 from sublet.domain.weighed import Weighing
 from sublet.errors import BadInput, SubletError
 from sublet.kernel.cluster import NodePhase
@@ -112,7 +113,7 @@ class Controller:
         self._pumping = self._soon = False
         self._rows: list[HistoryRow] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self._fatal: Exception | None = None
         self.router, self.leases, self.memory = Router(self), Leases(self), Memory(self)

@@ -17,6 +17,7 @@ from sublet.domain import events as news
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
 from sublet.domain.plan import Phase
+from sublet.domain.timers import CheckPurse
 from sublet.errors import BadInput, InvalidValue
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.controller.away import agents_came, latest_end_s, settle_what_was_held, silent, was_away_too_long
@@ -106,7 +107,7 @@ def _go_on(controller: Controller) -> None:
     if controller.kernel.planning:
         controller.carry_out(order.MakePlan())
     else:
-        controller.tell(news.TimerFired(controller.now_s(), "purse"))  # look at the purse after the time away
+        controller.tell(news.TimerFired(controller.now_s(), CheckPurse()))  # look at the purse after the time away
 
 
 def _load_jobs(controller: Controller) -> None:

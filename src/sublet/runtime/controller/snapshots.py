@@ -19,6 +19,7 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.job import Job, Speed
+from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 from sublet.kernel.following import Follower
 from sublet.kernel.journal import kind_from_header, recorded_from
@@ -49,7 +50,7 @@ class Memory:
         self._since = 0  # events since the last snapshot
         self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
         self._marked = -MARK_EVERY_S  # monotonic
-        self.timers: dict[str, order.SetTimer] = {}  # that run
+        self.timers: dict[Timer, order.SetTimer] = {}  # that run
 
     # ------------------------------------------------------------------ writing
 
@@ -71,7 +72,7 @@ class Memory:
         facts = {
             "kernel": hub.kernel.facts(),
             "bill": hub.bill.facts(),
-            "timers": {name: timer.at_s for name, timer in self.timers.items()},
+            "timers": {timer_to_text(timer): each.at_s for timer, each in self.timers.items()},
         }
         with hub.store.together():
             for record in hub.records.values():  # the log before this will not be asked again
@@ -166,7 +167,8 @@ class Memory:
         hub = self._hub
         hub.bill.restore({} if snapshot is None else snapshot["bill"])
         timers = {} if snapshot is None else snapshot["timers"]
-        self.timers = {name: order.SetTimer(name, at_s) for name, at_s in timers.items()}
+        running = [order.SetTimer(timer_from_text(name), at_s) for name, at_s in timers.items()]
+        self.timers = {each.timer: each for each in running}
         hub.submitted = {r.id for r in hub.records.values() if r.outcome or r.id in hub.kernel.jobs}
 
     def _recorded(self, line: str) -> tuple[Event, list[Action]]:

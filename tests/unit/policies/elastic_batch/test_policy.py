@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost
 from sublet.domain.plan import Phase
+from sublet.domain.timers import PlanAgain
 from sublet.errors import Infeasible, InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw, Table
@@ -157,8 +158,8 @@ def test_nothing_changes_between_two_regular_decisions():
     driver.submit(elastic("b"))
     driver.settle(ElasticBatch())
     assert sizes(driver) == {"a": 8}
-    assert driver.timers["plan"] == 600.0
-    driver.ring(["plan"])
+    assert driver.timers[PlanAgain()] == 600.0
+    driver.ring([PlanAgain()])
     driver.settle(ElasticBatch())
     assert sizes(driver) == {"a": 4, "b": 4}
 

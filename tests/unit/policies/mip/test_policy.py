@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, NodeLost
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw, Table
@@ -146,7 +147,7 @@ def test_when_supply_falls_the_limits_are_given_up_and_the_reasons_say_so():
 
 def test_it_looks_again_at_regular_times():
     driver = town(elastic("a", work=1e6))
-    assert driver.timers["plan"] == 600.0
+    assert driver.timers[PlanAgain()] == 600.0
     assert town().timers == {}
 
 

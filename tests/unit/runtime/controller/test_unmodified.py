@@ -11,6 +11,7 @@ import time
 import pytest
 
 from sublet.domain.events import TimerFired
+from sublet.domain.timers import CheckPurse
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
@@ -196,7 +197,7 @@ def test_the_split_of_the_bill_survives_a_restart(tmp_path):
             await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
             await earning(desk)
             story.cloud.see(saved_ago_s=0.0)
-            desk._controller.tell(TimerFired(desk._controller.now_s(), "purse"))  # something happens, and is logged
+            desk._controller.tell(TimerFired(desk._controller.now_s(), CheckPurse()))  # something to log
             before = await desk.cost("j-1")
             desk._controller._save_all_facts()
         async with story.controller() as desk:

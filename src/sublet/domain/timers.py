@@ -1,0 +1,65 @@
+"""What the kernel may ask to be woken for. A closed union; in the log each is a word or two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from sublet.errors import InvalidValue
+
+__all__ = ["CheckPurse", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAgain:
+    """A plan asked to be made anew, or was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOffer:
+    """An offer was sold out; it may be asked for again."""
+
+    offer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPurse:
+    """The purse will be spent but for what is reserved."""
+
+
+Timer = PlanAgain | RetryOffer | CheckPurse
+
+
+def timer_to_text(timer: Timer) -> str:
+    """As logs and snapshots name it.
+
+    >>> timer_to_text(RetryOffer("spot"))
+    'retry spot'
+    """
+    match timer:
+        case PlanAgain():
+            return "plan"
+        case RetryOffer(offer_id):
+            return f"retry {offer_id}"
+        case CheckPurse():
+            return "purse"
+        case _:
+            assert_never(timer)
+
+
+def timer_from_text(text: str) -> Timer:
+    """The way back; InvalidValue where it names none.
+
+    >>> timer_from_text("retry spot")
+    RetryOffer(offer_id='spot')
+    """
+    purpose, _, offer_id = text.partition(" ")
+    match purpose:
+        case "plan" if text == purpose:
+            return PlanAgain()
+        case "retry" if offer_id:
+            return RetryOffer(offer_id)
+        case "purse" if text == purpose:
+            return CheckPurse()
+        case _:
+            raise InvalidValue("timer", text, "plan, purse, or retry and an offer")
