@@ -18,7 +18,7 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.runtime.private import private_file
 
-__all__ = ["HistoryRow", "Store"]
+__all__ = ["Store", "StoredRow"]
 
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -40,8 +40,8 @@ KEPT = 2  # snapshots, beside the first of each version of the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRow:
-    """A line of history, for people."""
+class StoredRow:
+    """A row of history with its number and its time on the wall."""
 
     seq: int
     at_s: float
@@ -202,12 +202,12 @@ class Store:
             "INSERT INTO history (at_s, at, kind, job_id, node_id, text, facts) VALUES (?, ?, ?, ?, ?, ?, ?)", rows
         )
 
-    def history(self, job_id: str | None, after: int, limit: int) -> Sequence[HistoryRow]:
+    def history(self, job_id: str | None, after: int, limit: int) -> Sequence[StoredRow]:
         """Rows with `seq` above `after`, oldest first."""
         where, values = ("AND job_id = ?", (after, job_id, limit)) if job_id is not None else ("", (after, limit))
         rows = self._db.execute(f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq LIMIT ?", values)  # noqa: S608
         return [
-            HistoryRow(
+            StoredRow(
                 seq=seq, at_s=at_s, at=at, kind=kind, job_id=job, node_id=node, text=text, facts=json.loads(facts)
             )
             for seq, at_s, at, kind, job, node, text, facts in rows

@@ -7,8 +7,6 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from sublet.runtime.controller_api.views import HistogramView
-
 __all__ = ["Gauges", "Histogram"]
 
 
@@ -27,10 +25,6 @@ class Histogram:
         """One observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
-
-    def view(self) -> HistogramView:
-        """As it goes out."""
-        return {"bounds": list(self.bounds), "counts": list(self.counts), "total": self.total}
 
 
 @dataclass(slots=True)

@@ -15,11 +15,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import UnknownName
-from sublet.runtime.controller_api.views import LogPart
 
-__all__ = ["WorkerLogs"]
+__all__ = ["LogPart", "WorkerLogs"]
 
 INDEX = "ranks.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """A piece of one worker's output: bytes `start` to `end` (None = all that comes) of a file."""
+
+    path: str
+    rank: int
+    worker_id: str = ""  # "" = written before workers had files of their own
+    node_id: str = ""
+    start: int = 0
+    end: int | None = None
+    ended: str = ""  # how the process ended, if not as it was told to: `exit code 3`, `SIGKILL`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,43 @@ from sublet.planning.affordable import most_gpus_alone
 from sublet.planning.menu import menu_of, rents, sharers, sites_of
 from sublet.planning.options import options_of
 from sublet.planning.weighing import WeighedOptions
-from sublet.runtime.controller_api.views import AlternativeView
+from sublet.runtime.controller_api.views import AlternativeView, ExplainView
 
 if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller
+    from sublet.runtime.controller.records import JobRecord
 
-__all__ = ["alternatives_of", "weighed_by_rent"]
+__all__ = ["alternatives_of", "explain_view", "weighed_by_rent"]
 
 SHOWN = 24
 TRIFLE_H = 1 / 3600
+
+
+def explain_view(controller: Controller, record: JobRecord, *, policy: str, reason: str) -> ExplainView:
+    """Why a job has this width, and what else was weighed; `reason` is why it has none, where it has none."""
+    state = controller.kernel.jobs.get(record.id)
+    at_s, weighing = controller.weighed.get(record.id, (controller.plan_s, None))
+    shape = None if state is None else state.shape
+    rows, notes = [], []
+    if state is not None and weighing is not None:
+        rows = alternatives_of(controller, controller.kernel.snapshot(), state, weighing, shape)
+        if not record.rates:
+            notes.append("its speed was not measured yet: what is shown is a guess")
+        if record.pinned is not None:
+            notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
+    elif state is not None:
+        notes.append(f"the policy {policy} weighed no shapes against each other for it")
+    return {
+        "job_id": record.id,
+        "at_s": at_s,
+        "policy": policy,
+        "shape": "" if shape is None else str(shape),
+        "reason": reason if shape is None else controller.reasons.get(record.id, "it gave no reason"),
+        "value_of_time_usd_per_h": None if weighing is None else weighing.hour_usd,
+        "congestion_usd_per_gpu_h": {} if controller.plan is None else dict(controller.plan.congestion_usd_per_gpu_h),
+        "alternatives": rows,
+        "notes": notes,
+    }
 
 
 def alternatives_of(
@@ -58,7 +86,7 @@ def _view(
     return {
         "shape": str(row.shape),
         "workers": row.shape.gpus,
-        "market": snapshot.offers[pool.offer_ids[0]].offer.market.value,
+        "market": snapshot.offers[pool.offer_ids[0]].offer.market,
         "usd_per_h": row.usd_per_h,
         "samples_per_s": _samples_per_s(controller, state, rate),
         "left_s": row.hours * 3600.0,

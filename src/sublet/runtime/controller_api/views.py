@@ -8,7 +8,11 @@ None means not known yet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, NotRequired, TypedDict
+from enum import StrEnum
+from typing import Final, NotRequired, TypedDict
+
+from sublet.domain.offer import Market
+from sublet.runtime.controller.worker_logs import LogPart
 
 __all__ = [
     "ENDED",
@@ -28,25 +32,40 @@ __all__ = [
     "JobView",
     "LogPart",
     "MetricsView",
+    "NodeStatus",
     "NodeView",
     "Quantiles",
 ]
 
-JobPhase = Literal[
-    "queued",  # holds nothing and waits for a plan that gives it workers
-    "starting",  # nodes or workers are on their way
-    "running",
-    "resizing",  # between two widths
-    "recovering",  # lost a node and regroups
-    "stopping",  # saves and leaves
-    "paused",  # by the user; holds nothing, resumable
-    "out-of-budget",  # stopped at the limit; resumable after a top-up
-    "finished",
-    "failed",
-    "cancelled",
-]
-ENDED: Final = frozenset({"finished", "failed", "cancelled"})
-RESTING: Final = frozenset({"paused", "out-of-budget"})  # nothing goes on until the user does something
+
+class JobPhase(StrEnum):
+    """Where a job is on its way, as users see it."""
+
+    QUEUED = "queued"  # holds nothing and waits for a plan that gives it workers
+    STARTING = "starting"  # nodes or workers are on their way
+    RUNNING = "running"
+    RESIZING = "resizing"  # between two widths
+    RECOVERING = "recovering"  # lost a node and regroups
+    STOPPING = "stopping"  # saves and leaves
+    PAUSED = "paused"  # by the user; holds nothing, resumable
+    OUT_OF_BUDGET = "out-of-budget"  # stopped at the limit; resumable after a top-up
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset({JobPhase.FINISHED, JobPhase.FAILED, JobPhase.CANCELLED})
+RESTING: Final = frozenset({JobPhase.PAUSED, JobPhase.OUT_OF_BUDGET})  # nothing goes on until the user does something
+
+
+class NodeStatus(StrEnum):
+    """Where a node is on its way, as users see it."""
+
+    RENTING = "renting"
+    READY = "ready"
+    NOTICED = "noticed"  # the cloud will take it
+    RELEASING = "releasing"
+    GONE = "gone"
 
 
 class Quantiles(TypedDict):
@@ -118,9 +137,9 @@ class NodeView(TypedDict):
 
     id: str
     offer_id: str
-    market: str  # spot | on-demand
+    market: Market
     gpu: str
-    phase: str  # renting | ready | noticed | releasing | gone
+    phase: NodeStatus
     usd_per_h: float
     since_s: float  # when it was asked for
     until_s: float | None  # when it was gone, or will be taken
@@ -163,7 +182,7 @@ class AlternativeView(TypedDict):
 
     shape: str
     workers: int
-    market: str
+    market: Market
     usd_per_h: float
     samples_per_s: float | None  # wall
     left_s: float | None  # time to the end in this shape
@@ -278,19 +297,6 @@ class MetricsView(TypedDict):
     reconciled_at: float | None  # wall, seconds since 1970
     price_age_s: float | None  # wall
     steps: dict[str, int]  # job id -> steps made, the redone ones too
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPart:
-    """A piece of one worker's output: bytes `start` to `end` (None = all that comes) of a file."""
-
-    path: str
-    rank: int
-    worker_id: str = ""  # "" = written before workers had files of their own
-    node_id: str = ""
-    start: int = 0
-    end: int | None = None
-    ended: str = ""  # how the process ended, if not as it was told to: `exit code 3`, `SIGKILL`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

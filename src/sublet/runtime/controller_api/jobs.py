@@ -1,0 +1,161 @@
+"""How a job is doing, as `ps` shows it: its phase, the reason in a sentence, its progress, its bill, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sublet.domain.money import Money
+from sublet.domain.plan import JobState, Phase
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.blame import BACK_OFF
+from sublet.runtime.controller.history import gist_of
+from sublet.runtime.controller.records import ASKS, DAMAGED, JobRecord, kernel_job
+from sublet.runtime.controller_api.money import bill_view
+from sublet.runtime.controller_api.remaining import Outlook, outlook_in
+from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
+
+__all__ = ["JobSources", "job_view", "reason_of"]
+
+PHASES = {
+    Phase.WAITING: JobPhase.QUEUED,
+    Phase.STARTING: JobPhase.STARTING,
+    Phase.RUNNING: JobPhase.RUNNING,
+    Phase.RESIZING: JobPhase.RESIZING,
+    Phase.STOPPING: JobPhase.STOPPING,
+    Phase.BROKEN: JobPhase.RECOVERING,
+}
+HELD_BACK = {
+    "user": "held back by its owner",
+    "budget": "its budget is spent",
+    "cancel": "saves, and is ended then",
+    "preemption": "saves, and is given up then: its nodes went too often",
+    DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
+    BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSources:
+    """What a job is looked up in, at one moment."""
+
+    kernel: Kernel
+    bill: Bill
+    now_s: float  # cloud
+    speedup: float  # cloud seconds per wall second
+    share_done: Callable[[JobRecord], float]  # of its work, 0 to 1
+    plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
+    wait_reason: Callable[[str], str]  # "" for a job that does not wait
+
+
+def job_view(record: JobRecord, sources: JobSources) -> JobView:
+    """One job, now."""
+    kernel, bill = sources.kernel, sources.bill
+    group, report, state = record.group, record.group.stepped, kernel.jobs.get(record.id)
+    account, total_usd = bill.jobs[record.id], bill.jobs[record.id].total.usd
+    remaining = _remaining(record, state, sources)
+    return {
+        **bill_view(account),
+        "id": record.id,
+        "name": record.spec.name,
+        "phase": _phase_of(record, state, out_of_money=kernel.supply.most_nodes == 0),
+        "reason": reason_of(record, state, sources),
+        "submitted_s": record.submitted_s,
+        "started_s": record.started_s,
+        "ended_s": record.ended_s,
+        "workers": group.size if state is not None else 0,
+        "workers_wanted": 0 if state is None or state.shape is None else state.shape.gpus,
+        "min_workers": record.spec.min_workers,
+        "max_workers": record.spec.max_workers,
+        "shape": "" if state is None or state.shape is None else str(state.shape),
+        "node_ids": [node_id for node_id, _ in kernel.tenancy.placement.get(record.id, ())],
+        "generation": 0 if state is None else state.generation,
+        "step": group.step,
+        "epoch": 0 if report is None else report.epoch,
+        "done": group.done,
+        "work": group.work or record.spec.work,
+        "progress": _progress_of(record, state),
+        "loss": None if report is None else report.loss,
+        "global_batch": None if report is None else report.global_batch,
+        "step_s": None if report is None else report.step_s,
+        "samples_per_s": None if report is None or not report.step_s else report.global_batch / report.step_s,
+        "usd_per_h": bill.burn_usd_per_h(record.id),
+        "usd_on_demand": Money(account.on_demand).usd or None,
+        "purse_usd": record.spec.purse_usd,
+        "deadline_s": record.spec.deadline_s,
+        "eta_s": None if remaining is None else remaining.left_s,
+        "forecast_usd": None if remaining is None else _shifted(remaining.left_usd, total_usd),
+        "preemptions_noticed": record.noticed,
+        "preemptions_unnoticed": record.unnoticed,
+        "resizes": record.resizes,
+        "steps_lost": record.steps_lost,
+        "checkpoint_step": record.checkpoint_step,
+        "failures_infra": group.failures["infra"],
+        "failures_user": group.failures["user"],
+        "exit_code": record.exit_code,
+        "error": record.error,
+        "warnings": [*filter(None, [record.apart])] if state is None else list(record.warnings.values()),
+    }
+
+
+def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) -> str:
+    """Why it is in this phase, or has this width, in a sentence."""
+    if record.error:
+        return gist_of(record.error)
+    if state is None:
+        return record.outcome
+    if record.paused == "budget" and record.spec.purse_usd is not None:
+        purse = f"its own budget of USD {record.spec.purse_usd:g} is spent"
+        return f"{purse}; next: sublet budget top-up --job {record.id} USD"
+    if record.paused:
+        return HELD_BACK.get(record.paused, record.refused)
+    if why := sources.wait_reason(record.id):
+        return why
+    if record.in_vain:
+        times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"
+        return f"does not train: {times} failed, and it is tried again: {record.in_vain_why}"
+    return record.too_narrow or sources.plan_reasons.get(record.id, "waits for a plan")
+
+
+def _phase_of(record: JobRecord, state: JobState | None, *, out_of_money: bool) -> JobPhase:
+    if state is None:
+        return JobPhase(record.outcome or JobPhase.CANCELLED)
+    if record.paused in ("cancel", "preemption"):
+        return JobPhase.STOPPING
+    if state.phase is not Phase.WAITING:
+        return PHASES[state.phase]
+    if record.paused and record.paused != BACK_OFF:
+        return JobPhase.OUT_OF_BUDGET if record.paused == "budget" else JobPhase.PAUSED
+    if out_of_money:
+        return JobPhase.OUT_OF_BUDGET
+    return JobPhase.QUEUED if state.shape is None else JobPhase.STARTING
+
+
+def _progress_of(record: JobRecord, state: JobState | None) -> float | None:
+    """0 to 1; a script without the SDK does not say how far it is until it has finished."""
+    work, finished = record.group.work or record.spec.work, state is None and record.outcome == JobPhase.FINISHED
+    if not work or not (record.spec.sdk or finished):
+        return None
+    return 1.0 if finished else min(1.0, record.group.done / work)
+
+
+def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -> Outlook | None:
+    if state is None or not state.gpus or not record.spec.sdk:  # a script without it does not tell how far it is
+        return None
+    kernel = sources.kernel
+    placement = kernel.tenancy.placement.get(record.id, ())
+    pool = kernel.supply.pools[kernel.cluster.nodes[placement[0][0]].offer.pool]
+    return outlook_in(
+        [kernel.supply.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
+        kernel_job(record, sources.speedup),
+        state.spread,
+        done=state.done,
+        left=max(0.0, 1.0 - sources.share_done(record)),
+        usd_per_h=sources.bill.burn_usd_per_h(record.id),
+        seed=record.group.step,
+    )
+
+
+def _shifted(quantiles: Quantiles, more: float) -> Quantiles:
+    return {"p10": more + quantiles["p10"], "p50": more + quantiles["p50"], "p90": more + quantiles["p90"]}

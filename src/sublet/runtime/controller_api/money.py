@@ -1,0 +1,100 @@
+"""What may be spent and what was: the budget, the bill of one job, the bill of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sublet.domain.budget import Budget
+from sublet.domain.money import Money, Price
+from sublet.errors import InvalidValue
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.bill import PURPOSES, Account, Bill
+from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView
+
+__all__ = ["bill_view", "budget_view", "change_budget", "job_cost_view", "top_up_purse", "total_cost_view"]
+
+
+def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
+    """What may be spent, and what is."""
+    budget, spent = kernel.supply.budget, kernel.ledger.spent(now_s)
+    reserved = Money() if budget.purse is None else kernel.supply.reserved(now_s)
+    return {
+        "burn_limit_usd_per_h": None if budget.burn is None else budget.burn.usd_per_h,
+        "average_usd_per_h": None if budget.average is None else budget.average.usd_per_h,
+        "purse_usd": None if budget.purse is None else budget.purse.usd,
+        "spent_usd": spent.usd,
+        "reserved_usd": reserved.usd,
+        "left_usd": None if budget.purse is None else (budget.purse - spent - reserved).usd,
+        "burn_usd_per_h": kernel.ledger.burn().usd_per_h,
+        "exhausted": kernel.supply.most_nodes == 0,
+    }
+
+
+def change_budget(
+    old: Budget, *, burn_limit_usd_per_h: float | None, average_usd_per_h: float | None, purse_usd: float | None
+) -> Budget:
+    """With the limits that are given; None leaves one as it is."""
+    return Budget(
+        burn=old.burn if burn_limit_usd_per_h is None else Price.from_usd_per_h(burn_limit_usd_per_h),
+        average=old.average if average_usd_per_h is None else Price.from_usd_per_h(average_usd_per_h),
+        purse=old.purse if purse_usd is None else Money.from_usd(purse_usd),
+        until_s=old.until_s if purse_usd is None else None,
+    )
+
+
+def top_up_purse(budget: Budget, usd: float) -> float:
+    """The purse, in dollars, with so much more in it."""
+    if budget.purse is None:
+        raise InvalidValue("purse", None, "set before it is topped up: sublet budget set --purse USD")
+    if not usd > 0:
+        raise InvalidValue("usd", usd, "above 0")
+    return (budget.purse + Money.from_usd(usd)).usd
+
+
+def bill_view(account: Account) -> BillView:
+    """Dollars by what they bought."""
+    return {
+        "usd_useful": Money(account.useful).usd,
+        "usd_unknown": Money(account.unknown).usd,
+        "usd_redone": Money(account.redone).usd,
+        "usd_restart": Money(account.restart).usd,
+        "usd_idle": Money(account.idle).usd,
+        "usd_checkpoint": Money(account.checkpoint).usd,
+        "usd_total": account.total.usd,
+    }
+
+
+def job_cost_view(job: JobView, account: Account) -> CostView:
+    """The bill of one job."""
+    return {
+        **bill_view(account),
+        "job_id": job["id"],
+        "name": job["name"],
+        "usd_on_demand": job["usd_on_demand"],
+        "usd_per_h": job["usd_per_h"],
+        "steps_lost": job["steps_lost"],
+        "preemptions_noticed": job["preemptions_noticed"],
+        "preemptions_unnoticed": job["preemptions_unnoticed"],
+        "forecast_usd": job["forecast_usd"],
+        "jobs": [],
+    }
+
+
+def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price) -> CostView:
+    """The bill of all jobs, and of what no job used."""
+    whole = Account(idle=bill.unused)
+    for account in bill.jobs.values():
+        for purpose in (*PURPOSES, "on_demand"):
+            setattr(whole, purpose, getattr(whole, purpose) + getattr(account, purpose))
+    return {
+        **bill_view(whole),
+        "job_id": "",
+        "name": "all",
+        "usd_on_demand": Money(whole.on_demand).usd or None,
+        "usd_per_h": burn.usd_per_h,
+        "steps_lost": sum(job["steps_lost"] for job in jobs),
+        "preemptions_noticed": sum(job["preemptions_noticed"] for job in jobs),
+        "preemptions_unnoticed": sum(job["preemptions_unnoticed"] for job in jobs),
+        "forecast_usd": None,
+        "jobs": list(jobs),
+    }
