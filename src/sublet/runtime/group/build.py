@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sublet.runtime.group.elastic import ElasticGroup
 from sublet.runtime.group.protocol import Group
+from sublet.runtime.group.restarting import RestartingGroup
 from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["build_group"]
@@ -20,4 +21,5 @@ def build_group(
     life: int = 0,
 ) -> Group:
     """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `life` counts controllers."""
-    return ElasticGroup(job_id, spec, log_of=log_of, env=env, life=life)
+    machine = ElasticGroup if spec.sdk else RestartingGroup
+    return machine(job_id, spec, log_of=log_of, env=env, life=life)

@@ -1,18 +1,36 @@
-"""Whose failure it is that a worker ended, and in which words that is told."""
+"""What counts as whose failure, in which words it is told, and how often a job may fail before it is given up."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.runtime.group.workers import WorkerPhase
+from sublet.runtime.jobs.spec import Retries
 
-__all__ = ["LEFT_ON_ORDER", "Fault", "ending_of", "fault_of", "how_it_ended", "how_it_stopped_short"]
+__all__ = [
+    "LEFT_ON_ORDER",
+    "Ended",
+    "Failure",
+    "Fault",
+    "Patience",
+    "Unjudged",
+    "back_off_s",
+    "ending_of",
+    "fault_of",
+    "how_it_ended",
+    "how_it_stopped_short",
+]
 
 LEFT_ON_ORDER = 83  # exit code of a worker that left as told
 NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
 SHELL = 128  # a shell says 128 + n of a command that signal n ended
 OWN_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP})
+FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were nobody's fault
+BACK_OFF_S = 0.5  # wall, before the first retry, doubled at each further one
+LONGEST_BACK_OFF_S = 60.0
 
 
 class Fault(StrEnum):
@@ -20,6 +38,61 @@ class Fault(StrEnum):
 
     USER = "user"
     INFRA = "infra"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a group cannot go on as it is."""
+
+    fault: Fault
+    why: str
+    code: int | None = None  # of the process that ended, if one did
+    keep: bool = False  # those who are left go on with their state; otherwise all are started anew
+    unfit: bool = False  # nobody is to blame for it but, perhaps, the width
+    silent_s: float = 0.0  # wall: it hung for so long
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker that ended by itself, and is not judged yet: it may have done so because another is gone."""
+
+    failure: Failure
+    at_s: float  # wall
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """The first worker of a group that failed, and the first that ended well while others go on."""
+
+    failed: Ended | None = None
+    quit: Ended | None = None
+
+
+class Patience:
+    """How long failures are borne that are nobody's fault: they count in a row, those of the user for ever."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0  # without long enough training between them
+        self._failed_s = 0.0  # wall, of the last
+
+    def is_spent(self, failure: Failure, counts: Counter[str], retries: Retries, wall_s: float) -> bool:
+        """Count it; True if it was one too many."""
+        counts[failure.fault] += 1
+        if failure.fault is Fault.USER:
+            return retries.user is not None and counts[failure.fault] > retries.user
+        trained_s = wall_s - self._failed_s - failure.silent_s
+        self._in_a_row = 1 if trained_s > FORGIVEN_S else self._in_a_row + 1
+        self._failed_s = wall_s
+        return retries.infra is not None and self._in_a_row > retries.infra
+
+    def forgive(self, failures: int) -> None:
+        """So many of the last had a reason that is gone."""
+        self._in_a_row -= min(self._in_a_row, failures)
+
+
+def back_off_s(failures: int) -> float:
+    """Wall seconds to wait after so many of them, before the next try."""
+    return float(min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(failures - 1, 30)))
 
 
 def fault_of(code: int) -> Fault:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = ["Worker", "WorkerPhase", "regroups", "silence", "split"]
+__all__ = ["Roster", "Worker", "WorkerPhase", "regroups", "split"]
 
 
 class WorkerPhase(StrEnum):
@@ -34,6 +34,8 @@ class Worker:
     rank: int = -1
     step: int = 0
     left: bool = False  # it said Left
+    saves: bool = True  # where it stands when it leaves is where the job does; not if it leaves saving to another
+    adopted: bool = False  # it was there before this controller: that it is a member is a guess
     missing_s: float | None = None  # wall, since when its agent knows nothing of it
     start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
     quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
@@ -41,9 +43,61 @@ class Worker:
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
 
 
-def silence(workers: Iterable[Worker], wall_s: float) -> float:
-    """Wall seconds for which none of them did anything that their agents can see; 0 while one was not looked at."""
-    return min((0.0 if w.seen_s is None else w.quiet_s + wall_s - w.seen_s for w in workers), default=0.0)
+class Roster:
+    """The workers of one group, and the messages to them that nobody has sent yet."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.outbox: list[tuple[str, wire.ToAgent]] = []  # (node, message)
+
+    def in_phase(self, *phases: WorkerPhase) -> list[Worker]:
+        """Those that stand there."""
+        return [worker for worker in self.workers.values() if worker.phase in phases]
+
+    @property
+    def members(self) -> list[Worker]:
+        """Those that train, or would if nobody were gone."""
+        return self.in_phase(WorkerPhase.MEMBER)
+
+    @property
+    def staying(self) -> list[Worker]:
+        """Those whom nobody has told to go."""
+        return self.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY, WorkerPhase.MEMBER)
+
+    def on_node(self, node_id: str) -> list[Worker]:
+        """Those on this node."""
+        return [worker for worker in self.workers.values() if worker.node_id == node_id]
+
+    def send(self, worker: Worker, message: wire.ToAgent) -> None:
+        """Leave a message for its agent."""
+        self.outbox.append((worker.node_id, message))
+
+    def enter(self, worker: Worker, phase: WorkerPhase, wall_s: float) -> None:
+        """It stands there from now on."""
+        worker.phase, worker.since_s = phase, wall_s
+
+    def end(self, worker: Worker, grace_s: float, wall_s: float) -> None:
+        """Its process is ended by its agent."""
+        self.send(worker, wire.EndWorker(worker_id=worker.id, grace_s=grace_s))
+        self.enter(worker, WorkerPhase.LEAVING, wall_s)
+
+    def end_all(self, grace_s: float, wall_s: float) -> None:
+        """So are all."""
+        for worker in self.workers.values():
+            self.end(worker, grace_s, wall_s)
+
+    def tell_to_leave(self, members: Iterable[Worker], generation: int, wall_s: float, *, broken: bool) -> str:
+        """They end by themselves at the next step, and rank 0 saves; in a broken group nobody knows who that is.
+
+        There the one with the most steps does: the answer is its id, "" for rank 0.
+        """
+        members = sorted(members, key=lambda w: (-w.step, w.rank))
+        for at, worker in enumerate(members):
+            worker.saves = not broken or at == 0
+            leave = wire.Leave(worker_id=worker.id, generation=generation, save=worker.saves, broken=broken)
+            self.send(worker, leave)
+            self.enter(worker, WorkerPhase.LEAVING, wall_s)
+        return members[0].id if broken else ""
 
 
 def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:

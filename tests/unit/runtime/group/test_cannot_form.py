@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from sublet.runtime.group import elastic as group
+from sublet.runtime.group import overdue
 from tests.rigs.story import Story, a_spec, phase, until
 
 
 def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, monkeypatch):
-    monkeypatch.setattr(group, "FORM_S", 0.1)
+    monkeypatch.setattr(overdue, "FORM_S", 0.1)
     story = Story(tmp_path)
     regroup, blocked = story.cloud._regroup, True
 
@@ -33,7 +33,7 @@ def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, 
             assert "does not train: each of its last 2 starts failed" in view["reason"]
             assert "the group did not form within" in view["reason"]
             blocked = False
-            monkeypatch.setattr(group, "FORM_S", 1.0)  # the order that nobody answered is given again
+            monkeypatch.setattr(overdue, "FORM_S", 1.0)  # the order that nobody answered is given again
             await phase(desk, "j-1", "running")
             assert "does not train" not in (await desk.job("j-1"))["reason"]
 

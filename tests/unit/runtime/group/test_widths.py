@@ -12,7 +12,7 @@ from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import router
 from sublet.runtime.controller.records import JobRecord, kernel_job
-from sublet.runtime.group import elastic as groups
+from sublet.runtime.group import overdue
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
@@ -169,7 +169,7 @@ def test_what_is_planned_stays_below_a_width_that_failed_and_within_the_sizes_of
 @pytest.mark.parametrize("policy", ["max-speedup", "price"])
 def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_path, monkeypatch, policy):
     """Seen on one GPU: healthy at one worker, scaled to two, failed seven times in 14 s, and ended as failed."""
-    monkeypatch.setattr(groups, "APART_S", 0.05)
+    monkeypatch.setattr(overdue, "APART_S", 0.05)
     view, told = lived(tmp_path, policy, 150)
     assert (view["phase"], view["step"]) == ("finished", 150), view["error"]
     tried = [text for text in told if "cannot train on 2 workers" in text]
@@ -180,7 +180,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 
 
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(groups, "APART_S", 0.05)
+    monkeypatch.setattr(overdue, "APART_S", 0.05)
     monkeypatch.setattr(router, "TOO_WIDE_S", 0.2)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
@@ -236,7 +236,7 @@ def test_a_job_that_cannot_be_as_wide_as_its_owner_wants_gives_the_other_node_ba
     tmp_path, monkeypatch, policy
 ):
     """Seen: it trained on one worker, held two nodes until its end, and both were billed as useful."""
-    monkeypatch.setattr(groups, "APART_S", 0.05)
+    monkeypatch.setattr(overdue, "APART_S", 0.05)
 
     async def scene(desk):
         await desk.scale("j-1", low=2, high=2)

@@ -1,0 +1,228 @@
+"""What both machines share: the order that is followed, the workers, and what is told of a failure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+
+from sublet.domain.shape import Placement
+from sublet.runtime.group.failures import LEFT_ON_ORDER, Failure, Fault, Patience
+from sublet.runtime.group.launch import start_order
+from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
+from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.rounds import Round
+from sublet.runtime.group.widths import Widths, narrowed
+from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire import messages as wire
+
+__all__ = ["GroupCore", "Verdict"]
+
+
+class Verdict(Enum):
+    """What follows from a failure."""
+
+    RETRY = auto()
+    NARROW = auto()  # with fewer workers: the placement is that of the last width that worked
+    GIVE_UP = auto()
+
+
+class GroupCore(ABC):
+    """The part of a group that does not depend on how its workers meet."""
+
+    def __init__(
+        self,
+        job_id: str,
+        spec: JobSpec,
+        *,
+        log_of: Callable[[str], str],
+        env: Callable[[], dict[str, str]],
+        life: int = 0,  # controllers before this one
+    ) -> None:
+        self.job_id, self.spec = job_id, spec
+        self.news: list[GroupNews] = []
+        self.generation = 0
+        self.round = Round()
+        self.broken = False
+        self.step, self.done = 0, 0.0
+        self.work: float | None = None
+        self.joined: wire.Joined | None = None
+        self.stepped: wire.Stepped | None = None
+        self.failures = Counter[str]()
+        self._roster = Roster()
+        self._placement: Placement = ()
+        self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
+        self._batch, self._life = 0, life
+        self._log_of, self._env = log_of, env
+        self._launched = 0  # workers
+        self._widths, self._patience = Widths(), Patience()
+        self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
+
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """See the protocol."""
+        return self._roster.workers
+
+    @property
+    def outbox(self) -> list[tuple[str, wire.ToAgent]]:
+        """See the protocol."""
+        return self._roster.outbox
+
+    @property
+    def size(self) -> int:
+        """See the protocol."""
+        return len(self._roster.members)
+
+    def end_now(self, wall_s: float) -> None:
+        """See the protocol."""
+        self._roster.end_all(0.0, wall_s)
+
+    def node_released(self, node_id: str, wall_s: float) -> None:
+        """See the protocol."""
+        for worker in self._roster.on_node(node_id):
+            code = LEFT_ON_ORDER if worker.phase is WorkerPhase.LEAVING else -9
+            self._lose_worker(worker, code, "", wall_s)
+
+    @abstractmethod
+    def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
+        """Its process has ended."""
+
+    # ------------------------------------------------------------------ the order
+
+    @property
+    def _wanted(self) -> int:
+        """Workers of the placement."""
+        return sum(gpus for _, gpus in self._placement)
+
+    def _take_order(self, generation: int, placement: Placement, batch: int) -> None:
+        self.generation, self._placement, self._batch = generation, placement, batch
+        self._nodes |= {node_id for node_id, _ in placement}
+
+    def _next_round(self) -> None:
+        """Of a new order; a new round under the same one is `self.round.after()`."""
+        self.round = max(self.round.after(), Round(self.generation, self._life))
+
+    def _answer_move(self) -> None:
+        self._nodes = {node_id for node_id, _ in self._placement}
+        self.news.append(GroupNews(outcome=Outcome.MOVED, generation=self.generation))
+
+    def _begin_adoption(self, generation: int, placement: Placement, *, trains: bool) -> None:
+        self.generation, self._placement = generation, placement
+        self._nodes = {node_id for node_id, _ in placement}
+        self._next_round()
+        self._ends_before = []
+        self.broken = not trains
+        if trains:
+            self._widths.stepped(self._wanted)
+
+    # ------------------------------------------------------------------ nodes and workers
+
+    def _meet_agent(self, node_id: str, worker_ids: Iterable[str], wall_s: float, *, wanted: bool) -> None:
+        """An agent has these workers; one that was not known is a member, if it is `wanted` and on a node of ours."""
+        for worker_id in worker_ids:
+            if worker_id not in self.workers:
+                worker = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s, adopted=True)
+                self.workers[worker_id] = worker
+                if not wanted or node_id not in self._nodes:
+                    self._roster.end(worker, 0.0, wall_s)
+        for worker in self._roster.on_node(node_id):
+            if worker.id in worker_ids:
+                worker.missing_s = None
+            elif worker.phase is WorkerPhase.LAUNCHED and worker.start is not None:
+                self._roster.send(worker, worker.start)  # it may not have heard it
+            else:
+                worker.missing_s = wall_s  # how it ended comes next, if the agent knows
+
+    def _forget_node(self, node_id: str) -> bool:
+        """The node is gone with all on it; True if the kernel counted it as ours."""
+        ours = node_id in self._nodes
+        for worker in self._roster.on_node(node_id):
+            del self.workers[worker.id]
+            self.broken = self.broken or worker.phase is WorkerPhase.MEMBER
+        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self._nodes.discard(node_id)
+        return ours
+
+    def _expire_workers(self, wall_s: float) -> None:
+        """Those of which nobody knows anything are gone; those that do not leave are ended."""
+        patience_s = max(self.spec.grace_s, LEAVE_S)
+        for worker in list(self.workers.values()):
+            if worker.missing_s is not None and wall_s - worker.missing_s > JUDGE_S:
+                self._lose_worker(worker, -9, "", wall_s)
+            elif worker.phase is WorkerPhase.LEAVING and wall_s - worker.since_s > patience_s:
+                self._roster.end(worker, 0.0, wall_s)
+
+    def _launch_missing(self, wall_s: float, *, address: tuple[str, int] | None = None, first: bool = False) -> None:
+        """Start what the placement lacks (`first`: rank 0 alone) and end newcomers that it has no room for.
+
+        Members that it has no room for train on until the new group forms. The others meet rank 0 at `address`.
+        """
+        staying, leaving = split(self._roster.staying, self._placement)
+        for worker in leaving:
+            if worker.phase is not WorkerPhase.MEMBER:
+                self._roster.end(worker, 0.0, wall_s)
+        have = Counter(worker.node_id for worker in staying)
+        taken = {worker.rank for worker in self._roster.staying}
+        free = (rank for rank in range(len(taken) + self._wanted) if rank not in taken)
+        for node_id, gpus in self._placement:
+            for _ in range(gpus - have[node_id]):
+                if (rank := next(free)) == 0 or not first:
+                    self._launch(node_id, rank, address if rank else None, wall_s)
+
+    def _launch(self, node_id: str, rank: int, address: tuple[str, int] | None, wall_s: float) -> None:
+        name = f"{self.job_id}.{self.round.number}.{self._launched}"
+        self._launched += 1
+        worker = self.workers[name] = Worker(name, node_id, since_s=wall_s, born_s=wall_s, rank=rank)
+        worker.start = start_order(
+            worker.id,
+            self.job_id,
+            self.spec,
+            rank=rank,
+            placement=self._placement,
+            ours={**self._env(), "SUBLET_GENERATION": str(self.round.number)},
+            meeting=address,
+            restarts=self.failures.total(),
+            log=self._log_of(worker.id),
+        )
+        self._roster.send(worker, worker.start)
+
+    # ------------------------------------------------------------------ failures
+
+    def _judge(self, failure: Failure, wall_s: float, *, script: bool, hopeless: bool) -> Verdict:
+        """Count it and tell of it; what follows.
+
+        `script`: it may be what the script does at this width. `hopeless`: it would fail in the same way again.
+        """
+        crashed = script and failure.fault is Fault.USER and failure.code != 0
+        if failure.unfit or crashed:
+            width = self._widths.back_from(self._wanted, self.spec, crashed=crashed)
+            if width is not None:
+                self._narrow(width, failure)
+                return Verdict.NARROW
+        spent = self._patience.is_spent(failure, self.failures, self.spec.retries, wall_s)
+        if spent or (hopeless and failure.fault is Fault.USER):
+            return Verdict.GIVE_UP
+        self._tell(Outcome.RESTARTED, failure)
+        return Verdict.RETRY
+
+    def _narrow(self, width: int, failure: Failure) -> None:
+        """The width of the order does not work: go on with the last that did, and let the kernel know."""
+        self._tell(Outcome.NARROWED, failure, width=self._wanted, back_to=width)
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        self._placement = narrowed(self._placement, width, here)
+        self._patience.forgive(self._widths.failures - 1)  # the tries before this one
+        self._widths.ordered()
+
+    def _tell(self, outcome: Outcome, failure: Failure, *, width: int = 0, back_to: int = 0) -> None:
+        told = GroupNews(
+            outcome=outcome,
+            generation=self.generation,
+            why=failure.why,
+            exit_code=failure.code,
+            width=width,
+            back_to=back_to,
+            silent_s=0.0 if width else failure.silent_s,
+        )
+        self.news.append(told)

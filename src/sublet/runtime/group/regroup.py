@@ -1,0 +1,229 @@
+"""How an elastic group goes from state to state: it gathers, forms, trains, leaves, fails and begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sublet.runtime.group.core import GroupCore, Verdict
+from sublet.runtime.group.failures import (
+    LEFT_ON_ORDER,
+    Ended,
+    Failure,
+    Fault,
+    Unjudged,
+    fault_of,
+    how_it_ended,
+    how_it_stopped_short,
+)
+from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.states import (
+    ElasticState,
+    Ending,
+    Forming,
+    Gathering,
+    Idle,
+    Over,
+    Resting,
+    Stopping,
+    Training,
+)
+from sublet.runtime.group.workers import Worker, WorkerPhase, regroups, split
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire import messages as wire
+
+__all__ = ["Regrouping"]
+
+AT_ONCE = 3  # tries in a row of survivors to meet again, before they make a pause between two
+LAST_GRACE_S = 5.0  # wall, for workers that have nothing to save any more
+
+
+class Regrouping(GroupCore):
+    """The transitions; what calls for them is in `elastic`."""
+
+    def __init__(
+        self,
+        job_id: str,
+        spec: JobSpec,
+        *,
+        log_of: Callable[[str], str],
+        env: Callable[[], dict[str, str]],
+        life: int = 0,
+    ) -> None:
+        super().__init__(job_id, spec, log_of=log_of, env=env, life=life)
+        self.state: ElasticState = Idle(0.0)
+        self._unjudged = Unjudged()
+        self._unformed = 0  # rounds in a row that did not form
+        self._finished = False  # all steps are made
+        self._kept = 0  # steps that are in a checkpoint, as far as we heard
+        self._owes_save = False  # asked for, and not committed yet
+
+    @property
+    def training(self) -> bool:
+        """See the protocol."""
+        match self.state:
+            case Training():
+                return not self.broken
+            case Gathering():
+                return not self.broken and self.size > 0
+            case _:
+                return isinstance(self.state, Ending)
+
+    def save_now(self) -> None:
+        """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
+        self._owes_save = True
+        first = next((worker for worker in self._roster.members if worker.rank == 0), None)
+        if first is not None and self.training:
+            self._roster.send(first, wire.SaveNow(worker_id=first.id))
+
+    # ------------------------------------------------------------------ forming a group
+
+    def _gather(self, wall_s: float) -> None:
+        """Start what is missing, and form a group when all are here."""
+        self.state = Gathering(wall_s)
+        self._launch_missing(wall_s)
+        self._form_if_ready(wall_s)
+
+    def _gather_anew(self, wall_s: float) -> None:
+        """A new round under the same order, with all who are here."""
+        self.round = self.round.after()
+        self._gather(wall_s)
+
+    def _form_if_ready(self, wall_s: float) -> None:
+        """Everybody of the placement is here: agree on ranks and let the group form."""
+        if not isinstance(self.state, Gathering) or self._roster.in_phase(WorkerPhase.LAUNCHED):
+            return
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        staying, leaving = split(here, self._placement)
+        if len(staying) < self._wanted or not staying:
+            return
+        if not any(worker.phase is WorkerPhase.MEMBER for worker in staying):
+            # Nobody stays to hand the state over: it goes through a checkpoint. The old processes still hold the
+            # GPUs, and a whole group of them might train on.
+            if old := [worker for worker in leaving if worker.phase is WorkerPhase.MEMBER]:
+                self._tell_to_leave(old, wall_s)
+            if self._roster.in_phase(WorkerPhase.LEAVING):
+                return
+        self._unjudged = Unjudged()
+        for order in regroups(staying, self.round.number, self._batch, broken=self.broken):
+            worker = self.workers[order.worker_id]
+            worker.adopted = False
+            self._roster.send(worker, order)
+            self._roster.enter(worker, WorkerPhase.MEMBER, wall_s)
+        for worker in leaving:
+            leave = wire.Leave(worker_id=worker.id, generation=self.round.number, broken=self.broken)
+            self._roster.send(worker, leave)
+            self._roster.enter(worker, WorkerPhase.LEAVING, wall_s)
+        self.state = Forming(wall_s)
+
+    def _train(self, wall_s: float) -> None:
+        """All have met."""
+        self.broken, self._unformed = False, 0
+        self.state = Training(wall_s, progress_s=wall_s)
+        self._answer_move()
+        if self._owes_save:  # a new group fences off what the old rank 0 was writing
+            self.save_now()
+
+    # ------------------------------------------------------------------ leaving
+
+    def _tell_to_leave(self, members: Iterable[Worker], wall_s: float) -> str:
+        return self._roster.tell_to_leave(members, self.round.number, wall_s, broken=self.broken)
+
+    def _save_elsewhere(self, stopping: Stopping, wall_s: float) -> None:
+        """Somebody died on the way out: unless the one that saves is through, or still at it, another must."""
+        waiting = [w for w in self._roster.in_phase(WorkerPhase.LEAVING) if not w.left]
+        saver = None if stopping.saver is None else self.workers.get(stopping.saver)
+        if stopping.saver is None or not waiting or (saver is not None and not saver.left):
+            return
+        if any(worker.left for worker in self.workers.values()):
+            return
+        self.broken = True
+        self.round = self.round.after()
+        self.state = replace(stopping, saver=self._tell_to_leave(waiting, wall_s))
+
+    def _stop_if_empty(self, wall_s: float) -> None:
+        state = self.state
+        if not isinstance(state, Stopping) or self.workers:
+            return
+        self.broken, self._nodes = False, set()
+        if not state.resumable:
+            self.state = Over(wall_s)
+        elif self._finished:
+            self._finish(wall_s)
+        else:
+            self.state = Idle(wall_s)
+            self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
+
+    # ------------------------------------------------------------------ ends and failures
+
+    def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
+        """Its process has ended."""
+        del self.workers[worker.id]
+        state = self.state
+        if isinstance(state, Over):
+            return
+        if isinstance(state, Stopping):
+            if code not in (0, LEFT_ON_ORDER):
+                self._save_elsewhere(state, wall_s)
+            self._stop_if_empty(wall_s)
+            return
+        if worker.phase is WorkerPhase.LEAVING:
+            self._form_if_ready(wall_s)  # perhaps the others waited for that
+            return
+        member = worker.phase is WorkerPhase.MEMBER
+        self.broken = self.broken or (member and not isinstance(state, Ending))
+        if isinstance(state, Idle):
+            return  # the kernel's next order finds it missing
+        failure = _failure_of(worker, code, error)
+        if failure.fault is Fault.INFRA and not isinstance(state, Ending):
+            self._fail(replace(failure, keep=not member or self.size > 0), wall_s)
+            return
+        ended, before = Ended(failure, wall_s), self._unjudged
+        if code == 0:
+            self._unjudged = replace(before, quit=before.quit or ended)
+        else:  # in the tail of a script the rest of it may still end well
+            self._unjudged = replace(before, failed=before.failed or ended)
+        if not self._roster.staying:  # nobody is left to wait for
+            self._end_as_all_have(worker, code, wall_s)
+
+    def _end_as_all_have(self, last: Worker, code: int, wall_s: float) -> None:
+        if self._unjudged.failed is not None:
+            self._fail(self._unjudged.failed.failure, wall_s)
+        elif self._finished:
+            self._finish(wall_s)
+        else:
+            self._fail(Failure(fault=Fault.USER, why=how_it_stopped_short(last.phase), code=code), wall_s)
+
+    def _finish(self, wall_s: float) -> None:
+        self.state, self._unjudged = Over(wall_s), Unjudged()
+        self._roster.end_all(LAST_GRACE_S, wall_s)
+        self.news.append(GroupNews(outcome=Outcome.FINISHED, generation=self.generation, exit_code=0))
+
+    def _fail(self, failure: Failure, wall_s: float) -> None:
+        """Count it; start again what is missing, with the survivors and their state if they are kept, or give up."""
+        self._unjudged = Unjudged()
+        tail, hopeless = isinstance(self.state, Ending), self.step == 0  # it would fail again before its first step
+        verdict = self._judge(failure, wall_s, script=not tail, hopeless=hopeless)
+        if verdict is Verdict.GIVE_UP:
+            self.state = Over(wall_s)
+            self._roster.end_all(0.0, wall_s)
+            self._tell(Outcome.FAILED, failure)
+        elif verdict is Verdict.NARROW and failure.keep and self._roster.members:
+            self._gather_anew(wall_s)
+        elif verdict is Verdict.RETRY and failure.keep and self._unformed < AT_ONCE:
+            self._unformed += 1
+            self._gather_anew(wall_s)
+        else:
+            self.round = self.round.after()
+            self.state = Resting(wall_s)
+            if verdict is Verdict.NARROW or not failure.keep:  # what hangs or is wrong in one is wrong in all
+                self._roster.end_all(0.0, wall_s)
+                self.broken = True
+
+
+def _failure_of(worker: Worker, code: int, error: str) -> Failure:
+    """Of a worker that nobody had told to go."""
+    if code == 0:
+        return Failure(fault=Fault.USER, why=how_it_stopped_short(worker.phase, worker.id), code=code)
+    why = error if code > 0 and error else how_it_ended(worker.id, code)
+    return Failure(fault=fault_of(code), why=why, code=code)

@@ -1,0 +1,284 @@
+"""Scripts without the SDK: they know nothing of us, so that a group of another shape is stopped and started.
+
+    launched -> member -> (leaving) -> gone
+
+Rank 0 starts first: its agent finds a port where the others meet it, and says so. What such a script has saved is its
+own affair; that it does something is what its agent sees. All states are in `states`, what takes too long in `overdue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from sublet.domain.shape import Placement
+from sublet.runtime.group import overdue
+from sublet.runtime.group.core import GroupCore, Verdict
+from sublet.runtime.group.failures import Ended, Failure, Fault, back_off_s, fault_of, how_it_ended
+from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.states import Idle, Over, RestartingState, Resting, Running, Starting, Stopping
+from sublet.runtime.group.workers import Worker, WorkerPhase
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire import messages as wire
+
+__all__ = ["RestartingGroup"]
+
+LAST_GRACE_S = 5.0  # wall, at most, for a job that nobody will resume
+
+
+class RestartingGroup(GroupCore):
+    """The workers of a job that are stopped and started."""
+
+    def __init__(
+        self,
+        job_id: str,
+        spec: JobSpec,
+        *,
+        log_of: Callable[[str], str],
+        env: Callable[[], dict[str, str]],
+        life: int = 0,
+    ) -> None:
+        super().__init__(job_id, spec, log_of=log_of, env=env, life=life)
+        self.state: RestartingState = Idle(0.0)
+
+    @property
+    def training(self) -> bool:
+        """See the protocol."""
+        return isinstance(self.state, Running) and not self.broken
+
+    @property
+    def working(self) -> int | None:
+        """See the protocol."""
+        return self.size or None if isinstance(self.state, Running) else None
+
+    @property
+    def idle(self) -> bool:
+        """See the protocol."""
+        return isinstance(self.state, Idle)
+
+    # ------------------------------------------------------------------ orders of the kernel
+
+    def move(self, generation: int, placement: Placement, batch: int, wall_s: float) -> None:
+        """All end, and the last to go starts the others."""
+        if isinstance(self.state, Over):
+            return  # the kernel is about to hear why
+        self._take_order(generation, placement, batch)
+        self._next_round()
+        self._widths.ordered()
+        self.state = Starting(wall_s)
+        self._roster.end_all(self.spec.grace_s, wall_s)
+        self._proceed(wall_s)
+
+    def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
+        """See the protocol."""
+        if isinstance(self.state, Over):
+            return
+        self.generation = generation
+        self._next_round()
+        self.state = Stopping(wall_s, resumable)
+        self._roster.end_all(self.spec.grace_s if resumable else min(self.spec.grace_s, LAST_GRACE_S), wall_s)
+        self._proceed(wall_s)
+
+    def save_now(self) -> None:
+        """Nobody can ask it to."""
+
+    def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
+        """See the protocol."""
+        self._begin_adoption(generation, placement, trains=trains)
+        self.state = Running(wall_s) if trains else Idle(wall_s)
+
+    def all_agents_came(self, wall_s: float) -> None:
+        """See the protocol."""
+        ends, self._ends_before = self._ends_before or [], None
+        if not isinstance(self.state, Running) or self.size == self._wanted:
+            return
+        if not self.workers and ends and all(down.code == 0 for down in ends):
+            self._finish(wall_s)
+            return
+        self.broken = True
+        for down in ends:
+            if down.code != 0 and fault_of(down.code) is Fault.USER:
+                why = down.error or how_it_ended(down.worker_id, down.code)
+                self._fail(Failure(fault=Fault.USER, why=why, code=down.code), wall_s)
+                return
+        self._tell(Outcome.RESTARTED, Failure(fault=Fault.INFRA, why="workers ended while the controller was away"))
+        self.move(self.generation, self._placement, self._batch, wall_s)
+
+    # ------------------------------------------------------------------ news of nodes and workers
+
+    def agent_came(self, node_id: str, worker_ids: list[str], wall_s: float) -> None:
+        """See the protocol; a worker that nobody knows is of a round that is over, unless the controller is new too."""
+        self._meet_agent(node_id, worker_ids, wall_s, wanted=self._ends_before is not None)
+
+    def node_lost(self, node_id: str, wall_s: float) -> None:
+        """See the protocol; whoever is left ends too, because it cannot go on without the others."""
+        ours = self._forget_node(node_id)
+        if isinstance(self.state, Over):
+            return
+        if ours and not isinstance(self.state, Stopping):
+            self.state = Idle(wall_s)
+        else:
+            self._proceed(wall_s)
+        if self.broken:
+            self._roster.end_all(0.0, wall_s)
+
+    def evacuate(self, node_id: str, wall_s: float) -> None:
+        """All end, and have their grace to save something; the kernel says where to go on when the node is lost."""
+        if not self.training or not any(worker.node_id == node_id for worker in self._roster.members):
+            return
+        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self.round = self.round.after()
+        self.state = Idle(wall_s)
+        self._roster.end_all(self.spec.grace_s, wall_s)
+
+    def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
+        """What agents say of a process; it has no words of its own."""
+        if self._ends_before is not None and isinstance(message, wire.WorkerDown):
+            self._ends_before.append(message)
+            self.workers.pop(message.worker_id, None)
+            return
+        worker = self.workers.get(message.worker_id)
+        if worker is None:
+            return  # of a round long past
+        match message:
+            case wire.WorkerUp():
+                self._hear_up(worker, message, wall_s)
+            case wire.WorkerSeen():
+                worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
+            case wire.WorkerDown():
+                self._lose_worker(worker, message.code, message.error, wall_s)
+            case _:
+                pass  # of a session, and this script was submitted as one that opens none
+
+    def _hear_up(self, worker: Worker, message: wire.WorkerUp, wall_s: float) -> None:
+        """It runs. Where the first of them is met is known now, and the others may start."""
+        if worker.phase is not WorkerPhase.LAUNCHED:
+            return
+        self._roster.enter(worker, WorkerPhase.READY, wall_s)
+        if isinstance(self.state, Starting) and worker.rank == 0 and message.port:
+            self.state = replace(self.state, address=(message.host, message.port))
+            self._launch_missing(wall_s, address=self.state.address)
+        self._run_if_ready(wall_s)
+
+    # ------------------------------------------------------------------ starting and ending
+
+    @property
+    def _awaits_address(self) -> bool:
+        """Nobody knows yet where the first worker is met: it is to start before the others."""
+        return isinstance(self.state, Starting) and self.state.address is None and self._wanted > 1
+
+    def _proceed(self, wall_s: float) -> None:
+        """One that was to go has gone, or nobody was there: perhaps all waited for that."""
+        state = self.state
+        if isinstance(state, Starting):
+            if not self.workers:  # whoever of them was met, or was through, is gone with the rest
+                self.state = replace(state, address=None, through=0)
+                self._launch_missing(wall_s, first=self._awaits_address)
+            self._run_if_ready(wall_s)
+        elif isinstance(state, Stopping) and not self.workers:
+            self.broken, self._nodes = False, set()
+            self.state = Idle(wall_s) if state.resumable else Over(wall_s)
+            if state.resumable:
+                self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
+
+    def _run_if_ready(self, wall_s: float) -> None:
+        """All processes of the placement run, or are through already, and no old one holds a GPU."""
+        ready, state = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER), self.state
+        if not isinstance(state, Starting) or not ready or len(ready) < len(self.workers):
+            return
+        if len(ready) + state.through < self._wanted:
+            return
+        for worker in ready:
+            self._roster.enter(worker, WorkerPhase.MEMBER, wall_s)
+        self.broken = False
+        self.state = Running(wall_s, through=state.through)
+        self._answer_move()
+
+    def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
+        """Its process has ended."""
+        del self.workers[worker.id]
+        if isinstance(self.state, Stopping) or worker.phase is WorkerPhase.LEAVING:
+            self._proceed(wall_s)
+            return
+        self.broken = self.broken or (worker.phase is WorkerPhase.MEMBER and code != 0)
+        state = self.state
+        if not isinstance(state, Starting | Running):
+            return  # the kernel's next order finds it missing
+        why = error if code > 0 and error else how_it_ended(worker.id, code)
+        failure = Failure(fault=fault_of(code), why=why, code=code)
+        if code == 0 and worker.rank == 0 and self._awaits_address:  # it ended before we had heard of its start
+            self._fail(Failure(fault=Fault.INFRA, why=f"{worker.id} was not met by the others"), wall_s)
+        elif code != 0 and failure.fault is Fault.INFRA:
+            self._fail(failure, wall_s)
+        else:
+            if code == 0:
+                self.state = replace(state, through=state.through + 1)
+            else:
+                self.state = replace(state, failed=state.failed or Ended(failure, wall_s))
+            self._end_if_last(wall_s)
+
+    def _end_if_last(self, wall_s: float) -> None:
+        """One has ended by itself; if nobody is left to wait for, that is its end."""
+        self._run_if_ready(wall_s)
+        state = self.state
+        if self._roster.staying or not isinstance(state, Starting | Running):
+            return
+        if state.failed is not None:
+            self._fail(state.failed.failure, wall_s)
+        else:
+            self._finish(wall_s)
+
+    def _finish(self, wall_s: float) -> None:
+        self.state = Over(wall_s)
+        self._roster.end_all(LAST_GRACE_S, wall_s)
+        self.news.append(GroupNews(outcome=Outcome.FINISHED, generation=self.generation, exit_code=0))
+
+    def _fail(self, failure: Failure, wall_s: float) -> None:
+        """What hangs or is wrong in one is wrong in all: all are started anew, or it is given up."""
+        verdict = self._judge(failure, wall_s, script=True, hopeless=False)
+        self._roster.end_all(0.0, wall_s)
+        if verdict is Verdict.GIVE_UP:
+            self.state = Over(wall_s)
+            self._tell(Outcome.FAILED, failure)
+            return
+        self.round = self.round.after()
+        self.broken = True
+        self.state = Resting(wall_s)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self, wall_s: float) -> None:
+        """See the protocol."""
+        self._expire_workers(wall_s)
+        state = self.state
+        match state:
+            case Starting() | Running() if state.failed and wall_s - state.failed.at_s > overdue.JUDGE_S:
+                self._fail(state.failed.failure, wall_s)
+            case Starting():
+                self._tick_starting(state, wall_s)
+            case Running():
+                self._tick_running(state, wall_s)
+            case Resting():
+                if wall_s - state.since_s >= back_off_s(self.failures.total()) and not self.workers:
+                    self.state = Starting(wall_s)
+                    self._proceed(wall_s)
+            case Idle() | Stopping() | Over():
+                pass
+            case _:
+                assert_never(state)
+
+    def _tick_starting(self, state: Starting, wall_s: float) -> None:
+        late = overdue.late_starters(self._roster.in_phase(WorkerPhase.LAUNCHED), wall_s)
+        if late:
+            self._fail(overdue.late_start(late[0]), wall_s)
+        elif wall_s - state.since_s > overdue.READY_S and not self.workers:
+            self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
+
+    def _tick_running(self, state: Running, wall_s: float) -> None:
+        if self.size + state.through < self._wanted and state.failed is None:
+            self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
+        elif not self.broken and (hang := overdue.find_silence(self._roster.members, self.spec, wall_s)):
+            self._fail(hang, wall_s)
+        elif not self.broken and wall_s - state.since_s > overdue.WORKS_S:
+            self._widths.stepped(self._wanted)
