@@ -60,8 +60,11 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     nodes = math.inf if snapshot.most_nodes is None else float(snapshot.most_nodes)
     taken: dict[str, float] = {}
     missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
-    for state in offers:  # what is owned is held, needed or not
-        owned = min(state.limit.min_nodes, state.most)
+    for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
+        reserve = state.offer.reserve.grains
+        owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
+        if math.isfinite(purse):
+            purse -= max(0.0, owned - state.held) * reserve
         taken[state.offer.id] = owned
         missing[state.offer.pool] -= owned
         paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
