@@ -14,7 +14,7 @@ import pytest
 
 from sublet.api.server import bound
 from sublet.api.state import StateDir
-from sublet.cli.verbs import up as up_module
+from sublet.cli.work import controller_process
 from sublet.errors import Infeasible
 from sublet.runtime.store import Store
 from tests.rigs.browser import refused
@@ -340,7 +340,7 @@ def own_process(tmp_path, monkeypatch):
     """`sublet up` starts this instead of the controller; what is left is ended."""
     script = tmp_path / "desk.py"
     script.write_text(DESK)
-    monkeypatch.setattr(up_module, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr(controller_process, "COMMAND", (sys.executable, str(script)))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("SUBLET_STATE", str(tmp_path / "state"))
     state = StateDir(tmp_path / "state")
@@ -421,8 +421,8 @@ def test_a_state_directory_that_is_a_file_is_named(sublet, tmp_path, monkeypatch
 def test_in_the_foreground_an_interrupt_stops_everything(own_process, tmp_path):
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from sublet.cli.verbs import up; from sublet.cli.main import run;"
-        f"up.COMMAND = {(sys.executable, str(tmp_path / 'desk.py'))!r}; sys.exit(run(['up', '--foreground']))"
+        "from sublet.cli.work import controller_process as it; from sublet.cli.main import run;"
+        f"it.COMMAND = {(sys.executable, str(tmp_path / 'desk.py'))!r}; sys.exit(run(['up', '--foreground']))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     for _ in range(400):

@@ -1,1 +1,1 @@
-"""One file per verb. Whatever takes time to import is imported inside the verb, so that help answers at once."""
+"""The command line: `verbs` read options, `parse` turns texts into values, `work` does it, `print` shows the answer."""

@@ -17,28 +17,34 @@ from typer.main import get_command
 from sublet import __version__
 from sublet.cli.verbs.advise import advise
 from sublet.cli.verbs.budget import budget_app
+from sublet.cli.verbs.cancel import cancel
 from sublet.cli.verbs.check import check
 from sublet.cli.verbs.compare import compare
 from sublet.cli.verbs.cost import cost
 from sublet.cli.verbs.demo import demo
+from sublet.cli.verbs.down import down
 from sublet.cli.verbs.events import events
 from sublet.cli.verbs.explain import explain
 from sublet.cli.verbs.forecast import forecast
 from sublet.cli.verbs.gc import gc
-from sublet.cli.verbs.jobs import cancel, pause, ps, resume, scale
 from sublet.cli.verbs.logs import logs
 from sublet.cli.verbs.offers import offers
+from sublet.cli.verbs.pause import pause
 from sublet.cli.verbs.plan import plan
 from sublet.cli.verbs.policies import policies
 from sublet.cli.verbs.profiles import profiles
+from sublet.cli.verbs.ps import ps
 from sublet.cli.verbs.replay import replay
+from sublet.cli.verbs.resume import resume
+from sublet.cli.verbs.run import run as run_job
+from sublet.cli.verbs.scale import scale
 from sublet.cli.verbs.schema import schema
 from sublet.cli.verbs.simulate import simulate
 from sublet.cli.verbs.spot import spot
 from sublet.cli.verbs.study import study
-from sublet.cli.verbs.submit import run_job, submit
+from sublet.cli.verbs.submit import submit
 from sublet.cli.verbs.traces import traces
-from sublet.cli.verbs.up import down, up
+from sublet.cli.verbs.up import up
 from sublet.cli.verbs.workloads import workloads
 from sublet.errors import SubletError
 

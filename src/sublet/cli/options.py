@@ -16,6 +16,7 @@ __all__ = [
     "AsGpu",
     "Average",
     "Budget",
+    "DryRun",
     "FirstJobs",
     "Forecast",
     "Gpus",
@@ -242,6 +243,7 @@ MaybeJobRef = Annotated[
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show plan, price, expected finish and cost; submit nothing.")]
 Report = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write plots, tables and one HTML page that holds it all to DIR.")
 ]

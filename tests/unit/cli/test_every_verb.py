@@ -11,7 +11,7 @@ import yaml
 from typer.main import get_command
 
 from sublet.cli.main import app, run
-from sublet.cli.verbs import up
+from sublet.cli.work import controller_process
 from tests.rigs.little_desk import served
 
 
@@ -122,7 +122,7 @@ def test_budget_alone_shows_it_in_the_form_that_is_asked_for(there, capsys):
 
 
 def test_stopping_is_told_as_a_document_too(there, capsys, monkeypatch):
-    monkeypatch.setattr(up, "stop", lambda state, end_jobs=False: True)
+    monkeypatch.setattr(controller_process, "stop", lambda state, end_jobs=False: True)
     assert run(["down", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["ran"], told["stopped"], told["jobs_ended"]) == (True, True, False)
@@ -138,8 +138,8 @@ def test_the_demonstration_answers_with_a_document_and_shows_its_progress_elsewh
 
     there.desk.submit = submit_and_end
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(there.state.path))
-    monkeypatch.setattr(up, "start", lambda settings: None)
-    monkeypatch.setattr(up, "stop", lambda state: True)
+    monkeypatch.setattr(controller_process, "start", lambda settings: None)
+    monkeypatch.setattr(controller_process, "stop", lambda state: True)
     assert run(["demo", "--json"]) == 0
     said = capsys.readouterr()
     told = json.loads(said.out)

@@ -12,9 +12,11 @@ from rich.console import Console
 
 from sublet.cli.main import run
 from sublet.cli.print import report as live_report
+from sublet.cli.print.bill import bill_rows, bill_sentence
 from sublet.cli.print.figures import money
-from sublet.cli.print.screen import Look, frame, plain_lines
-from sublet.cli.verbs import cost, up
+from sublet.cli.print.screen import frame, plain_lines
+from sublet.cli.status import ControllerStatus
+from sublet.cli.work import controller_process
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.sim.report import plots
@@ -29,7 +31,7 @@ def job(job_id, name="mlp", **facts):
 
 
 def look(jobs):
-    return Look(health=HEALTH, budget=BUDGET, jobs=jobs, nodes=[], events=[])
+    return ControllerStatus(health=HEALTH, budget=BUDGET, jobs=jobs, nodes=[], events=[])
 
 
 def bill(jobs, **facts):
@@ -53,7 +55,7 @@ def drawn(seen):
 
 def test_jobs_of_one_name_go_by_their_ids_wherever_there_is_room_for_one_word():
     jobs = [job("mlp-1"), job("mlp-2"), job("gpt-1", "gpt")]
-    _, rows = cost.bill_rows(bill(jobs))
+    _, rows = bill_rows(bill(jobs))
     assert [row[0] for row in rows] == ["mlp-1", "mlp-2", "gpt", "no job", "all"]
     assert [line.split(":")[0].strip() for line in plain_lines(look(jobs))[1:]] == ["mlp-1", "mlp-2", "gpt"]
     for name in ("mlp-1", "mlp-2", "gpt "):
@@ -72,14 +74,14 @@ def test_a_long_id_keeps_its_end():
 def test_nothing_has_no_sign():
     jobs = [job("a-1", "a"), job("b-1", "b")]
     less = bill(jobs, usd_idle=sum(each["usd_idle"] for each in jobs) - 1e-12)
-    _, rows = cost.bill_rows(less)
+    _, rows = bill_rows(less)
     assert "-0.0000" not in {cell for row in rows for cell in row}
     assert (money(-1e-9), money(0.0), money(-0.5), money(0.001)) == ("USD 0.00", "USD 0.00", "USD -0.50", "USD 0.0010")
 
 
 def test_one_is_not_many():
     one = bill([job("a-1", "a")], steps_lost=1, preemptions_noticed=1, preemptions_unnoticed=0)
-    assert cost.bill_sentence(one).endswith("1 step lost in 1 preemption with notice and 0 without")
+    assert bill_sentence(one).endswith("1 step lost in 1 preemption with notice and 0 without")
     assert "1 worker," in "\n".join(plain_lines(look([job("a-1", "a", workers=1)])))
 
 
@@ -171,6 +173,6 @@ def test_help_imports_nothing_heavy():
 
 def test_a_market_of_other_gpus_is_said_to_be_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SUBLET_STATE", str(tmp_path))
-    monkeypatch.setattr(up, "start", lambda settings, foreground=False: "http://127.0.0.1:1")
+    monkeypatch.setattr(controller_process, "start", lambda settings, foreground=False: "http://127.0.0.1:1")
     assert run(["up", "--market", "bamboo-p3"]) == 0
     assert "as V100s did; here each costs what a T4 costs (aws:g4dn.xlarge)" in capsys.readouterr().out

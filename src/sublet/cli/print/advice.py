@@ -1,4 +1,4 @@
-"""What `sublet advise` answers: tables, notes and JSON, and the replay of the clusters that it shows."""
+"""How `sublet advise` answers: tables, notes and JSON."""
 
 from __future__ import annotations
 
@@ -17,19 +17,10 @@ if TYPE_CHECKING:
     from sublet.market.hygiene import Quarantined
     from sublet.sim.advice.replay import Outlook, Quantiles
 
-__all__ = ["caveats", "json_from_advice", "notes_on_advice", "predicted", "print_advice", "replayed"]
+__all__ = ["caveats", "has_predictions", "json_from_advice", "notes_on_advice", "print_advice"]
 
 
-def replayed(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice, Outlook]:
-    """The few to be shown, each under the same luck."""
-    import numpy as np
-
-    from sublet.sim.advice.replay import outlook
-
-    return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _shown(advice, top)}
-
-
-def predicted(shown: Iterable[Choice]) -> bool:
+def has_predictions(shown: Iterable[Choice]) -> bool:
     """Whether the speed of any of them was not measured."""
     return any(each.how.startswith("predicted") for each in shown)
 
@@ -40,11 +31,11 @@ def print_advice(
     """What each costs and takes, how it may turn out, and what to know of it."""
     best = advice.best
     what = f"{ask.profile.name}, {ask.samples:,.0f} samples at a batch of {ask.profile.batch}"
-    typer.echo(f"{what}: {_wanted(ask)}\n")
+    typer.echo(f"{what}: {_describe_goal(ask)}\n")
     rows = [
         [
             f"{'> ' if each == best else ''}{each}",
-            _where(each),
+            _offer_name(each),
             f"{each.hours:,.2f}",
             f"{each.usd:,.2f}",
             f"{each.usd_per_h:,.2f}",
@@ -65,7 +56,7 @@ def print_advice(
     notes = [
         legend,
         *caveats(ask, shown, errors),
-        _kept(best),
+        _describe_checkpoints(best),
         f"in the way: {_binding(advice)}",
         *advice.changes,
     ]
@@ -73,7 +64,7 @@ def print_advice(
     print_notes(notes)
     if explain:
         typer.echo("\nwhy")
-        print_notes([*_reasons(best), *_elsewhere(advice)])
+        print_notes([*_reasons(best), *_other_places(advice)])
 
 
 def _print_outlooks(ask: Ask, best: Choice, shown: Mapping[Choice, Outlook]) -> None:
@@ -114,10 +105,10 @@ def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindErro
     traced = any(found.traces for found in shown.values())
     on_spot = "start times spread over spot traces, whose losses and waits are replayed; " if traced else ""
     said = [f"p10, p50 and p90 are of {windows} runs: {on_spot}the speed varies by its spread, prices do not"]
-    return [*said, error_note(ask.profile, errors)] if predicted(shown) else said
+    return [*said, error_note(ask.profile, errors)] if has_predictions(shown) else said
 
 
-def _kept(best: Choice) -> str:
+def _describe_checkpoints(best: Choice) -> str:
     """Where checkpoints are kept, and what happens after a loss."""
     from sublet.advise.checkpointing import KEEPERS
 
@@ -130,21 +121,7 @@ def _kept(best: Choice) -> str:
     return said + (f"; traffic between zones costs USD {best.traffic_usd:,.2f}" if best.traffic_usd else "")
 
 
-def _shown(advice: Advice, top: int) -> list[Choice]:
-    """The choice itself and points spread over the frontier, cheapest first."""
-    points = list(advice.frontier)
-    if len(points) <= top:
-        return points
-    step = (len(points) - 1) / max(top - 1, 1)
-    chosen = {round(step * place) for place in range(top)}
-    best = points.index(advice.best)
-    if best not in chosen:
-        chosen.remove(min(chosen, key=lambda at: (abs(at - best), at)))
-        chosen.add(best)
-    return [points[at] for at in sorted(chosen)]
-
-
-def _wanted(ask: Ask) -> str:
+def _describe_goal(ask: Ask) -> str:
     limits = ask.limits
     said = []
     if "budget_usd" in limits.stated():
@@ -179,7 +156,7 @@ def _reasons(best: Choice) -> list[str]:
     return reasons
 
 
-def _elsewhere(advice: Advice) -> list[str]:
+def _other_places(advice: Advice) -> list[str]:
     """What the same nodes would do with checkpoints elsewhere."""
     from sublet.advise.checkpointing import KEEPERS
 
@@ -211,7 +188,7 @@ def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], ne
     return notes
 
 
-def _where(choice: Choice) -> str:
+def _offer_name(choice: Choice) -> str:
     """The name to copy, without its market."""
     return choice.offer.id.rpartition(":")[0]
 
@@ -225,7 +202,7 @@ def json_from_advice(
 ) -> dict[str, Any]:
     """All of it; an outlook only for the clusters that the table would show."""
 
-    def told(choice: Choice) -> dict[str, Any]:
+    def facts(choice: Choice) -> dict[str, Any]:
         found = shown.get(choice)
         return _json_from_choice(choice) | {"outlook": _json_from_outlook(found, ask) if found else None}
 
@@ -237,11 +214,11 @@ def json_from_advice(
         "batch": ask.profile.batch,
         "goal": ask.goal,
         "limits": {name: getattr(ask.limits, name) for name in ask.limits.stated()},
-        "best": told(advice.best),
-        "cheapest": told(advice.cheapest),
-        "fastest": told(advice.fastest),
-        "frontier": [told(each) for each in advice.frontier],
-        "beside": [told(each) for each in advice.beside],
+        "best": facts(advice.best),
+        "cheapest": facts(advice.cheapest),
+        "fastest": facts(advice.fastest),
+        "frontier": [facts(each) for each in advice.frontier],
+        "beside": [facts(each) for each in advice.beside],
         "binding": list(advice.binding),
         "changes": list(advice.changes),
         "offers": advice.offers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["is_present", "whereabouts"]
+__all__ = ["describe_place", "is_present"]
 
 
 def is_present(file: str) -> bool:
@@ -12,8 +12,8 @@ def is_present(file: str) -> bool:
     return data.bundled(file).exists() or (data.external() / file).exists()
 
 
-def whereabouts(file: str, *, bundled: bool) -> str:
-    """The same in words, for a table."""
+def describe_place(file: str, *, bundled: bool) -> str:
+    """Where its file comes from, for a table."""
     if bundled:
         return "bundled"
     return "read from SUBLET_DATA" if is_present(file) else "read from SUBLET_DATA (absent)"

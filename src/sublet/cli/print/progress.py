@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import typer
 
-__all__ = ["Tell", "watched"]
+__all__ = ["ReportProgress", "show_progress"]
 
-Tell = Callable[[str, int], None]  # (policy, jobs that have ended)
+ReportProgress = Callable[[str, int], None]  # (policy, jobs that have ended)
 LINE_EVERY_S = 5.0
 
 
 @contextmanager
-def watched(policies: Sequence[str], jobs: int, *, quiet: bool) -> Iterator[Tell]:
+def show_progress(policies: Sequence[str], jobs: int, *, quiet: bool) -> Iterator[ReportProgress]:
     """Hand out a function to report progress to; what it shows ends with the block."""
     if quiet:
         yield lambda _policy, _done: None
@@ -28,7 +28,7 @@ def watched(policies: Sequence[str], jobs: int, *, quiet: bool) -> Iterator[Tell
 
 
 @contextmanager
-def _bars(policies: Sequence[str], jobs: int) -> Iterator[Tell]:
+def _bars(policies: Sequence[str], jobs: int) -> Iterator[ReportProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -48,7 +48,7 @@ def _bars(policies: Sequence[str], jobs: int) -> Iterator[Tell]:
         yield tell
 
 
-def _lines(jobs: int) -> Tell:
+def _lines(jobs: int) -> ReportProgress:
     last_s = time.monotonic()
 
     def tell(policy: str, done: int) -> None:

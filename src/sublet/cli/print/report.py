@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublet import __version__
+from sublet.cli.print.bill import bill_rows, bill_sentence
 from sublet.cli.print.figures import labels, loss, percent, span
-from sublet.cli.print.screen import Look
-from sublet.cli.verbs.cost import bill_rows, bill_sentence
+from sublet.cli.status import ControllerStatus
 from sublet.domain.quantity import counted
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, table
@@ -32,27 +32,29 @@ MARKS = (("NodeNoticed", "#c98a1b", "notice"), ("NodeLost", "#d1495b", "node tak
 Event = Mapping[str, Any]
 
 
-def write_live_report(client: Client, look: Look, *, folder: Path, command: str) -> Path:
+def write_live_report(client: Client, status: ControllerStatus, *, folder: Path, command: str) -> Path:
     """The page, its picture and the history that 'sublet replay' reads; the path of the page."""
-    from sublet.cli.verbs.events import all_events
+    from sublet.cli.status import fetch_events
 
-    cost, events = client.get("/v1/cost"), all_events(client)
-    png = timeline(events, labels(look.jobs))
+    cost, events = client.get("/v1/cost"), fetch_events(client)
+    png = timeline(events, labels(status.jobs))
     facts = {
         "schema_version": 1,
         "command": command,
         "cost": cost,
-        "jobs": list(look.jobs),
-        "budget": dict(look.budget),
+        "jobs": list(status.jobs),
+        "budget": dict(status.budget),
         "events": events,
     }
-    page = live_page(look, cost, events, png, command=command)
+    page = live_page(status, cost, events, png, command=command)
     text = json.dumps(facts, indent=2, allow_nan=False)
     write_all(folder, {PICTURE: png, FACTS: f"{text}\n".encode(), PAGE: page.encode()})
     return folder / PAGE
 
 
-def live_page(look: Look, cost: Mapping[str, Any], events: Sequence[Event], png: bytes, *, command: str) -> str:
+def live_page(
+    status: ControllerStatus, cost: Mapping[str, Any], events: Sequence[Event], png: bytes, *, command: str
+) -> str:
     """The whole page."""
     bill = dict(cost)
     titles, rows = bill_rows(bill)
@@ -65,13 +67,13 @@ def live_page(look: Look, cost: Mapping[str, Any], events: Sequence[Event], png:
 {table(titles, rows, texts=1)}
 {figure("Workers of every job, nodes that were ready, preemptions, and dollars over time", png)}
 <h2>Jobs</h2>
-{table(*_job_rows(look.jobs), texts=3)}
+{table(*_job_rows(status.jobs), texts=3)}
 <h2>What happened</h2>
 <p>{which} in <a href="{FACTS}">{FACTS}</a>.</p>
 {table(["at", "who", "what", "USD/h", "USD"], [_event_row(event) for event in shown], texts=3)}
 <h2>Do it again</h2>
 <pre>{escape(command)}</pre>
-<footer>Sublet {escape(__version__)}. Times are of the cloud's clock, {look.health["speedup"]:g} of its seconds to a
+<footer>Sublet {escape(__version__)}. Times are of the cloud's clock, {status.health["speedup"]:g} of its seconds to a
 second here.</footer>"""
     return document("What the controller did", body)
 

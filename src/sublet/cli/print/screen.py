@@ -9,21 +9,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sublet.cli.print.figures import labels, loss, money, percent, span
+from sublet.cli.status import ControllerStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from sublet.api.client import Client
+__all__ = ["frame", "plain_lines", "watch_controller"]
 
-__all__ = ["Look", "frame", "look_at", "looker", "plain_lines", "watch_desk"]
-
+Read = Callable[[], ControllerStatus]
+Until = Callable[[ControllerStatus], bool]
 DRAW_EVERY_S = 0.25
 LINES_EVERY_S = 5.0
 LAST_EVENTS = 6
@@ -42,83 +42,40 @@ COLOURS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """All that one picture shows."""
-
-    health: Mapping[str, Any]
-    budget: Mapping[str, Any]
-    jobs: Sequence[Mapping[str, Any]]
-    nodes: Sequence[Mapping[str, Any]]
-    events: Sequence[Mapping[str, Any]]
-
-    @property
-    def over(self) -> bool:
-        """Whether every job has ended or rests."""
-        from sublet.runtime.controller_api.views import ENDED, RESTING
-
-        return all(job["phase"] in ENDED | RESTING for job in self.jobs)
-
-
-def look_at(client: Client, *, events: Sequence[Mapping[str, Any]] = ()) -> Look:
-    """Ask for it; `events` are those that are known already."""
-    after = events[-1]["seq"] if events else 0
-    return Look(
-        health=client.get("/v1/health"),
-        budget=client.get("/v1/budget"),
-        jobs=client.get("/v1/jobs")["jobs"],
-        nodes=client.get("/v1/nodes")["nodes"],
-        events=[*events, *client.get("/v1/events", after=after, limit=10_000)["events"]],
-    )
-
-
-def looker(client: Client) -> Callable[[], Look]:
-    """Looks again and again, and remembers the events."""
-    events: Sequence[Mapping[str, Any]] = ()
-
-    def look() -> Look:
-        nonlocal events
-        now = look_at(client, events=events)
-        events = now.events
-        return now
-
-    return look
-
-
-def watch_desk(
-    look: Callable[[], Look],
+def watch_controller(
+    read: Read,
     *,
-    until: Callable[[Look], bool] = lambda _: False,
+    until: Until = lambda _: False,
     most_s: float | None = None,
     err: bool = False,
-) -> Look:
+) -> ControllerStatus:
     """Show what happens until `until` says so, the user has seen enough (Ctrl-C), or `most_s` seconds are over.
 
     With `err` on standard error, where standard output is for a document.
     """
     watch = _watch_terminal if (sys.stderr if err else sys.stdout).isatty() else _watch_lines
     give_up = None if most_s is None else time.monotonic() + most_s
-    return watch(look, lambda now: until(now) or (give_up is not None and time.monotonic() > give_up), err=err)
+    return watch(read, lambda now: until(now) or (give_up is not None and time.monotonic() > give_up), err=err)
 
 
-def _watch_terminal(look: Callable[[], Look], until: Callable[[Look], bool], *, err: bool) -> Look:
+def _watch_terminal(read: Read, until: Until, *, err: bool) -> ControllerStatus:
     from rich.console import Console
     from rich.live import Live
 
-    now = look()
+    now = read()
     with Live(frame(now), console=Console(stderr=err), refresh_per_second=4, vertical_overflow="crop") as live:
         while not until(now):
             try:
                 time.sleep(DRAW_EVERY_S)
-                now = look()
+                now = read()
             except KeyboardInterrupt:
                 break
             live.update(frame(now))
     return now
 
 
-def _watch_lines(look: Callable[[], Look], until: Callable[[Look], bool], *, err: bool) -> Look:
-    now, next_lines_s = look(), 0.0
+def _watch_lines(read: Read, until: Until, *, err: bool) -> ControllerStatus:
+    now, next_lines_s = read(), 0.0
     told = now.events[-FIRST_EVENTS]["seq"] - 1 if len(now.events) > FIRST_EVENTS else 0
     while True:
         for event in now.events:
@@ -133,18 +90,18 @@ def _watch_lines(look: Callable[[], Look], until: Callable[[Look], bool], *, err
         if ended:
             return now
         time.sleep(DRAW_EVERY_S)
-        now = look()
+        now = read()
 
 
 # ---------------------------------------------------------------------- as lines
 
 
-def plain_lines(look: Look) -> list[str]:
+def plain_lines(status: ControllerStatus) -> list[str]:
     """One line about the money, one per job."""
     from sublet.domain.quantity import counted
 
-    lines = [f"{span(look.health['now_s'])}: {_money(look)}, {counted(len(_held(look)), 'node')}"]
-    called, jobs = labels(look.jobs), _shown(look.jobs)
+    lines = [f"{span(status.health['now_s'])}: {_money(status)}, {counted(len(_held(status)), 'node')}"]
+    called, jobs = labels(status.jobs), _shown(status.jobs)
     for job in jobs:
         facts = [
             job["phase"],
@@ -155,8 +112,8 @@ def plain_lines(look: Look) -> list[str]:
             f"{_left(job)} left",
         ]
         lines.append(f"  {called[job['id']]}: {', '.join(facts)}")
-    if len(jobs) < len(look.jobs):
-        lines.append(f"  {_rest(look.jobs, jobs)}")
+    if len(jobs) < len(status.jobs):
+        lines.append(f"  {_rest(status.jobs, jobs)}")
     return lines
 
 
@@ -184,16 +141,16 @@ def _event_line(event: Mapping[str, Any]) -> str:
     return f"{span(event['at_s']):>7}  {who + ': ' if who else ''}{event['text']}"
 
 
-def _held(look: Look) -> list[Mapping[str, Any]]:
-    return [node for node in look.nodes if node["phase"] != "gone"]
+def _held(status: ControllerStatus) -> list[Mapping[str, Any]]:
+    return [node for node in status.nodes if node["phase"] != "gone"]
 
 
 def _left(job: Mapping[str, Any]) -> str:
     return span(job["eta_s"]["p50"]) if job["eta_s"] else span(None)
 
 
-def _money(look: Look) -> str:
-    budget = look.budget
+def _money(status: ControllerStatus) -> str:
+    budget = status.budget
     purse = f" of {budget['purse_usd']:.2f}" if budget["purse_usd"] is not None else ""
     limit = f" of {budget['burn_limit_usd_per_h']:.2f}" if budget["burn_limit_usd_per_h"] is not None else ""
     return f"{money(budget['spent_usd'])}{purse} spent, {budget['burn_usd_per_h']:.2f}{limit} per hour"
@@ -202,20 +159,20 @@ def _money(look: Look) -> str:
 # ---------------------------------------------------------------------- as a picture
 
 
-def frame(look: Look) -> RenderableType:
+def frame(status: ControllerStatus) -> RenderableType:
     """The whole picture."""
     from rich.console import Group
     from rich.text import Text
 
-    speed = look.health["speedup"]
-    clock = f"{span(look.health['now_s'])}" + (f" at {speed:g}x" if speed != 1 else "")
-    head = Text(f"Sublet  {clock}  {look.health['policy']}  {_money(look)}", style="bold", no_wrap=True)
+    speed = status.health["speedup"]
+    clock = f"{span(status.health['now_s'])}" + (f" at {speed:g}x" if speed != 1 else "")
+    head = Text(f"Sublet  {clock}  {status.health['policy']}  {_money(status)}", style="bold", no_wrap=True)
     head.truncate(200, overflow="ellipsis")
-    events = [Text(_event_line(event), no_wrap=True, overflow="ellipsis") for event in look.events[-LAST_EVENTS:]]
-    return Group(head, Text(""), _jobs(look), Text(""), _nodes(look), Text(""), *events)
+    events = [Text(_event_line(event), no_wrap=True, overflow="ellipsis") for event in status.events[-LAST_EVENTS:]]
+    return Group(head, Text(""), _jobs(status), Text(""), _nodes(status), Text(""), *events)
 
 
-def _jobs(look: Look) -> Table:
+def _jobs(status: ControllerStatus) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -224,7 +181,7 @@ def _jobs(look: Look) -> Table:
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for title in ("batch", "loss", "USD", "left"):
         table.add_column(title, justify="right", no_wrap=True)
-    called, jobs = labels(look.jobs), _shown(look.jobs)
+    called, jobs = labels(status.jobs), _shown(status.jobs)
     for job in jobs:
         wanted = f"{job['workers']}" + (f"→{job['workers_wanted']}" if job["workers_wanted"] != job["workers"] else "")
         table.add_row(
@@ -238,8 +195,8 @@ def _jobs(look: Look) -> Table:
             f"{job['usd_total']:.2f}",
             _left(job),
         )
-    if len(jobs) < len(look.jobs):
-        table.add_row(_rest(look.jobs, jobs))
+    if len(jobs) < len(status.jobs):
+        table.add_row(_rest(status.jobs, jobs))
     return table
 
 
@@ -251,17 +208,17 @@ def _bar(progress: float | None) -> RenderableType:
     )
 
 
-def _nodes(look: Look) -> RenderableType:
+def _nodes(status: ControllerStatus) -> RenderableType:
     """Nodes side by side, each with its market, its price, and who is on it."""
     from rich.table import Table
     from rich.text import Text
 
-    names = labels(look.jobs)
-    shown = _held(look)
+    names = labels(status.jobs)
+    shown = _held(status)
     if not shown:
         return Text("no nodes", style="dim")
     grid = Table.grid(padding=(0, 2, 0, 0))
-    cells = [_node(node, names, look.health["now_s"]) for node in shown[:MOST_NODES]]
+    cells = [_node(node, names, status.health["now_s"]) for node in shown[:MOST_NODES]]
     for start in range(0, len(cells), 2):
         grid.add_row(*cells[start : start + 2])
     if len(shown) > MOST_NODES:

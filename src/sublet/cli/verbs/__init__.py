@@ -1,1 +1,1 @@
-"""One file per verb. Whatever takes time to import is imported inside, so that help answers at once."""
+"""One file per verb, and nothing else. What takes time to import is imported inside, so that help answers at once."""

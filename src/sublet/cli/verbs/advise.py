@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.print.advice import caveats, json_from_advice, notes_on_advice, predicted, print_advice, replayed
+from sublet.cli.parse.values import parse_count, parse_dollars, parse_duration_s
+from sublet.cli.print.advice import caveats, has_predictions, json_from_advice, notes_on_advice, print_advice
 from sublet.cli.print.tables import print_document, print_notes
-from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from sublet.advise.profiles import Profile
-    from sublet.domain.offer import Offer
-    from sublet.market.hygiene import Quarantined
+    from sublet.advise.adviser import Advice, Ask, Choice
+    from sublet.sim.advice.replay import Outlook
 
 __all__ = ["advise"]
-
-SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
-HOURS = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -66,35 +62,37 @@ def advise(  # noqa: PLR0913 - one argument per option
     from sublet.advise.adviser import advise as weigh
     from sublet.advise.error import left_out
     from sublet.advise.frontier import Limits
-    from sublet.domain.quantity import whole
+    from sublet.cli.parse.advice import profile_from, recommendable_offers
+    from sublet.domain.quantity import positive, whole
     from sublet.market.gpus import load_gpus
 
     whole("--top", top, 1)
     whole("--seed", seed)
     limits = Limits(
-        budget_usd=_positive("--budget", budget, ""),
-        usd_per_h=_positive("--max-rate", max_rate, "/h"),
-        deadline_h=_hours(deadline),
+        budget_usd=_parse_limit("--budget", budget, ""),
+        usd_per_h=_parse_limit("--max-rate", max_rate, "/h"),
+        deadline_h=_parse_hours(deadline),
     )
-    known = _profile(model, profile, batch)
+    known = profile_from(model, profile, batch)
     if state_gib is not None:
-        known = replace(known, state_bytes=_above_0("--state-gib", state_gib) * 1024**3)
+        positive("--state-gib", state_gib)
+        known = replace(known, state_bytes=state_gib * 1024**3)
     ask = Ask(
         profile=known,
-        samples=_count(samples),
+        samples=parse_count("--samples", samples),
         limits=limits,
         goal="fastest" if limits.stated() and deadline is None else "cheapest",
         most_nodes=most_nodes,
     )
-    offers, quarantined, newest = _offers(clouds, kinds)
+    offers, quarantined, newest = recommendable_offers(clouds, kinds)
     advice = weigh(ask, offers, load_gpus())
-    shown = replayed(ask, advice, top, seed)
-    errors = left_out(known, load_gpus()) if predicted(shown) else []
+    shown = _replay_points(ask, advice, top, seed)
+    errors = left_out(known, load_gpus()) if has_predictions(shown) else []
     notes = notes_on_advice(ask, advice, quarantined, newest)
     if opt.wants_document(output, json):
-        told = json_from_advice(context, ask, advice, shown, errors)
+        answer = json_from_advice(context, ask, advice, shown, errors)
         all_notes = [*caveats(ask, shown, errors), *notes]
-        print_document(told | {"quarantined": len(quarantined), "notes": all_notes})
+        print_document(answer | {"quarantined": len(quarantined), "notes": all_notes})
         return
     print_advice(ask, advice, shown, errors, explain=explain)
     if explain:
@@ -102,78 +100,37 @@ def advise(  # noqa: PLR0913 - one argument per option
         print_notes(notes)
 
 
-def _offers(clouds: str | None, kinds: str | None) -> tuple[list[Offer], list[Quarantined], str]:
-    """What may be recommended, what may not, and the day of the newest price."""
-    from sublet.cli.print.plan import names_from_text
-    from sublet.errors import UnknownName
-    from sublet.market.catalogue import load_catalogue
-    from sublet.market.hygiene import outlived
+def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice, Outlook]:
+    """The few to be shown, each under the same luck."""
+    import numpy as np
 
-    catalogue = load_catalogue()
-    believed, stale = outlived(catalogue.listings)
-    ids = {listing.id for listing in believed}
-    wanted = {
-        field: set(names_from_text(option, text))
-        for option, field, text in (("--clouds", "cloud", clouds), ("--kinds", "gpu", kinds))
-        if text is not None
-    }
-    for field, names in wanted.items():
-        for name in names - set(catalogue.names(field)):
-            raise UnknownName("cloud" if field == "cloud" else "GPU kind", name, catalogue.names(field))
-    offers = [
-        offer
-        for offer in catalogue.select()
-        if offer.id in ids and all(getattr(offer, field) in names for field, names in wanted.items())
-    ]
-    if not offers:
-        raise InvalidValue("--clouds, --kinds", (clouds, kinds), "such that something is offered: see sublet offers")
-    newest = max(listing.as_of for listing in believed)
-    return offers, [*catalogue.quarantined, *stale], newest
+    from sublet.sim.advice.replay import outlook
+
+    return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
 
 
-def _profile(model: str, path: Path | None, batch: int | None) -> Profile:
-    from sublet.advise.profiles import known_models, known_profile, profile_from_csv
-    from sublet.domain.quantity import whole
-
-    if batch is not None:
-        whole("--batch", batch, 1)
-    if path is not None:
-        return profile_from_csv(path, name=model, **({} if batch is None else {"batch": batch}))
-    if not model:
-        raise InvalidValue("--model", model, f"one of {', '.join(known_models())}; or give --profile")
-    return known_profile(model, batch)
-
-
-def _count(text: str) -> float:
-    number = text.strip().rstrip("kKMGB")
-    try:
-        return _above_0("--samples", float(number) * SCALES[text.strip()[len(number) :]])
-    except (ValueError, KeyError):
-        raise InvalidValue("--samples", text, "a number above 0, such as 50M, 2.5G or 300000") from None
+def _pick_points(advice: Advice, top: int) -> list[Choice]:
+    """The choice itself and points spread over the frontier, cheapest first."""
+    points = list(advice.frontier)
+    if len(points) <= top:
+        return points
+    step = (len(points) - 1) / max(top - 1, 1)
+    chosen = {round(step * place) for place in range(top)}
+    best = points.index(advice.best)
+    if best not in chosen:
+        chosen.remove(min(chosen, key=lambda at: (abs(at - best), at)))
+        chosen.add(best)
+    return [points[at] for at in sorted(chosen)]
 
 
-def _hours(text: str | None) -> float:
+def _parse_hours(text: str | None) -> float:
     if text is None:
         return float("inf")
-    number = text.strip().rstrip("minhd")
-    try:
-        return _above_0("--deadline", float(number) * HOURS[text.strip()[len(number) :].strip() or "h"])
-    except (ValueError, KeyError):
-        raise InvalidValue("--deadline", text, "a time above 0, such as 12h, 90m or 2d") from None
+    return parse_duration_s("--deadline", text, unit="h", allowed="a time above 0, such as 12h, 90m or 2d") / 3600.0
 
 
-def _positive(option: str, text: str | None, unit: str) -> float:
+def _parse_limit(option: str, text: str | None, unit: str) -> float:
     if text is None:
         return float("inf")
-    amount = text.strip().removeprefix("USD").removeprefix("$").strip().removesuffix(unit).strip()
-    try:
-        return _above_0(option, float(amount))
-    except ValueError:
-        raise InvalidValue(option, text, f"dollars, a finite number above 0 such as 40{unit}") from None
-
-
-def _above_0(option: str, value: float) -> float:
-    from sublet.domain.quantity import positive
-
-    positive(option, value)
-    return value
+    allowed = f"dollars, a finite number above 0 such as 40{unit}"
+    return parse_dollars(option, text, unit=unit, allowed=allowed, above_0=True)

@@ -44,13 +44,13 @@ def set_limits(
 ) -> None:
     """Change a limit; those that are left out stay."""
     from sublet.api.client import connect
-    from sublet.cli.parse import money_from_text, price_from_text
+    from sublet.cli.parse.values import parse_money, parse_price
     from sublet.errors import InvalidValue
 
     body = {
-        "burn_limit_usd_per_h": None if burn is None else price_from_text("--burn", burn).usd_per_h,
-        "average_usd_per_h": None if average is None else price_from_text("--average", average).usd_per_h,
-        "purse_usd": None if purse is None else money_from_text("--purse", purse).usd,
+        "burn_limit_usd_per_h": None if burn is None else parse_price("--burn", burn).usd_per_h,
+        "average_usd_per_h": None if average is None else parse_price("--average", average).usd_per_h,
+        "purse_usd": None if purse is None else parse_money("--purse", purse).usd,
     }
     given = {name: value for name, value in body.items() if value is not None}
     if not given:
@@ -69,10 +69,10 @@ def top_up(
 ) -> None:
     """Put more into the purse of all, or of one job; what was stopped at its limit goes on."""
     from sublet.api.client import connect, segment
-    from sublet.cli.parse import money_from_text
+    from sublet.cli.parse.values import parse_money
     from sublet.cli.print.figures import money
 
-    body = {"usd": money_from_text("USD", usd).usd}
+    body = {"usd": parse_money("USD", usd).usd}
     if job:
         told = connect().post(f"/v1/jobs/{segment(job)}/top-up", body)
         if opt.wants_document(output, json):

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.experiment import compared, tell
-from sublet.cli.parse import Asked, policies_from_names
+from sublet.cli.parse.scenario import ScenarioOptions, policies_from_names
+from sublet.cli.print.comparison import print_comparison
 from sublet.cli.print.tables import command_line
+from sublet.cli.work.experiment import run_policies
 
 __all__ = ["compare"]
 
@@ -55,7 +56,7 @@ def compare(  # noqa: PLR0913 - one argument per option
     """Replay a workload under several policies, side by side."""
     from sublet import plugins
 
-    asked = Asked(
+    options = ScenarioOptions(
         workload=workload,
         gpus=gpus,
         budget=budget,
@@ -81,7 +82,7 @@ def compare(  # noqa: PLR0913 - one argument per option
         quiet=quiet,
     )
     names = [name.strip() for name in policies.split(",")] if policies else plugins.names("sublet.policies")
-    comparison = compared(asked, policies_from_names(names, hurry=hurry), command=command_line(context))
+    comparison = run_policies(options, policies_from_names(names, hurry=hurry), command=command_line(context))
     from sublet.sim.report.comparison import json_from_comparison
 
-    tell(comparison, report, json_from_comparison(comparison) if opt.wants_document(output, json) else None)
+    print_comparison(comparison, report, json_from_comparison(comparison) if opt.wants_document(output, json) else None)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.print.figures import fine, labels, money
-from sublet.cli.print.tables import command_line, print_document, print_table
+from sublet.cli.print.tables import command_line, print_document
 
-__all__ = ["bill_rows", "bill_sentence", "cost", "print_bill"]
-
-PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total")
+__all__ = ["cost"]
 
 
 def cost(
@@ -24,6 +19,7 @@ def cost(
 ) -> None:
     """Dollars of one job, or of all, by what they bought; and what on-demand would have cost."""
     from sublet.api.client import connect
+    from sublet.cli.print.bill import print_bill
 
     client = connect()
     found = client.get("/v1/cost", job=job)
@@ -33,56 +29,7 @@ def cost(
         print_bill(found)
     if report is not None:
         from sublet.cli.print.report import write_live_report
-        from sublet.cli.print.screen import look_at
+        from sublet.cli.status import fetch_status
 
-        page = write_live_report(client, look_at(client), folder=report, command=command_line(context))
+        page = write_live_report(client, fetch_status(client), folder=report, command=command_line(context))
         typer.echo(f"report: {page}", err=opt.wants_document(output, json))
-
-
-def print_bill(found: dict[str, Any]) -> None:
-    """A row per job, one for what no job used, one for all of it; then the bill in a sentence."""
-    titles, rows = bill_rows(found)
-    print_table(titles, rows, words=(0,))
-    typer.echo(f"\n{bill_sentence(found)}")
-
-
-def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells; dollars throughout."""
-    titles = ["USD", *PARTS, "on-demand", "lost steps", "preempted"]
-    if not found["jobs"]:
-        return titles, [_row(found["name"] or "all", found)]
-    called = labels(found["jobs"], "job_id")
-    rows = [_row(called[job["job_id"]], job) for job in found["jobs"]]
-    unused = {part: found[f"usd_{part}"] - sum(job[f"usd_{part}"] for job in found["jobs"]) for part in PARTS}
-    rows.append(["no job", *(fine(unused[part]) for part in PARTS), "", "", ""])
-    rows.append(_row("all", found))
-    return titles, rows
-
-
-def _row(name: str, bill: dict[str, Any]) -> list[str]:
-    on_demand = bill["usd_on_demand"]
-    return [
-        name,
-        *(fine(bill[f"usd_{part}"]) for part in PARTS),
-        "-" if on_demand is None else fine(on_demand),
-        f"{bill['steps_lost']}",
-        f"{bill['preemptions_noticed'] + bill['preemptions_unnoticed']}",
-    ]
-
-
-def bill_sentence(found: dict[str, Any]) -> str:
-    """`USD 1.92; on demand it would have been USD 4.10 (53% saved); 0 steps lost in 3 preemptions`."""
-    from sublet.domain.quantity import counted
-
-    text = money(found["usd_total"])
-    on_demand = found["usd_on_demand"]
-    if on_demand:
-        saved = 1 - found["usd_total"] / on_demand
-        text += f"; on demand it would have been {money(on_demand)}" + (
-            f" ({saved:.0%} saved)" if saved > 0 and not found["usd_unknown"] else ""
-        )
-    if found["usd_unknown"] > 0:
-        text += f"; of {money(found['usd_unknown'])} nothing says that the work was kept"
-    noticed, unnoticed = found["preemptions_noticed"], found["preemptions_unnoticed"]
-    lost = counted(found["steps_lost"], "step")
-    return f"{text}; {lost} lost in {counted(noticed, 'preemption')} with notice and {unnoticed} without"

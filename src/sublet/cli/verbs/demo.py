@@ -35,10 +35,11 @@ def demo(
     """
     from sublet.api.client import connect
     from sublet.api.state import StateDir
+    from sublet.cli.print.bill import print_bill
     from sublet.cli.print.report import write_live_report
-    from sublet.cli.print.screen import looker, watch_desk
-    from sublet.cli.verbs.cost import print_bill
-    from sublet.cli.verbs.up import start
+    from sublet.cli.print.screen import watch_controller
+    from sublet.cli.status import status_reader
+    from sublet.cli.work import controller_process
     from sublet.runtime.jobs.serialize import spec_to_json
     from sublet.studies.live.scene import SPEEDUP, demo_jobs, demo_settings
 
@@ -52,20 +53,20 @@ def demo(
     )
     finished = False
     try:
-        start(demo_settings(state_dir, policy=policy))
+        controller_process.start(demo_settings(state_dir, policy=policy))
         client = connect(state_dir)
         for spec in jobs:
             client.post("/v1/jobs", {"job": spec_to_json(spec, secrets=True)})
-        look = watch_desk(looker(client), until=lambda now: now.over, most_s=MOST_S, err=document)
-        finished = look.over
+        status = watch_controller(status_reader(client), until=lambda now: now.over, most_s=MOST_S, err=document)
+        finished = status.over
         bill = client.get("/v1/cost")
         if document:
-            facts = {"command": command_line(context), "finished": finished, "jobs": list(look.jobs), "cost": bill}
+            facts = {"command": command_line(context), "finished": finished, "jobs": list(status.jobs), "cost": bill}
             print_document({"schema_version": 1, **facts})
         else:
             print_bill(bill)
         if report is not None:
-            page = write_live_report(client, look, folder=report, command=command_line(context))
+            page = write_live_report(client, status, folder=report, command=command_line(context))
             typer.echo(f"report: {page}", err=document)
     finally:
         _end(StateDir(state_dir), keep=not finished, err=document)
@@ -75,11 +76,11 @@ def demo(
 
 def _end(state: StateDir, *, keep: bool, err: bool) -> None:
     """Leave nothing running; what was interrupted can be taken up again."""
-    from sublet.cli.verbs.up import stop
+    from sublet.cli.work import controller_process
     from sublet.errors import NoController
 
     try:
-        stop(state)
+        controller_process.stop(state)
         typer.echo("stopped; nothing is left running", err=err)
     except NoController:
         pass  # it never came up

@@ -10,10 +10,9 @@ import typer
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document, print_line, print_table
 
-__all__ = ["all_events", "events"]
+__all__ = ["events"]
 
 POLL_S = 0.5
-PAGE = 1000
 
 
 def events(
@@ -26,13 +25,14 @@ def events(
 ) -> None:
     """History of one job, or of everything: decisions with their reasons, prices, preemptions."""
     from sublet.api.client import connect
+    from sublet.cli.status import fetch_events
     from sublet.domain.quantity import whole
 
     whole("--after", after)
     if last is not None:
         whole("--last", last, 1)
     client = connect()
-    found = all_events(client, job=job or "", after=after)
+    found = fetch_events(client, job=job or "", after=after)
     found = found[-last:] if last else found
     document = opt.wants_document(output, json)
     if document and not follow:
@@ -45,7 +45,7 @@ def events(
     while follow:
         time.sleep(POLL_S)
         after = max([after, *(event["seq"] for event in found)])
-        found = all_events(client, job=job or "", after=after)
+        found = fetch_events(client, job=job or "", after=after)
         if document:
             _print_lines(found)
             continue
@@ -56,17 +56,6 @@ def events(
 def _print_lines(found: list[dict[str, Any]]) -> None:
     for event in found:
         print_line(event)
-
-
-def all_events(client: Any, *, job: str = "", after: int = 0) -> list[dict[str, Any]]:
-    """All pages of it."""
-    found: list[dict[str, Any]] = []
-    while True:
-        page = client.get("/v1/events", job=job, after=after, limit=PAGE)["events"]
-        found += page
-        if len(page) < PAGE:
-            return found
-        after = page[-1]["seq"]
 
 
 def _print(found: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ def explain(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: 
     """Why this width, on which prices, and what the alternatives would cost."""
     from sublet.api.client import connect, segment
     from sublet.cli.print.figures import money, span
-    from sublet.cli.verbs.submit import print_alternatives
+    from sublet.cli.print.submission import print_alternatives
 
     found = connect().get(f"/v1/jobs/{segment(job)}/explain")
     if opt.wants_document(output, json):

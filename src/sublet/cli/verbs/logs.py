@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from json import loads
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.print.tables import form, print_line
 
-if TYPE_CHECKING:
-    from sublet.api.client import Client
-
-__all__ = ["follow_log", "logs"]
+__all__ = ["logs"]
 
 
 def logs(
@@ -34,6 +28,7 @@ def logs(
     With -f, the exit code is that of the job (0, 100 failed, 103 cancelled, 110 out of budget).
     """
     from sublet.api.client import connect
+    from sublet.cli.print.log import follow_log, print_log
     from sublet.domain.quantity import whole
     from sublet.errors import InvalidValue
 
@@ -46,42 +41,6 @@ def logs(
     client, lines = connect(), opt.wants_document(output, json)
     if follow:
         raise typer.Exit(follow_log(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=lines))
-    if not _print(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=lines):
+    if not print_log(client, job, rank=rank, worker=worker, every=every, tail=tail, lines=lines):
         whose = f"worker {worker}" if worker else "the job" if every else f"rank {rank or 0}"
         typer.echo(f"{whose} has printed nothing", err=True)
-
-
-def follow_log(client: Client, job: str, **query: str | int | bool | None) -> int:
-    """Show output until the job ends; its exit code."""
-    from sublet.api.client import segment
-    from sublet.cli.print.figures import exit_code_of, verdict
-
-    try:
-        _print(client, job, follow=True, **query)
-    except KeyboardInterrupt:
-        typer.echo(f"\njob {job} goes on\nnext: sublet logs {job} -f | sublet cancel {job}", err=True)
-        raise
-    found = client.get(f"/v1/jobs/{segment(job)}")
-    typer.echo(verdict(found), err=True)
-    return exit_code_of(found)
-
-
-def _print(client: Client, job: str, **query: str | int | bool | None) -> int:
-    """The bytes as they are, where standard output takes bytes; how many. In YAML each line is a document."""
-    from sublet.api.client import segment
-
-    binary = getattr(sys.stdout, "buffer", None)
-    size, rest, in_yaml = 0, b"", query.get("lines") and form.get() is opt.Output.YAML
-    for chunk in client.stream(f"/v1/jobs/{segment(job)}/log", **query):
-        if in_yaml:
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in filter(None, whole):
-                print_line(loads(line))
-        elif binary is None:
-            sys.stdout.write(chunk.decode("utf-8", errors="replace"))
-        else:
-            sys.stdout.flush()
-            binary.write(chunk)
-            binary.flush()
-        size += len(chunk)
-    return size

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.parse import Asked, price_from_text, workload_from
-from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.cli.parse.scenario import ScenarioOptions, workload_from
+from sublet.cli.parse.values import parse_names, parse_price, parse_quotas
+from sublet.cli.print.tables import command_line, print_document
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from sublet.domain.offer import Offer
-    from sublet.sim.report.frontier import PlanReport
-    from sublet.sim.workloads.workload import Workload
 
 __all__ = ["plan"]
 
@@ -90,7 +89,8 @@ def plan(  # noqa: PLR0913 - one argument per option
     json: opt.Json = False,
 ) -> None:
     """What to rent for a workload on a budget, why, and what more money would buy."""
-    from sublet.cli.print import plan as planned
+    from sublet.cli.parse.offers import cheapest_quotes, find_quotes
+    from sublet.cli.print.plan import notes_on_offers, notes_on_plan, print_plan
     from sublet.domain.offer import Market
     from sublet.domain.quantity import at_least, positive
     from sublet.rental.plan import rental_plan
@@ -100,25 +100,25 @@ def plan(  # noqa: PLR0913 - one argument per option
     at_least("--reclaims-per-h", reclaims_per_h, 0.0)
     positive("--checkpoint-s", checkpoint_s)
     at_least("--provision-s", provision_s, 0.0)
-    usd_per_h = price_from_text("--budget", budget).usd_per_h
-    quotas = planned.quotas_from_texts(quota or ())
-    found = _workload(workload, first_jobs, speedup, restart_s)
+    usd_per_h = parse_price("--budget", budget).usd_per_h
+    quotas = parse_quotas(quota or ())
+    found = workload_from(ScenarioOptions(workload=workload, jobs=first_jobs, speedup=speedup, restart_s=restart_s))
     notes: list[str] = []
     if offer:
         if kinds or markets:
             raise InvalidValue("--offer", offer, "left out with --kinds and --markets: it names both")
-        quotes = planned.named_quotes(offer)
+        quotes = find_quotes(offer)
     else:
-        wanted = planned.names_from_text("--kinds", kinds) if kinds is not None else None
-        on = planned.names_from_text("--markets", markets) if markets is not None else list(Market)
-        quotes, notes = planned.cheapest_quotes(found.jobs, wanted, on)
+        wanted = parse_names("--kinds", kinds) if kinds is not None else None
+        on = parse_names("--markets", markets) if markets is not None else list(Market)
+        quotes, notes = cheapest_quotes(found.jobs, wanted, on)
     if report is not None:
         prepare_folder(report)
     jobs = [
         replace(job, checkpoint_every_s=checkpoint_s) if math.isinf(job.checkpoint_every_s) else job
         for job in found.jobs
     ]
-    quotes = [replace(quote, offer=_reclaimed(quote.offer, reclaims_per_h)) for quote in quotes]
+    quotes = [replace(quote, offer=_with_reclaims(quote.offer, reclaims_per_h)) for quote in quotes]
     offers = [quote.offer for quote in quotes]
     made = rental_plan(jobs, offers, usd_per_h, quotas=quotas, provision_s=provision_s)
     if any(each.market is Market.SPOT for each in offers):
@@ -128,76 +128,26 @@ def plan(  # noqa: PLR0913 - one argument per option
         )
     today = datetime.now(UTC).date()
     notes = [
-        *planned.notes_on_offers(made, quotes, today),
+        *notes_on_offers(made, quotes, today),
         *notes,
-        *planned.notes_on_plan(made, provision_s, quotas),
+        *notes_on_plan(made, provision_s, quotas),
         *found.notes,
     ]
-    told = PlanReport(
+    answer = PlanReport(
         plan=made, workload=found, command=command_line(context), quotes=tuple(quotes), notes=tuple(notes)
     )
-    page = None if report is None else write_plan_report(told, report)
+    page = None if report is None else write_plan_report(answer, report)
     as_json = opt.wants_document(output, json)
     if as_json:
-        print_document(json_from_plan(told))
+        print_document(json_from_plan(answer))
     else:
-        _print(told)
+        print_plan(answer)
     if page is not None:
         typer.echo(f"report: {page}", err=as_json)
 
 
-def _print(told: PlanReport) -> None:
-    from sublet.domain.quantity import counted
-    from sublet.sim.report.figures import duration
-    from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
-
-    workload, made = told.workload, told.plan
-    arriving = (
-        f"{counted(len(workload), 'job')} arriving over {duration(workload.span_s)}, {made.jobs_per_h:,.1f} per hour"
-    )
-    typer.echo(f"{workload.name}: {arriving}\n")
-    figures, titles, rows = tables_from_plan(made)
-    print_table([f"USD {made.budget_usd_per_h:,.2f} per hour", ""], figures, words=(0, 1))
-    typer.echo()
-    print_table(titles, rows, words=(0, 2, 3))
-    typer.echo("\nwhy")
-    print_notes(reasons_from_plan(made))
-    typer.echo("\nassumed")
-    print_notes(told.notes)
-
-
-def _reclaimed(offer: Offer, per_h: float) -> Offer:
+def _with_reclaims(offer: Offer, per_h: float) -> Offer:
     """A spot offer that says nothing of reclaims has those that are assumed."""
     from sublet.domain.offer import Market
 
     return replace(offer, hazard_per_h=per_h) if offer.market is Market.SPOT and not offer.hazard_per_h else offer
-
-
-def _workload(name: str, jobs: int | None, speedup: str | None, restart_s: float | None) -> Workload:
-    return workload_from(
-        Asked(
-            workload=name,
-            gpus=None,
-            budget=None,
-            average=None,
-            purse=None,
-            offers=(),
-            market=None,
-            spot_price=None,
-            polarity=None,
-            prices_since=None,
-            as_gpu=None,
-            jobs=jobs,
-            speedup=speedup,
-            restart_s=restart_s,
-            provision_s=None,
-            release_s=0.0,
-            notice_s=0.0,
-            planning_s=0.0,
-            round_s=0.0,
-            forecast=0.0,
-            seed=0,
-            report=None,
-            quiet=True,
-        )
-    )

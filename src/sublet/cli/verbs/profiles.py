@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
-from sublet.cli.print.data_files import is_present, whereabouts
+from sublet.cli.print.data_files import describe_place, is_present
 from sublet.cli.print.tables import command_line, print_document, print_table
 
 __all__ = ["profiles"]
@@ -36,7 +36,7 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
             profile.description,
             profile.source,
             profile.licence,
-            whereabouts(f"profiles/{profile.file}", bundled=profile.bundled),
+            describe_place(f"profiles/{profile.file}", bundled=profile.bundled),
         ]
         for profile in PROFILES
     ]

@@ -44,9 +44,9 @@ def replay(
     tell = _Teller(job, pausing=step and sys.stdin.isatty(), quiet=wants_document)
     if log is None:
         from sublet.api.client import connect
-        from sublet.cli.verbs.events import all_events
+        from sublet.cli.status import fetch_events
 
-        found = _told(all_events(connect()), tell, source="controller")
+        found = _told(fetch_events(connect()), tell, source="controller")
     else:
         found = _recorded(log, tell)
     if wants_document:

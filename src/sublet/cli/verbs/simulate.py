@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.experiment import compared, tell
-from sublet.cli.parse import Asked, policies_from_names
+from sublet.cli.parse.scenario import ScenarioOptions, policies_from_names
+from sublet.cli.print.comparison import print_comparison
 from sublet.cli.print.tables import command_line
+from sublet.cli.work.experiment import run_policies
 
 __all__ = ["simulate"]
 
@@ -50,7 +51,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
     quiet: opt.Quiet = False,
 ) -> None:
     """Replay a workload under one policy."""
-    asked = Asked(
+    options = ScenarioOptions(
         workload=workload,
         gpus=gpus,
         budget=budget,
@@ -76,7 +77,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
         quiet=quiet,
     )
     policies = policies_from_names([policy], hurry=hurry)
-    comparison = compared(asked, policies, command=command_line(context), log=log)
+    comparison = run_policies(options, policies, command=command_line(context), log=log)
     from sublet.sim.report.comparison import json_from_only_run
 
-    tell(comparison, report, json_from_only_run(comparison) if opt.wants_document(output, json) else None)
+    print_comparison(comparison, report, json_from_only_run(comparison) if opt.wants_document(output, json) else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
-from sublet.cli.print.data_files import is_present, whereabouts
+from sublet.cli.print.data_files import describe_place, is_present
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _row_from_trace(name: str, facts: TraceFacts, hazard: TraceHazard | None) ->
     gpu = facts.gpu if facts.gpus_per_instance is None else f"{facts.gpus_per_instance} x {facts.gpu}"
     return [
         *(name, f"{facts.cloud} {facts.instance_type}", gpu, zones, f"{facts.span_s / 3600:,.1f}", mean, lost),
-        *(facts.kind, facts.source, facts.licence, whereabouts(facts.file, bundled=facts.bundled)),
+        *(facts.kind, facts.source, facts.licence, describe_place(facts.file, bundled=facts.bundled)),
     ]
 
 

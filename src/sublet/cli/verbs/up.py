@@ -1,11 +1,7 @@
-"""`sublet up` and `sublet down`: start the controller as a process of its own, and stop it with all that it rented."""
+"""`sublet up`: start the controller as it was, or with what the options change."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,20 +12,16 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
+from sublet.cli.work import controller_process
 
 if TYPE_CHECKING:
-    from sublet.api.state import Address, StateDir
     from sublet.runtime.settings import Settings
 
-__all__ = ["down", "start", "stop", "up"]
+__all__ = ["up"]
 
 Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
 DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
-COMMAND = (sys.executable, "-m", "sublet.api.main")
-START_WITHIN_S = 60.0
-STOP_WITHIN_S = 120.0
-POLL_S = 0.05
 FLAGS = {  # what a setting is called on the command line
     "burn_usd_per_h": "--budget",
     "average_usd_per_h": "--average",
@@ -45,7 +37,6 @@ FLAGS = {  # what a setting is called on the command line
     "provider": "--provider",
     "engine": "--engine",
 }
-NEEDED = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")
 
 
 def up(  # noqa: PLR0913 - one argument per option
@@ -116,7 +107,7 @@ def up(  # noqa: PLR0913 - one argument per option
 
     Without an option it goes on as it was, budget and all; an option changes that one thing, and says so.
     """
-    from sublet.cli.parse import money_from_text, price_from_text
+    from sublet.cli.parse.values import parse_money, parse_price
     from sublet.errors import InvalidValue
 
     if no_budget and (budget or purse or average):
@@ -124,13 +115,13 @@ def up(  # noqa: PLR0913 - one argument per option
     given = {
         "provider": provider,
         "engine": engine,
-        "policy": None if policy is None else _known_policy(policy),
+        "policy": None if policy is None else _check_policy(policy),
         "hurry": hurry,
-        "burn_usd_per_h": None if budget is None else price_from_text("--budget", budget).usd_per_h,
-        "average_usd_per_h": None if average is None else price_from_text("--average", average).usd_per_h,
-        "purse_usd": None if purse is None else money_from_text("--purse", purse).usd,
+        "burn_usd_per_h": None if budget is None else parse_price("--budget", budget).usd_per_h,
+        "average_usd_per_h": None if average is None else parse_price("--average", average).usd_per_h,
+        "purse_usd": None if purse is None else parse_money("--purse", purse).usd,
         "speedup": speedup,
-        "market": None if not market else _traces(market),
+        "market": None if not market else _trace_names(market),
         "polarity": opt.meaning_of(polarity),
         "notice_s": notice_s,
         "strikes": tuple(strike) if strike else None,
@@ -140,39 +131,39 @@ def up(  # noqa: PLR0913 - one argument per option
         "seed": seed,
         "port": port,
     }
-    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if no_budget:
-        asked |= dict.fromkeys(BUDGET)
+        chosen |= dict.fromkeys(BUDGET)
     if provider is not None and engine is None:
-        asked["engine"] = "ray" if provider == "ray" else "local"
-    _refuse_odd_strikes(strike or ())
-    _go_on(asked, fresh=fresh, moved=moved, foreground=foreground, document=opt.wants_document(output, json))
+        chosen["engine"] = _engine_for(provider)
+    _check_strikes(strike or ())
+    _start(chosen, fresh=fresh, moved=moved, foreground=foreground, document=opt.wants_document(output, json))
 
 
-def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bool, document: bool) -> None:
-    """From what was asked for, and what there was, to a controller."""
+def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bool, document: bool) -> None:
+    """From what the options say, and what there was, to a controller."""
     from sublet.api.state import StateDir
-    from sublet.cli.parse import price_from_text
+    from sublet.cli.parse.values import parse_price
     from sublet.market.traces import load_trace
     from sublet.runtime import kept
     from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
 
     state = StateDir(default_state_dir())
     if state.path.is_dir():
-        _refuse_twice(state)
+        controller_process.refuse_second(state)
     aside = kept.set_aside(state.path) if fresh else None
     before = kept.kept_settings(state.path)
     if before is None:
-        if not asked.keys() & {"burn_usd_per_h", "purse_usd"}:
-            asked = {**asked, "burn_usd_per_h": price_from_text("--budget", DEFAULT_BURN).usd_per_h}
-        settings = _as_typed(partial(Settings, state_dir=str(state.path), **asked))
+        if not chosen.keys() & {"burn_usd_per_h", "purse_usd"}:
+            chosen = {**chosen, "burn_usd_per_h": parse_price("--budget", DEFAULT_BURN).usd_per_h}
+        settings = _named_by_option(partial(Settings, state_dir=str(state.path), **chosen))
     else:
-        settings = _as_typed(partial(replace, before, **asked))
+        settings = _named_by_option(partial(replace, before, **chosen))
     changed = [] if before is None else kept.changes(before, settings)
     kept.refuse_while_rented(state.path, changed)
     # A file that is refused is refused here; the controller could only write it to its log.
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
-    if before is not None and asked.keys() & set(BUDGET):
+    if before is not None and chosen.keys() & set(BUDGET):
         kept.set_budget_anew(state.path)
     if moved and before is not None:
         kept.say_moved(state.path)
@@ -181,14 +172,14 @@ def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bo
             typer.echo(f"what was there is now {aside}")
         for change in changed:
             typer.echo(str(change))
-    address = start(settings, foreground=foreground)
+    address = controller_process.start(settings, foreground=foreground)
     if document:
         facts = {"address": str(address), "state_dir": str(state.path), "kept": before is not None}
         facts |= {"aside": None if aside is None else str(aside), "changed": [asdict(change) for change in changed]}
         print_document({"schema_version": 1, **facts, "settings": asdict(settings)})
         return
     as_before = "" if before is None else ", as changed" if changed else ", as before"
-    typer.echo(f"controller at {address}, {_limits(settings)}, policy {settings.policy}{as_before}")
+    typer.echo(f"controller at {address}, {_describe_limits(settings)}, policy {settings.policy}{as_before}")
     for trace in traces:
         typer.echo(
             f"market {trace.name}: its nodes come and go"
@@ -197,7 +188,7 @@ def _go_on(asked: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: bo
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
 
 
-def _as_typed(make: Callable[[], Made]) -> Made:
+def _named_by_option(make: Callable[[], Made]) -> Made:
     """What is wrong is told by the name of the option, not of the setting that it becomes."""
     from sublet.errors import InvalidValue
 
@@ -209,156 +200,30 @@ def _as_typed(make: Callable[[], Made]) -> Made:
         raise InvalidValue(FLAGS[error.field], error.value, error.allowed) from None
 
 
-def _refuse_odd_strikes(texts: Sequence[str]) -> None:
+def _check_strikes(texts: Sequence[str]) -> None:
     if not texts:
         return
     # Half a second of imports, for those who script losses.
     from sublet.runtime.providers.local.build import strike_from_text
 
     for text in texts:
-        _as_typed(partial(strike_from_text, text))
+        _named_by_option(partial(strike_from_text, text))
 
 
-def _traces(names: list[str]) -> tuple[str, ...]:
+def _trace_names(names: list[str]) -> tuple[str, ...]:
     if names == ["none"]:
         return ()
     return tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in names)
 
 
-def down(
-    end_jobs: Annotated[
-        bool, typer.Option("--end-jobs", help="Cancel the jobs too; otherwise 'up' resumes them.")
-    ] = False,
-    output: opt.OutputOption = opt.Output.TABLE,
-    json: opt.Json = False,
-) -> None:
-    """Save and stop all jobs, give back everything that is rented, and stop the controller."""
-    from sublet.api.state import StateDir
-    from sublet.errors import NoController
-    from sublet.runtime.settings import default_state_dir
+def _engine_for(provider: str) -> str:
+    """The engine of the provider's own name, where there is one."""
+    from sublet import plugins
 
-    state = StateDir(default_state_dir())
-    try:
-        state.address()
-        ran = True
-    except NoController:
-        ran = False
-    stopped = ran and stop(state, end_jobs=end_jobs)
-    if not ran:
-        told = f"no controller runs ({state.path})"
-    elif stopped:
-        told = "stopped; nothing is rented" + ("" if end_jobs else ", jobs go on at the next 'sublet up'")
-    else:
-        told = "it was gone already; what it rented ends with its lease, and 'sublet up' resumes the jobs"
-    if opt.wants_document(output, json):
-        facts = {"state_dir": str(state.path), "ran": ran, "stopped": stopped, "jobs_ended": stopped and end_jobs}
-        print_document({"schema_version": 1, **facts, "told": told})
-    else:
-        typer.echo(told)
+    return provider if provider in plugins.names("sublet.engines") else "local"
 
 
-# ---------------------------------------------------------------------- start
-
-
-def start(settings: Settings, *, foreground: bool = False) -> Address:
-    """Start a controller with these settings; returns when it answers."""
-    from sublet.api.state import StateDir
-    from sublet.errors import SubletError
-    from sublet.runtime.settings import settings_to_json
-
-    _refuse_without_extras()
-    state = StateDir(Path(settings.state_dir))
-    state.prepare()
-    _refuse_twice(state)
-    before = state.settings.read_text(encoding="utf-8") if state.settings.is_file() else None
-    state.write(state.settings, settings_to_json(settings))
-    state.failure.unlink(missing_ok=True)
-    if foreground:
-        typer.echo("Ctrl-C stops the controller and everything it rented", err=True)
-        os.execv(COMMAND[0], [*COMMAND, str(state.path)])  # noqa: S606 - no shell
-    try:
-        return _awaited(state, _spawned(state))
-    except SubletError:
-        if before is not None and not state.taken:  # what could not be started is nothing to go on with
-            state.write(state.settings, before)
-        raise
-
-
-def _spawned(state: StateDir) -> int:
-    """A process of its own session, so that Ctrl-C in this terminal is not for it; its number."""
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.posix_spawn(
-        COMMAND[0],
-        [*COMMAND, str(state.path)],
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(state.log), append, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
-
-
-def _awaited(state: StateDir, pid: int) -> Address:
-    from sublet.api.client import Client
-    from sublet.errors import NoController, Refused
-
-    give_up = time.monotonic() + START_WITHIN_S
-    while time.monotonic() < give_up:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            raise _start_failure(state, os.waitstatus_to_exitcode(status))
-        try:
-            address = state.address()
-            health = Client(host=address.host, port=address.port, token=state.token(), timeout_s=5.0).get("/v1/health")
-        except (NoController, Refused):
-            time.sleep(POLL_S)
-            continue
-        if health["started"]:  # ready or not: what stands in its way may have to be mended through it
-            if health["why"]:
-                typer.echo(f"it is not ready: {health['why']}", err=True)
-            return address
-        time.sleep(POLL_S)
-    os.kill(pid, signal.SIGTERM)
-    raise NoController(state.path, f"it was not ready within {START_WITHIN_S:g} s; see {state.log}")
-
-
-def _start_failure(state: StateDir, code: int) -> Exception:
-    from sublet.errors import Refused
-
-    try:
-        number, _, text = state.failure.read_text(encoding="utf-8").partition("\n")
-        return Refused(text, exit_code=int(number))
-    except (OSError, ValueError):
-        return Refused(f"the controller ended at once with code {code}\n  next: see {state.log}")
-
-
-def _refuse_twice(state: StateDir) -> None:
-    from sublet.errors import BadInput, NoController
-
-    if not state.taken:
-        state.address_file.unlink(missing_ok=True)  # of one that was killed
-        return
-    try:
-        address = state.address()
-    except NoController:
-        raise BadInput(state.path, "a controller starts or stops here", hint="try again in a few seconds") from None
-    why = f"a controller runs at {address} already (process {address.pid})"
-    raise BadInput(state.path, why, hint="sublet ps; sublet budget set; or sublet down before starting another")
-
-
-def _refuse_without_extras() -> None:
-    from importlib.util import find_spec
-
-    from sublet.errors import MissingExtra
-
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise MissingExtra(name, "server")
-
-
-def _known_policy(name: str) -> str:
+def _check_policy(name: str) -> str:
     from sublet import plugins
     from sublet.errors import UnknownName
 
@@ -368,7 +233,7 @@ def _known_policy(name: str) -> str:
     return name
 
 
-def _limits(settings: Settings) -> str:
+def _describe_limits(settings: Settings) -> str:
     limits = []
     if settings.burn_usd_per_h is not None:
         limits.append(f"at most USD {settings.burn_usd_per_h:g}/h")
@@ -377,27 +242,3 @@ def _limits(settings: Settings) -> str:
     if settings.purse_usd is not None:
         limits.append(f"USD {settings.purse_usd:g} in all")
     return ", ".join(limits) or "no limit on spending"
-
-
-# ---------------------------------------------------------------------- stop
-
-
-def stop(state: StateDir, *, end_jobs: bool = False) -> bool:
-    """Stop the controller and wait for its end; False if it was gone already."""
-    from sublet.api.client import connect
-    from sublet.errors import NoController
-
-    address = state.address()
-    try:
-        connect(state.path).post("/v1/shutdown", {"end_jobs": end_jobs})
-    except NoController:
-        if state.taken:
-            raise
-        state.address_file.unlink(missing_ok=True)
-        return False
-    give_up = time.monotonic() + STOP_WITHIN_S
-    while time.monotonic() < give_up:
-        if not state.taken:
-            return True
-        time.sleep(POLL_S)
-    raise NoController(address, f"it did not stop within {STOP_WITHIN_S:g} s; see {state.log}")

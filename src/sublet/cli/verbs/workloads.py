@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
-from sublet.cli.print.data_files import is_present, whereabouts
+from sublet.cli.print.data_files import describe_place, is_present
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def workloads(
             entry.description,
             entry.source,
             entry.licence,
-            whereabouts(entry.file, bundled=entry.bundled),
+            describe_place(entry.file, bundled=entry.bundled),
         ]
         for entry in entries
     ]

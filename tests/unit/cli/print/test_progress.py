@@ -6,7 +6,7 @@ from sublet.cli.print import progress
 
 
 def test_a_short_run_says_nothing(capsys):
-    with progress.watched(["fifo"], 10, quiet=False) as tell:
+    with progress.show_progress(["fifo"], 10, quiet=False) as tell:
         tell("fifo", 5)
     assert capsys.readouterr() == ("", "")
 
@@ -14,7 +14,7 @@ def test_a_short_run_says_nothing(capsys):
 def test_a_long_run_says_a_line_now_and_then_on_standard_error(capsys, monkeypatch):
     clock = iter(range(0, 100, 3))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
-    with progress.watched(["fifo"], 2000, quiet=False) as tell:
+    with progress.show_progress(["fifo"], 2000, quiet=False) as tell:
         for done in (0, 500, 1000):
             tell("fifo", done)
     captured = capsys.readouterr()
@@ -24,6 +24,6 @@ def test_a_long_run_says_a_line_now_and_then_on_standard_error(capsys, monkeypat
 
 def test_quiet_is_quiet(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
-    with progress.watched(["fifo"], 10, quiet=True) as tell:
+    with progress.show_progress(["fifo"], 10, quiet=True) as tell:
         tell("fifo", 5)
     assert capsys.readouterr() == ("", "")

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from sublet.cli.print.figures import loss, money, percent, quantiles, span
 from sublet.cli.print.report import timeline
-from sublet.cli.print.screen import Look, frame, looker, plain_lines, watch_desk
+from sublet.cli.print.screen import frame, plain_lines, watch_controller
+from sublet.cli.status import ControllerStatus, status_reader
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from tests.rigs.little_desk import RUNNING, row_from, served
@@ -34,7 +35,7 @@ def event(n):
 
 def look(jobs=3, nodes=5, events=20):
     rows = [{**row_from(f"j{number}", SPEC), **RUNNING, "workers_wanted": 4} for number in range(jobs)]
-    return Look(
+    return ControllerStatus(
         health=HEALTH,
         budget=BUDGET,
         jobs=rows,
@@ -70,14 +71,14 @@ def test_large_numbers_fit_80_columns_too():
     wide = {"global_batch": 1_048_576, "loss": 0.000055141, "usd_total": 1234.56, "eta_s": {"p50": 86_000.0}}
     wide |= {"phase": "out-of-budget", "workers": 128, "workers_wanted": 256, "progress": 1.0}
     rows = [{**row_from("j", SPEC), **wide}]
-    text = drawn(Look(health=HEALTH, budget=BUDGET, jobs=rows, nodes=[], events=[]), 80)
+    text = drawn(ControllerStatus(health=HEALTH, budget=BUDGET, jobs=rows, nodes=[], events=[]), 80)
     for word in ("1048576", "5.51e-05", "1234.56", "23h53m", "128→256", "100%"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_long_history_is_not_told_from_its_beginning(capsys):
-    watch_desk(lambda: look(events=100), until=lambda _: True)
+    watch_controller(lambda: look(events=100), until=lambda _: True)
     out = capsys.readouterr().out
     assert "event 80 " in out
     assert "event 79 " not in out
@@ -86,7 +87,7 @@ def test_a_long_history_is_not_told_from_its_beginning(capsys):
 def test_lines_do_where_there_is_no_terminal(capsys):
     seen = iter([look(events=2), look(events=3), look(events=3)])
     ended = iter([False, False, True])
-    watch_desk(lambda: next(seen), until=lambda _: next(ended))
+    watch_controller(lambda: next(seen), until=lambda _: next(ended))
     out = capsys.readouterr().out
     assert [out.count(f"event {n} ") for n in range(3)] == [1, 1, 1]  # each is told once
     assert "running, 2 workers, 40%, loss 1.234, USD 1.00, 2m00s left" in out
@@ -96,7 +97,7 @@ def test_lines_do_where_there_is_no_terminal(capsys):
 def test_a_look_asks_only_for_what_is_new(tmp_path):
     with served(tmp_path) as there:
         there.client.post("/v1/jobs", {"job": spec_to_json(SPEC, secrets=True)})
-        look_now = looker(there.client)
+        look_now = status_reader(there.client)
         assert len(look_now().events) == 1
         there.desk.tell("Note", "", "more")
         second = look_now()
@@ -109,7 +110,7 @@ def test_it_is_over_when_no_job_can_go_on_by_itself():
     assert look(jobs=0).over
     assert not look(jobs=1).over
     resting = [{**row_from("a", SPEC), "phase": phase} for phase in ("finished", "failed", "paused", "out-of-budget")]
-    assert Look(health=HEALTH, budget=BUDGET, jobs=resting, nodes=[], events=[]).over
+    assert ControllerStatus(health=HEALTH, budget=BUDGET, jobs=resting, nodes=[], events=[]).over
 
 
 def test_a_timeline_is_a_picture_also_of_nothing():

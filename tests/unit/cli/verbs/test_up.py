@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sublet.cli.main import run
-from sublet.cli.verbs import up
+from sublet.cli.work import controller_process
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import BudgetChanged, NodeReady, PlanMade
 from sublet.domain.money import Money, Price
@@ -30,7 +30,7 @@ class Terminal:
         self.folder, self.capsys = folder, capsys
         self.settings = None
         monkeypatch.setenv("SUBLET_STATE", str(folder))
-        monkeypatch.setattr(up, "start", self.start)
+        monkeypatch.setattr(controller_process, "start", self.start)
 
     def start(self, settings, *, foreground=False):
         assert not foreground

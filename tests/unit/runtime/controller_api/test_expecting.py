@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from sublet.cli.verbs.submit import expected_line
+from sublet.cli.print.submission import expected_line
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
 from tests.rigs.asgi import serving

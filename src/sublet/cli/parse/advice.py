@@ -1,0 +1,57 @@
+"""From the options of `sublet advise` to a profile of the job, and to the offers that may be recommended for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sublet.cli.parse.values import parse_names
+from sublet.errors import InvalidValue, UnknownName
+
+if TYPE_CHECKING:
+    from sublet.advise.profiles import Profile
+    from sublet.domain.offer import Offer
+    from sublet.market.hygiene import Quarantined
+
+__all__ = ["profile_from", "recommendable_offers"]
+
+
+def profile_from(model: str, path: Path | None, batch: int | None) -> Profile:
+    """Of a model that was measured, or from a file of the user's."""
+    from sublet.advise.profiles import known_models, known_profile, profile_from_csv
+    from sublet.domain.quantity import whole
+
+    if batch is not None:
+        whole("--batch", batch, 1)
+    if path is not None:
+        return profile_from_csv(path, name=model, **({} if batch is None else {"batch": batch}))
+    if not model:
+        raise InvalidValue("--model", model, f"one of {', '.join(known_models())}; or give --profile")
+    return known_profile(model, batch)
+
+
+def recommendable_offers(clouds: str | None, kinds: str | None) -> tuple[list[Offer], list[Quarantined], str]:
+    """What may be recommended, what may not, and the day of the newest price."""
+    from sublet.market.catalogue import load_catalogue
+    from sublet.market.hygiene import outlived
+
+    catalogue = load_catalogue()
+    believed, stale = outlived(catalogue.listings)
+    ids = {listing.id for listing in believed}
+    wanted = {
+        field: set(parse_names(option, text))
+        for option, field, text in (("--clouds", "cloud", clouds), ("--kinds", "gpu", kinds))
+        if text is not None
+    }
+    for field, names in wanted.items():
+        for name in names - set(catalogue.names(field)):
+            raise UnknownName("cloud" if field == "cloud" else "GPU kind", name, catalogue.names(field))
+    offers = [
+        offer
+        for offer in catalogue.select()
+        if offer.id in ids and all(getattr(offer, field) in names for field, names in wanted.items())
+    ]
+    if not offers:
+        raise InvalidValue("--clouds, --kinds", (clouds, kinds), "such that something is offered: see sublet offers")
+    newest = max(listing.as_of for listing in believed)
+    return offers, [*catalogue.quarantined, *stale], newest

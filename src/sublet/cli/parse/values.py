@@ -1,0 +1,133 @@
+"""One text of a command line to one value: money, durations, counts, names. A bad one is refused by its option's name.
+
+How money, durations and ranges are written is known to `runtime.jobs.values` alone, which job files use, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sublet.errors import InvalidValue, UnknownName
+
+if TYPE_CHECKING:
+    from sublet.domain.job import Speed
+    from sublet.domain.money import Money, Price
+
+__all__ = [
+    "parse_count",
+    "parse_dollars",
+    "parse_duration_s",
+    "parse_money",
+    "parse_names",
+    "parse_price",
+    "parse_quotas",
+    "parse_speedup",
+    "parse_variable",
+    "parse_workers",
+]
+
+SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+
+
+def parse_price(option: str, text: str) -> Price:
+    """`60`, `USD 60`, `$60` or `60/h`: dollars per hour."""
+    from sublet.runtime.jobs import values
+
+    return values.parse_field(option, text, values.parse_price)
+
+
+def parse_money(option: str, text: str) -> Money:
+    """`300`, `USD 300` or `$300`: dollars."""
+    from sublet.runtime.jobs import values
+
+    return values.parse_field(option, text, values.parse_money, allowed="dollars, a finite number above 0 such as 300")
+
+
+def parse_dollars(option: str, text: str, *, allowed: str, unit: str = "", above_0: bool = False) -> float:
+    """Dollars of any size, as small as those of a sample; with `unit`, `60/h` as well."""
+    from sublet.runtime.jobs import values
+
+    usd = values.parse_field(option, text, lambda value: values.parse_dollars(value, unit=unit), allowed=allowed)
+    if above_0 and not usd > 0:
+        raise InvalidValue(option, text, allowed)
+    return float(usd)
+
+
+def parse_duration_s(option: str, text: str, *, allowed: str, unit: str = "") -> float:
+    """`8h`, `90m` or `1h30m`, in seconds; `unit` is meant where none is written."""
+    from sublet.runtime.jobs import values
+
+    return values.parse_field(option, text, lambda value: values.parse_duration_s(value, unit=unit), allowed=allowed)
+
+
+def parse_workers(text: str) -> tuple[int, int]:
+    """`4` or `2..8`."""
+    from sublet.runtime.jobs import values
+
+    return values.parse_field("--workers", text, values.parse_range)
+
+
+def parse_count(option: str, text: str) -> float:
+    """`50M`, `2.5G` or `300000`."""
+    number = text.strip().rstrip("kKMGB")
+    try:
+        count = float(number) * SCALES[text.strip()[len(number) :]]
+    except (ValueError, KeyError):
+        count = math.nan
+    if not 0 < count < math.inf:
+        raise InvalidValue(option, text, "a number above 0, such as 50M, 2.5G or 300000")
+    return count
+
+
+def parse_names(option: str, text: str) -> list[str]:
+    """`T4,A100`: names between commas, each once."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InvalidValue(option, text, "different names with commas between them, such as T4,A100")
+    return names
+
+
+def parse_quotas(texts: Sequence[str]) -> dict[str, float]:
+    """`A100=64` each."""
+    quotas: dict[str, float] = {}
+    for text in texts:
+        kind, _, number = text.partition("=")
+        try:
+            most = float(number)
+        except ValueError:
+            most = math.nan
+        if not kind or not 0 <= most < math.inf or kind in quotas:
+            raise InvalidValue("--quota", text, "a kind of GPU and how many, once for each kind, such as A100=64")
+        quotas[kind] = most
+    return quotas
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidValue("--env", name, "NAME=VALUE")
+    return name, value
+
+
+def parse_speedup(text: str) -> Speed:
+    """`linear`, `amdahl:0.95` or `power:0.8`."""
+    from sublet.perf.speedup import Amdahl, Linear, PowerLaw
+
+    model, _, number = text.partition(":")
+    known = {"linear": "linear", "amdahl": "amdahl:0.95", "power": "power:0.8"}
+    if model not in known:
+        raise UnknownName("speedup", model, known, hint="give " + ", ".join(known.values()))
+    if model == "linear" and not number:
+        return Linear()
+    try:
+        value = float(number)
+        if model == "amdahl":
+            return Amdahl(parallel=value)
+        if model == "power":
+            return PowerLaw(exponent=value)
+    except ValueError:  # InvalidValue is one too
+        pass
+    raise InvalidValue("--speedup", text, f"{known[model]}" + ("" if model == "linear" else ", a number from 0 to 1"))

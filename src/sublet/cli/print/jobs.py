@@ -1,0 +1,53 @@
+"""How jobs of the controller read: a row for each, or one job in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from sublet.cli.print.figures import loss, percent, phase_of, span, verdict
+from sublet.cli.print.tables import print_document, print_table
+
+__all__ = ["print_job", "print_jobs"]
+
+
+def print_job(job: dict[str, Any], *, document: bool) -> None:
+    """What became of it."""
+    if document:
+        print_document(job)
+    else:
+        typer.echo(verdict(job))
+
+
+def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None) -> None:
+    """A table; of those that have ended, the last so many."""
+    from sublet.runtime.controller_api.views import ENDED
+
+    ended = [job["id"] for job in jobs if job["phase"] in ENDED]
+    hidden = [] if last_ended is None else ended[:-last_ended]
+    shown = [job for job in jobs if job["id"] not in hidden]
+    if not shown:
+        typer.echo("no jobs\nnext: sublet submit FILE")
+        return
+    titles = ["job", "name", "phase", "workers", "progress", "loss", "USD", "USD/h", "left"]
+    rows = [
+        [
+            job["id"],
+            job["name"],
+            phase_of(job),
+            f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
+            percent(job["progress"]),
+            loss(job["loss"]),
+            f"{job['usd_total']:.2f}",
+            f"{job['usd_per_h']:.2f}",
+            span(job["eta_s"]["p50"] if job["eta_s"] else None),
+        ]
+        for job in shown
+    ]
+    print_table(titles, rows, words=(0, 1, 2))
+    for job in shown:
+        for warning in job["warnings"]:
+            typer.echo(f"! {job['id']} {warning}")
+    if hidden:
+        typer.echo(f"{len(hidden)} more have ended; --all shows them")
