@@ -195,7 +195,7 @@ def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
     fits = [offer for offer in kinds if spec.market in ("auto", offer.market)]
     if not fits:
         known = ", ".join(sorted({offer.market.value for offer in kinds}))
-        raise InvalidValue("resources.spot", spec.market, f"a market that there is: {known}")
+        raise InvalidValue("resources.spot", str(spec.market), f"a market that there is: {known}")
     return () if len(fits) == len(offers) else tuple(dict.fromkeys(offer.pool for offer in fits))
 
 

@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Final
 
-from sublet.domain.quantity import within
+from sublet.domain.quantity import whole, within
 from sublet.errors import InvalidValue
 
 __all__ = [
     "FAULTS",
+    "LEAST_KEPT",
     "MOST_KEPT",
+    "MOST_NODES",
+    "MOST_STEPS",
     "MOST_USD",
     "MOST_WORKERS",
     "NAME",
     "NAME_PATTERN",
     "RANGES",
+    "VARIABLE_PATTERN",
+    "MarketChoice",
     "absolute",
+    "checkpoints_kept",
     "command",
     "job_name",
     "kinds",
+    "market",
     "number",
     "path",
     "retries",
@@ -34,7 +42,9 @@ __all__ = [
 
 MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms at every loss, which no wider one does
 MOST_USD: Final = 1e9  # a purse beyond this is a slip of the keyboard
-MOST_KEPT: Final = 1000  # checkpoints
+LEAST_KEPT, MOST_KEPT = 2, 1000  # checkpoints: the newest may be damaged
+MOST_NODES: Final = 10_000  # that a file may ask for; how many workers they make is bounded beside it
+MOST_STEPS: Final = 10**12  # and samples, and samples per step: beyond it a number is a slip of the keyboard
 MOST_RETRIES: Final = 1_000_000
 FAULTS: Final = ("preemption", "infra", "user")  # by which retries are counted
 MOST_WORDS: Final = 4096  # of a command
@@ -43,6 +53,7 @@ LONGEST_TEXT: Final = 131_071  # bytes: Linux takes no longer argument or variab
 LONGEST_IN_ALL: Final = 1 << 19  # bytes of command and variables: a quarter of what Linux takes (ARG_MAX 2 MiB)
 LONGEST_PATH: Final = 4095  # bytes: PATH_MAX, with its zero byte
 
+VARIABLE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 NAME: Final = (
     "1 to 63 letters, digits, hyphens, dots and underscores, a letter or digit first, and no two dots together"
@@ -64,6 +75,14 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {  # what a job could have; b
     "deadline_s": (1e-3, 1e9),
     "weight": (1e-6, 1e6),
 }
+
+
+class MarketChoice(StrEnum):
+    """On which market a job may run."""
+
+    AUTO = "auto"  # on any
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
 
 
 def job_name(name: str) -> None:
@@ -93,6 +112,20 @@ def retries(field: str, value: int | None) -> None:
     """A number of attempts; None = for ever."""
     if value is not None and (type(value) is not int or not 0 <= value <= MOST_RETRIES):
         raise InvalidValue(field, value, f"a whole number from 0 to {MOST_RETRIES}, or unlimited")
+
+
+def market(choice: str) -> MarketChoice:
+    """The choice by its name."""
+    try:
+        return MarketChoice(choice)
+    except ValueError:
+        raise InvalidValue("resources.spot", choice, "auto, spot or on-demand") from None
+
+
+def checkpoints_kept(count: int) -> None:
+    """How many checkpoints stay."""
+    whole("checkpoint.keep", count, LEAST_KEPT)
+    within("checkpoint.keep", count, LEAST_KEPT, MOST_KEPT)
 
 
 def command(argv: Sequence[str]) -> None:

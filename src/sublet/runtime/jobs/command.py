@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sublet.errors import InvalidValue
 
-__all__ = ["argv_from_run", "is_torchrun", "script_of", "uses_sdk", "without_torchrun"]
+__all__ = ["argv_from_run", "is_torchrun", "refuse_missing_script", "script_of", "uses_sdk", "without_torchrun"]
 
 SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~\n{}!]|^\w+=")  # needs a shell to be understood
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
@@ -58,7 +58,7 @@ def is_torchrun(words: Sequence[str]) -> bool:
     """Whether the command is `torchrun`, or `python -m torch.distributed.run`."""
     if tuple(words[:1]) == ("torchrun",):
         return True
-    return len(words) > 2 and bool(PYTHON.search(words[0])) and words[1] == "-m" and words[2].startswith(MODULES)  # noqa: PLR2004
+    return len(words) > 2 and bool(PYTHON.search(words[0])) and words[1] == "-m" and words[2].startswith(MODULES)  # noqa: PLR2004 - python, -m, module
 
 
 def script_of(argv: Sequence[str], cwd: str) -> Path | None:
@@ -91,6 +91,13 @@ def _script_of_python(words: Sequence[str], cwd: str) -> Path | None:
         elif not word.startswith("-"):
             return Path(cwd) / word
     return None
+
+
+def refuse_missing_script(argv: Sequence[str], cwd: str) -> None:
+    """Better to hear of a missing script now than from a worker on a rented node."""
+    script = script_of(argv, cwd)
+    if script is not None and not script.is_file():
+        raise InvalidValue("run", shlex.join(argv), f"a script that exists; there is no {script.name} in {cwd}")
 
 
 def uses_sdk(argv: Sequence[str], cwd: str) -> bool:

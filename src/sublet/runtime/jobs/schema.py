@@ -1,4 +1,4 @@
-"""Every key of a job file, with its type, default and meaning. The only place below the API that knows pydantic."""
+"""Every key of a job file, with its type, default and meaning. Here and in mistakes.py alone is pydantic known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
 
-from sublet.runtime.jobs.bounds import MOST_KEPT, NAME_PATTERN
+from sublet.runtime.jobs.bounds import (
+    LEAST_KEPT,
+    MOST_KEPT,
+    MOST_NODES,
+    MOST_STEPS,
+    NAME_PATTERN,
+    RANGES,
+    VARIABLE_PATTERN,
+    MarketChoice,
+)
 from sublet.runtime.jobs.values import (
     DOLLARS_PATTERN,
     DURATION_PATTERN,
@@ -61,8 +70,8 @@ Moment = Annotated[
     WithJsonSchema({"type": "string", "examples": ["4h30m", "2026-12-01T08:00Z"]}),
 ]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Whole = Annotated[int, Field(ge=1, le=10**12)]
+Variable = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN)]
+Whole = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class _Group(BaseModel):
@@ -95,9 +104,12 @@ class Resources(_Group):
             raise ValueError("either use_spot or spot, not both")
         return self
 
-    def market(self) -> str:
-        """auto, spot or on-demand."""
-        return self.spot or {None: "auto", True: "spot", False: "on-demand"}[self.use_spot]
+    def market(self) -> MarketChoice:
+        """By whichever of the two keys was given."""
+        if self.spot is not None:
+            return MarketChoice(self.spot)
+        by_flag = {None: MarketChoice.AUTO, True: MarketChoice.SPOT, False: MarketChoice.ON_DEMAND}
+        return by_flag[self.use_spot]
 
     def wanted(self) -> tuple[tuple[str, ...], tuple[int, int] | None]:
         """All kinds that will do, and the widest range of numbers."""
@@ -175,7 +187,9 @@ class Checkpoint(_Group):
 
     uri: str = Field(default="", description="A directory; without it one of the controller's.")
     interval: Interval = Field(default="auto", description="Time between two; auto = from hazard and write time.")
-    keep: Annotated[int, Field(ge=2, le=MOST_KEPT)] = Field(default=3, description="How many to keep, at least 2.")
+    keep: Annotated[int, Field(ge=LEAST_KEPT, le=MOST_KEPT)] = Field(
+        default=3, description="How many to keep, at least 2."
+    )
 
 
 class Retry(_Group):
@@ -198,7 +212,7 @@ class JobFile(_Group):
         default=None, description="Letters, digits, hyphens, dots, underscores; the file's name otherwise."
     )
     workdir: str = Field(".", description="Where the command runs, relative to this file.")
-    num_nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
+    num_nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
         default=1, description="Nodes of a job that is not elastic."
     )
     resources: Resources = Resources()
@@ -215,7 +229,9 @@ class JobFile(_Group):
     stop_duration: Duration | None = Field(
         default=None, description="Real time, not sped up, from SIGTERM to SIGKILL of a script without the SDK."
     )
-    weight: Annotated[float, Field(gt=0, le=1e6, strict=False)] = Field(default=1.0, description="Worth of its time.")
+    weight: Annotated[float, Field(gt=0, le=RANGES["weight"][1], strict=False)] = Field(
+        default=1.0, description="Worth of its time."
+    )
     hurry: bool = Field(default=False, description="The quickest within the limits, whatever it costs.")
 
     @model_validator(mode="before")

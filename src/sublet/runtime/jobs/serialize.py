@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.spec import JobSpec, Retries
 
 __all__ = ["HIDDEN", "spec_from_json", "spec_to_json"]
@@ -21,32 +22,32 @@ def spec_to_json(spec: JobSpec, *, secrets: bool) -> dict[str, Any]:
     facts = dataclasses.asdict(spec)
     hidden = facts["secrets"] if secrets else dict.fromkeys(spec.secrets, HIDDEN)
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-    return {**plain, "secrets": hidden}
+    return {**plain, "secrets": hidden, "market": str(spec.market)}
 
 
 def spec_from_json(facts: object) -> JobSpec:
     """What `spec_to_json` gave. A missing field has its default; an unknown or ill-typed one is refused."""
     if not isinstance(facts, Mapping):
         raise BadInput("job", "it must be an object with the fields of a job")
-    return typing.cast(JobSpec, _built(JobSpec, facts, ""))
+    return typing.cast(JobSpec, _build(JobSpec, facts, ""))
 
 
-def _built(kind: type, facts: Mapping[str, Any], place: str) -> object:
+def _build(kind: type, facts: Mapping[str, Any], place: str) -> object:
     hints = typing.get_type_hints(kind)
     given = {}
     for name, value in facts.items():
         if name not in hints:
             raise InvalidValue(f"{place}{name}", _shown(name, value), f"left out; known are {', '.join(hints)}")
-        given[name] = _restored(hints[name], f"{place}{name}", value)
+        given[name] = _restore(hints[name], f"{place}{name}", value)
     try:
         return kind(**given)
     except TypeError as error:  # a field without default is missing
         raise BadInput("job", str(error).rpartition("() ")[2]) from None
 
 
-def _restored(kind: Any, name: str, value: Any) -> Any:
+def _restore(kind: Any, name: str, value: Any) -> Any:
     if kind is Retries and isinstance(value, Mapping):
-        return _built(Retries, value, f"{name}.")
+        return _build(Retries, value, f"{name}.")
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         if value is None:
@@ -60,6 +61,8 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
         if isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair):
             return dict(value)
         raise InvalidValue(name, _shown(name, value), "an object of strings")
+    if kind is bounds.MarketChoice:
+        return bounds.market(_restore(str, name, value))
     if kind is float and type(value) is int:
         try:
             return float(value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sublet.domain.quantity import whole, within
-from sublet.errors import InvalidValue
 from sublet.runtime.jobs import bounds
+from sublet.runtime.jobs.bounds import MarketChoice
 
 __all__ = ["JobSpec", "Retries"]
 
@@ -36,7 +35,7 @@ class JobSpec:
     max_workers: int = 1
     sizes: tuple[int, ...] = ()  # allowed numbers of workers; () = all from min to max
     accelerators: tuple[str, ...] = ()  # GPU kinds that will do; () = any
-    market: str = "auto"  # auto | spot | on-demand
+    market: MarketChoice = MarketChoice.AUTO
     work: float | None = None  # samples over the whole job, if the user knows; the session tells otherwise
     samples_per_s: float | None = None  # of one worker, if the user knows; measured while it runs otherwise
     restart_s: float = 1.0  # pause at a resize, first guess; measured while it runs
@@ -65,7 +64,5 @@ class JobSpec:
                 bounds.number(name, value)
         for name in bounds.FAULTS:
             bounds.retries(f"retry.{name}", getattr(self.retries, name))
-        whole("checkpoint.keep", self.checkpoint_keep, 2)
-        within("checkpoint.keep", self.checkpoint_keep, 2, bounds.MOST_KEPT)
-        if self.market not in ("auto", "spot", "on-demand"):
-            raise InvalidValue("resources.spot", self.market, "auto, spot or on-demand")
+        bounds.checkpoints_kept(self.checkpoint_keep)
+        bounds.market(self.market)

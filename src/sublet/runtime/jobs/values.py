@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final, TypeVar
 
 from sublet.domain.money import Money, Price
+from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs.bounds import MOST_WORKERS
 
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Value = TypeVar("Value")
-UNIT_S: Final = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+UNIT_S: Final = {"d": DAY_S, "h": SECONDS_PER_H, "min": MINUTE_S, "m": MINUTE_S, "s": 1.0, "ms": 0.001}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)(min|ms|[dhms])")
 DURATION: Final = "a duration such as 30s, 10m, 4h30m or 2d"
 MOMENT: Final = f"a moment in the future such as 2026-12-01T08:00Z, or {DURATION}"

@@ -1,0 +1,160 @@
+"""What is wrong with a job file: every mistake at once, each with its line, its value and what is allowed there."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from sublet.errors import BadInput
+from sublet.runtime.jobs.bounds import NAME
+from sublet.runtime.jobs.schema import FOREIGN, JobFile, keys_at
+from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.yaml_lines import Document
+
+__all__ = ["Mistake", "as_error", "shorten", "validate_document"]
+
+MOST_SHOWN = 50  # mistakes at once: all of any file that somebody wrote
+LONGEST_VALUE = 60  # letters of a wrong value that are repeated
+HINT = "sublet schema shows every key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """One thing that is wrong."""
+
+    path: tuple[Any, ...]
+    text: str
+    missing: bool = False
+    line: int | None = None  # None = where its key is
+    advice: str = ""  # the next step, where it is another than to look at the schema
+
+
+def validate_document(document: Document) -> tuple[JobFile | None, list[Mistake]]:
+    """The file as pydantic reads it, and its mistakes.
+
+    What is wrong is left out and the rest read again, until it can be read: some mistakes are only looked for in a
+    file that is right in itself. None where nothing can be left out.
+    """
+    mistakes = _find_odd_keys(document)
+    values = copy.deepcopy(dict(document.values))
+    for odd in mistakes:
+        if odd.line is None:
+            _leave_out(values, odd.path)
+    met: set[tuple[Any, ...]] = set()
+    for _ in range(MOST_SHOWN):
+        try:
+            return JobFile.model_validate(values), mistakes
+        except ValidationError as error:
+            faults = {_path(fault, document): fault for fault in reversed(error.errors())}  # one for each place
+        lighter = False
+        for path, fault in faults.items():
+            missing = fault["type"] == "missing"
+            if path not in met:  # else it is missing because it was left out
+                met.add(path)
+                mistakes.append(Mistake(path=path, text=_sentence(path, fault), missing=missing))
+            if missing and path == ("run",):
+                values["run"], lighter = "true", True
+            else:
+                lighter |= _leave_out(values, path[:-1] if missing else path)
+        if not lighter:
+            break
+    return None, mistakes
+
+
+def as_error(mistakes: Sequence[Mistake], document: Document, source: object) -> BadInput:
+    """All mistakes as one error: the first in the file first, what is missing last (a typo may be why)."""
+    placed = [replace(each, line=each.line or document.line_of(each.path)) for each in mistakes]
+    ordered = sorted(placed, key=lambda each: (each.missing, each.line or 0))
+    alone = len(ordered) == 1
+    texts = [each.text if alone or not each.advice else f"{each.text}: {each.advice}" for each in ordered]
+    lines = [each.line for each in ordered]
+    more = [
+        f"\n  also line {at or 1}: {text}" for at, text in zip(lines[1:MOST_SHOWN], texts[1:MOST_SHOWN], strict=True)
+    ]
+    if len(texts) > MOST_SHOWN:
+        more.append(f"\n  and {len(texts) - MOST_SHOWN} more")
+    hint = ordered[0].advice if alone and ordered[0].advice else HINT
+    return BadInput(source, texts[0] + "".join(more), line=lines[0], hint=hint)
+
+
+def shorten(value: object) -> object:
+    """A value as an error may repeat it."""
+    text = value if isinstance(value, str) else None
+    if text is not None:
+        return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+    if isinstance(value, dict | list):
+        return f"{len(value)} {'keys' if isinstance(value, dict) else 'values'}"
+    return value if len(repr(value)) <= LONGEST_VALUE else repr(value)[:LONGEST_VALUE] + "..."
+
+
+def _find_odd_keys(document: Document) -> list[Mistake]:
+    """Keys that are there twice, and those of SkyPilot, dstack or a later Sublet before pydantic calls them unknown."""
+    found = [
+        Mistake(path=path, text=f"{'.'.join(map(str, path))} is there twice", line=line, advice="keep one of them")
+        for path, line in document.twins
+    ]
+    for place, foreign in FOREIGN.items():
+        inside: Any = document.values
+        for key in place:
+            inside = inside.get(key) if isinstance(inside, dict) else None
+        for key in inside if isinstance(inside, dict) else ():
+            if key in foreign:
+                path = (*place, key)
+                text = f"{'.'.join(path)} is not supported by Sublet"
+                found.append(Mistake(path=path, text=text, advice=foreign[key]))
+    return found
+
+
+def _leave_out(values: Any, path: Sequence[Any]) -> bool:
+    """Take the key at `path` away, or the whole list that it is in; False where there is none."""
+    inside = values
+    for at, key in enumerate(path):
+        if not isinstance(inside, dict) or key not in inside:
+            return False
+        if at == len(path) - 1 or not isinstance(inside[key], dict):
+            del inside[key]
+            return True
+        inside = inside[key]
+    return False
+
+
+def _path(fault: Any, document: Document) -> tuple[Any, ...]:
+    """Where it is in the file: pydantic's place without what it adds for unions and keys."""
+    path: tuple[Any, ...] = ()
+    for part in fault["loc"]:
+        if (*path, part) not in document.lines:
+            return (*path, part) if fault["type"] == "missing" or part == "total" else path
+        path = (*path, part)
+    return path
+
+
+def _sentence(path: tuple[Any, ...], fault: Any) -> str:
+    where = ".".join(str(shorten(str(part))) for part in path) or "the file"
+    if fault["type"] == "extra_forbidden":
+        known = keys_at(path[:-1])
+        close = difflib.get_close_matches(str(path[-1]), known, n=2, cutoff=0.5)
+        advice = f"did you mean {' or '.join(close)}?" if close else f"known here: {', '.join(known)}"
+        return f"{where} is no key of a job file; {advice}"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    value = HIDDEN if path[:1] in {("secrets",), ("envs",)} else shorten(fault["input"])
+    return f"{where} = {value!r} is not allowed; it must be {_allowed(fault)}"
+
+
+def _allowed(fault: Any) -> str:
+    """Pydantic's message in our words."""
+    message = str(fault["msg"])
+    for before in ("Value error, ", "Input should be "):
+        message = message.removeprefix(before)
+    if fault["type"] == "model_type":
+        return "a group of keys"
+    if fault["type"] == "string_too_short":
+        return "a command" if fault["loc"] == ("run",) else "some text"
+    if fault["type"] == "string_pattern_mismatch":
+        return NAME if fault["loc"][0] == "name" else "a name of letters, digits and underscores"
+    return message
