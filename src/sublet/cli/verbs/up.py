@@ -145,28 +145,28 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
     from sublet.market.traces import load_trace
-    from sublet.runtime import kept
+    from sublet.runtime import last_run
     from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
 
     state = StateDir(default_state_dir())
     if state.path.is_dir():
         controller_process.refuse_second(state)
-    aside = kept.set_aside(state.path) if fresh else None
-    before = kept.kept_settings(state.path)
+    aside = last_run.move_aside(state.path) if fresh else None
+    before = last_run.last_settings(state.path)
     if before is None:
         if not chosen.keys() & {"burn_usd_per_h", "purse_usd"}:
             chosen = {**chosen, "burn_usd_per_h": parse_price("--budget", DEFAULT_BURN).usd_per_h}
         settings = _named_by_option(partial(Settings, state_dir=str(state.path), **chosen))
     else:
         settings = _named_by_option(partial(replace, before, **chosen))
-    changed = [] if before is None else kept.changes(before, settings)
-    kept.refuse_while_rented(state.path, changed)
+    changed = [] if before is None else last_run.list_changes(before, settings)
+    last_run.refuse_while_rented(state.path, changed)
     # A file that is refused is refused here; the controller could only write it to its log.
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
     if before is not None and chosen.keys() & set(BUDGET):
-        kept.set_budget_anew(state.path)
+        last_run.reset_budget(state.path)
     if moved and before is not None:
-        kept.say_moved(state.path)
+        last_run.mark_moved(state.path)
     if not document:
         if aside is not None:
             typer.echo(f"what was there is now {aside}")

@@ -12,7 +12,7 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
-from sublet.runtime import kept
+from sublet.runtime import last_run
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import leases
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
@@ -89,11 +89,11 @@ def test_once_the_last_renewal_has_run_out_a_moved_directory_needs_no_word(rig, 
 def test_that_a_directory_was_moved_is_believed_once_and_only_of_this_place(tmp_path):
     here, copy = tmp_path / "here", tmp_path / "copy"
     here.mkdir()
-    kept.say_moved(here)
+    last_run.mark_moved(here)
     shutil.copytree(here, copy)
     for folder, expected in ((copy, [False, False]), (here, [True, False])):
         store = Store(folder / "log.sqlite")
-        assert [kept.was_moved(store, folder), kept.was_moved(store, folder)] == expected
+        assert [last_run.take_moved_mark(store, folder), last_run.take_moved_mark(store, folder)] == expected
         store.close()
 
 

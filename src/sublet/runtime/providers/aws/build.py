@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.kept import was_moved
+from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.provider import AwsProvider
@@ -25,7 +25,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     """As `aws.toml` says; MissingExtra without boto3."""
     require_engine(settings, "local")
     state_dir, server_id = Path(settings.state_dir), server_id_from(store)
-    moved = was_moved(store, state_dir)
+    moved = take_moved_mark(store, state_dir)
     client_maker()  # that the extra is missing is said before that the file is
     config = read_config(config_path(state_dir))
     provider = AwsProvider(

@@ -21,14 +21,14 @@ from sublet.runtime.store import Store
 
 __all__ = [
     "Change",
-    "changes",
-    "kept_settings",
+    "last_settings",
+    "list_changes",
+    "mark_moved",
+    "move_aside",
     "refuse_while_rented",
     "rented_nodes",
-    "say_moved",
-    "set_aside",
-    "set_budget_anew",
-    "was_moved",
+    "reset_budget",
+    "take_moved_mark",
 ]
 
 FIXED = ("provider", "engine", "speedup", "slots_per_node")  # as long as nodes are rented
@@ -57,24 +57,24 @@ class Change:
         return f"{LABELS.get(self.field, self.field)}: {self.old} -> {self.new}"
 
 
-def kept_settings(state_dir: Path) -> Settings | None:
+def last_settings(state_dir: Path) -> Settings | None:
     """With the budget that is in force; None where no controller ever ran."""
-    settings, log = state_dir / "settings.json", state_dir / "log.sqlite"
-    if not settings.is_file() or not log.is_file():
+    file, log = state_dir / "settings.json", state_dir / "log.sqlite"
+    if not file.is_file() or not log.is_file():
         return None
     store = Store(log)
     try:
         if not store.last_seq():
             return None
-        kept = settings_from_json(settings.read_text(encoding="utf-8"), source=settings)
+        settings = settings_from_json(file.read_text(encoding="utf-8"), source=file)
         budget = _budget_in_force(store)
     finally:
         store.close()
-    kept = replace(kept, state_dir=str(state_dir))
+    settings = replace(settings, state_dir=str(state_dir))
     if budget is None:
-        return kept
+        return settings
     return replace(
-        kept,
+        settings,
         burn_usd_per_h=None if budget.burn is None else budget.burn.usd_per_h,
         average_usd_per_h=None if budget.average is None else budget.average.usd_per_h,
         purse_usd=None if budget.purse is None else budget.purse.usd,
@@ -97,37 +97,37 @@ def _budget_from(facts: Any) -> Budget:
     return budget
 
 
-def set_budget_anew(state_dir: Path) -> None:
+def reset_budget(state_dir: Path) -> None:
     """The budget of the settings counts at the next start, also where it is the one that was once begun with."""
     store = Store(state_dir / "log.sqlite")
     store.put("budget", "")
     store.close()
 
 
-def say_moved(state_dir: Path) -> None:
-    """The next start here takes over what was rented at another place."""
+def mark_moved(state_dir: Path) -> None:
+    """Its owner says that it was moved: the next start here takes over what was rented at another place."""
     store = Store(state_dir / "log.sqlite")
     store.put("moved_to", home_of(state_dir))
     store.close()
 
 
-def was_moved(store: Store, state_dir: Path) -> bool:
-    """Whether its owner said so, of this place: true once."""
+def take_moved_mark(store: Store, state_dir: Path) -> bool:
+    """Whether its owner said of this place that it was moved here: true once, and then forgotten."""
     moved = store.get("moved_to") == home_of(state_dir)
     store.put("moved_to", "")
     return moved
 
 
-def changes(old: Settings, new: Settings) -> list[Change]:
+def list_changes(old: Settings, new: Settings) -> list[Change]:
     """What differs, in words."""
     return [
-        Change(field=each.name, old=_told(each.name, before), new=_told(each.name, after))
+        Change(field=each.name, old=_show(each.name, before), new=_show(each.name, after))
         for each in fields(Settings)
         if (before := getattr(old, each.name)) != (after := getattr(new, each.name)) and each.name != "state_dir"
     ]
 
 
-def _told(name: str, value: Any) -> str:
+def _show(name: str, value: Any) -> str:
     if value is None or value == ():
         return "no limit" if name.endswith(("usd_per_h", "_usd")) or name == "most_nodes" else "none"
     if name.endswith("usd_per_h"):
@@ -172,7 +172,7 @@ def rented_nodes(state_dir: Path) -> list[str]:
         store.close()
 
 
-def set_aside(state_dir: Path) -> Path | None:
+def move_aside(state_dir: Path) -> Path | None:
     """Move all that there is out of the way, for a start anew; where it is now. None where there was nothing."""
     if not state_dir.is_dir() or not any(state_dir.iterdir()):
         return None
