@@ -81,7 +81,7 @@ async def _lived(hosts, folder):
             logs = (folder / "state" / "jobs" / f"{name}-1" / "logs").glob("*.log")
             found[name] = (view, "".join(path.read_text(encoding="utf-8") for path in logs))
         await desk.shutdown(end_jobs=True)
-        await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+        await asyncio.gather(running, return_exceptions=True)
     return found
 
 

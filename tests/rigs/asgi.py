@@ -13,7 +13,7 @@ from sublet.api.state import digest
 from sublet.domain.budget import UNLIMITED
 from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, api_over
-from tests.rigs.story import LIMITS, OFFERS, abandon
+from tests.rigs.story import LIMITS, OFFERS
 
 PORT, TOKEN = 80, "t"
 
@@ -79,11 +79,11 @@ async def serving(
         await desk.started()
         yield Server(desk, cloud)
         if crash:
-            abandon(desk, running)
+            await desk._controller.abandon()
         else:
             await desk.shutdown()
         await cloud.close()
-        await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def ask(desk, path, **query):

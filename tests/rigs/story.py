@@ -34,26 +34,17 @@ class Story:
             await desk.started()
             yield desk
             if crash:
-                abandon(desk, running)
+                await desk._controller.abandon()
             else:
                 await desk.shutdown()
             await self.cloud.close()
-            await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+            await asyncio.gather(running, return_exceptions=True)
 
     def log(self):
         store = Store(self.folder / "log.sqlite")
         lines = [store.get("header"), *store.lines()]
         store.close()
         return lines
-
-
-def abandon(desk, running):
-    """Crash: nothing that was under way goes on, and nothing is ever heard of it again."""
-    for task in [*desk._controller._tasks, running]:
-        task.cancel()
-    for timer in desk._controller._timers.values():
-        timer.cancel()
-    desk._controller._fatal = RuntimeError("crashed")
 
 
 def a_spec(**facts):

@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
 from sublet.runtime.agent.watching import LOOK_S
-from sublet.runtime.controller.blame import BACK_OFF
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.records import GIVEN_UP, JobRecord
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.group.failures import LEFT_ON_ORDER
 from sublet.wire import messages as wire
-
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Attempts"]
 
@@ -54,8 +54,8 @@ class _Attempt:
 class Attempts:
     """The starts of all jobs that have no session."""
 
-    def __init__(self, hub: Controller) -> None:
-        self._hub = hub
+    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, clock: Clock) -> None:
+        self._inbox, self._jobs, self._bill, self._clock = inbox, jobs, bill, clock
         self._running: dict[str, _Attempt] = {}  # by job
 
     def dressed(self, record: JobRecord, order: wire.StartWorker, wall_s: float) -> wire.StartWorker:
@@ -63,11 +63,11 @@ class Attempts:
         round_ = order.worker_id.rsplit(".", 2)[1]
         running = self._running.get(record.id)
         if running is None:
-            self._hub.bill.lost(record.id)  # of a start that ended while no controller was there
+            self._bill.lost(record.id)  # of a start that ended while no controller was there
         if running is None or running.round != round_:
             self.over(record)
             self._running[record.id] = _Attempt(round_, wall_s)
-            record.start_useful = self._hub.bill.jobs[record.id].useful
+            record.start_useful = self._bill.jobs[record.id].useful
         worker = record.group.workers.get(order.worker_id)
         first = worker is not None and worker.rank == 0
         if first:
@@ -77,10 +77,10 @@ class Attempts:
 
     def moved(self, record: JobRecord) -> None:
         """Its workers run: it stays as it is until it has saved something."""
-        running, held = self._running.get(record.id), self._hub.kernel.tenancy.placement.get(record.id, ())
+        running, held = self._running.get(record.id), self._inbox.kernel.tenancy.placement.get(record.id, ())
         if running is None or running.kept or not held:
             return
-        pool = self._hub.kernel.cluster.nodes[held[0][0]].offer.pool
+        pool = self._inbox.kernel.cluster.nodes[held[0][0]].offer.pool
         self._pin(record, (pool, sum(gpus for _, gpus in held)))
 
     def let_go(self, record: JobRecord) -> None:
@@ -103,7 +103,7 @@ class Attempts:
             running.loaded = message.loaded or running.loaded
             running.reader_seen |= message.worker_id == running.reader
             if message.saved_ago_s is not None and running.reader_seen:
-                self._kept(record, running, message.saved_ago_s * self._hub.clock.speedup)
+                self._kept(record, running, message.saved_ago_s * self._clock.speedup)
         elif isinstance(message, wire.WorkerDown) and message.code == LEFT_ON_ORDER:
             self._kept(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
@@ -129,18 +129,18 @@ class Attempts:
     def over(self, record: JobRecord) -> None:
         """Its workers have ended, and it has not; what they did since the last save was for nothing."""
         running = self._running.pop(record.id, None)
-        if running is not None and record.outcome == "finished" and record.start_useful and _anew(record, running):
-            self._start_over(record, at_most=self._hub.bill.jobs[record.id].unknown)  # it may have had little to do
-        if running is None or record.outcome or record.paused == "cancel":
+        if running is not None and record.outcome is Ending.FINISHED and record.start_useful and _anew(record, running):
+            self._start_over(record, at_most=self._bill.jobs[record.id].unknown)  # it may have had little to do
+        if running is None or record.outcome or record.paused is Hold.CANCEL:
             return
         record.warnings.pop("apart", None)
-        bill = self._hub.bill
-        bill.settle_job(record.id, self._hub.now_s())
+        bill = self._bill
+        bill.settle_job(record.id, self._inbox.now_s())
         bill.lost(record.id)
         self.let_go(record)
         if running.kept or running.failed or running.loaded == "yes":
             return
-        if record.paused in (BACK_OFF, GIVEN_UP):  # other words are told of these
+        if record.paused in (Hold.BACK_OFF, Hold.GIVEN_UP):  # other words are told of these
             return
         if not _anew(record, running) or record.start_useful is not None:  # else it was counted when it wrote anew
             self._count(record)
@@ -149,7 +149,7 @@ class Attempts:
         record.starts_over += 1
         many = MANY_STARTS if record.loads else 1  # one that was seen not to load is told of at once
         if record.starts_over >= many:
-            text = _advice(record, self._hub.bill.jobs[record.id].told())
+            text = _advice(record, self._bill.jobs[record.id].told())
             again = record.starts_over / many
             if again == int(again) and int(again).bit_count() == 1:
                 self._warn(record, "starts-over", text)
@@ -158,15 +158,15 @@ class Attempts:
     def remember(self, record: JobRecord) -> None:
         """After a restart of the controller."""
         if record.starts_over >= (MANY_STARTS if record.loads else 1) and not record.spec.sdk:
-            told = self._hub.bill.jobs[record.id].told()
+            told = self._bill.jobs[record.id].told()
             record.warnings["starts-over"] = _advice(record, told)
 
     def _kept(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
-        self._hub.bill.settle_job(record.id, self._hub.now_s())
+        self._bill.settle_job(record.id, self._inbox.now_s())
         anew = _anew(record, running)
         if anew and record.start_useful is not None:
             self._start_over(record, at_most=record.start_useful)
-        self._hub.bill.kept(record.id, ago_s)
+        self._bill.kept(record.id, ago_s)
         if anew:
             return  # it stays where it is: it would start over again
         if running.loaded == "unknown" and record.start_useful and "unseen" not in record.warnings:
@@ -180,19 +180,19 @@ class Attempts:
 
     def _start_over(self, record: JobRecord, *, at_most: int) -> None:
         """It is past the point where it would have read what it had saved: that was for nothing."""
-        self._hub.bill.jobs[record.id].throw_away(min(record.start_useful or 0, at_most))
+        self._bill.jobs[record.id].throw_away(min(record.start_useful or 0, at_most))
         record.start_useful, record.loads = None, False
         self._count(record)
-        self._hub.save_facts(record)
+        self._jobs.save_facts(record)
 
     def _pin(self, record: JobRecord, where: tuple[str, int] | None) -> None:
         if record.pinned != where:
             record.pinned = where
-            self._hub.relearn(record)
+            self._jobs.relearn(record)
 
     def _warn(self, record: JobRecord, what: str, text: str) -> None:
         record.warnings[what] = text
-        self._hub.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
+        self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
 
 
 def _apart(wide: int, train: str) -> str:

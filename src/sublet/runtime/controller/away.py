@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
+from sublet.runtime.clock import Clock
 from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Restart
+from sublet.runtime.controller.job_table import JobTable
+from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
-
-__all__ = ["agents_came", "latest_end_s", "settle_what_was_held", "silent", "was_away_too_long"]
+__all__ = ["Absence", "latest_end_s"]
 
 AGENTS_COME_S = 3.0  # wall; agents try again every few tenths of a second
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
@@ -32,58 +33,72 @@ CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; w
 End = news.NodeLost | news.NodeReleased | news.RentRefused
 
 
-def latest_end_s(controller: Controller, last_sign_s: float) -> float:
+class Absence:
+    """What is left of what an earlier controller held; its nodes have ended themselves at `latest_s` at the latest."""
+
+    def __init__(
+        self,
+        loop: Restart,
+        *,
+        table: JobTable,
+        leases: Leases,
+        agents: Collection[str],
+        clock: Clock,
+        latest_s: float,
+    ) -> None:
+        self._loop, self._table, self._leases, self._agents = loop, table, leases, agents
+        self._clock, self._latest_s = clock, latest_s
+
+    @property
+    def was_too_long(self) -> bool:
+        """Something was rented, and cannot have lived until now."""
+        return bool(self._loop.kernel.cluster.nodes) and self._clock.now_s() > self._latest_s
+
+    async def settle(self, first: list[Event]) -> None:
+        """Find out what is left; the kernel, which hears nothing till then, hears of every end, then of `first`."""
+        await self.wait_for_agents()
+        kernel = self._loop.kernel
+        nodes = kernel.cluster.nodes
+        survivors = any(node_id in self._agents for node_id in nodes)
+        if survivors:
+            self._clock.set_back(self._latest_s)
+            text = "agents are back that end with their lease: the clock was set forward, and is not believed"
+            self._loop.note(HistoryRow(kind="Alarm", text=text))
+        gone = [node_id for node_id in nodes if node_id not in self._agents]
+        if gone:
+            ending = [asyncio.ensure_future(self._leases.release_lost(node_id)) for node_id in gone]
+            await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
+        now_s = self._loop.now_s()
+        jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
+        nothing = [] if survivors else [self._nothing_wanted()]
+        self._loop.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s)])
+        for job_id in jobs & kernel.jobs.keys():  # nobody is left who trains it
+            state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
+            if not any(node_id in self._agents for node_id, _ in placement):
+                group = self._table.records[job_id].group
+                group.adopt(state.generation, placement, trains=False, wall_s=time.monotonic())
+
+    async def wait_for_agents(self) -> None:
+        """Until all have come, or long enough."""
+        deadline = time.monotonic() + AGENTS_COME_S
+        while time.monotonic() < deadline and self.silent():  # noqa: ASYNC110 - with a deadline
+            await asyncio.sleep(0.05)
+
+    def silent(self) -> list[str]:
+        """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
+        ready = (NodePhase.READY, NodePhase.NOTICED)
+        nodes = self._loop.kernel.cluster.nodes
+        return [node.id for node in nodes.values() if node.phase in ready and node.id not in self._agents]
+
+    def _nothing_wanted(self) -> Event:
+        """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
+        plan = Plan(hold=dict.fromkeys(self._loop.kernel.supply.offers, 0))
+        return news.PlanMade(self._latest_s, plan, seen=0)
+
+
+def latest_end_s(last_sign_s: float, lease_s: float, speedup: float) -> float:
     """The cloud time at which nodes of a controller that was last seen then have ended themselves."""
-    return last_sign_s + (MARK_EVERY_S + controller.engine.lease_s) * controller.clock.speedup
-
-
-def was_away_too_long(controller: Controller, latest_s: float) -> bool:
-    """Something was rented, and cannot have lived until now."""
-    return bool(controller.kernel.cluster.nodes) and controller.clock.now_s() > latest_s
-
-
-async def settle_what_was_held(controller: Controller, latest_s: float, first: list[Event]) -> None:
-    """Find out what is left of it; the kernel, which hears nothing till then, hears of every end, then of `first`."""
-    await agents_came(controller)
-    nodes = controller.kernel.cluster.nodes
-    survivors = bool(controller.router.agents & nodes.keys())
-    if survivors:
-        controller.clock.set_back(latest_s)
-        text = "agents are back that end with their lease: the clock was set forward, and is not believed"
-        controller.note(HistoryRow(kind="Alarm", text=text))
-    gone = [node_id for node_id in nodes if node_id not in controller.router.agents]
-    if gone:
-        ending = [asyncio.ensure_future(controller.release_lost(node_id)) for node_id in gone]
-        await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
-    now_s = controller.now_s()
-    jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
-    nothing = [] if survivors else [_nothing_wanted(controller, latest_s)]
-    controller.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, latest_s)])
-    for job_id in jobs & controller.kernel.jobs.keys():  # nobody is left who trains it
-        state, placement = controller.kernel.jobs[job_id], controller.kernel.tenancy.placement.get(job_id, ())
-        if not controller.router.agents & {node_id for node_id, _ in placement}:
-            group = controller.records[job_id].group
-            group.adopt(state.generation, placement, trains=False, wall_s=time.monotonic())
-
-
-async def agents_came(controller: Controller) -> None:
-    """Until all have, or long enough."""
-    deadline = time.monotonic() + AGENTS_COME_S
-    while time.monotonic() < deadline and silent(controller):  # noqa: ASYNC110 - with a deadline
-        await asyncio.sleep(0.05)
-
-
-def silent(controller: Controller) -> list[str]:
-    """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
-    ready = (NodePhase.READY, NodePhase.NOTICED)
-    nodes = controller.kernel.cluster.nodes
-    return [node.id for node in nodes.values() if node.phase in ready and node.id not in controller.router.agents]
-
-
-def _nothing_wanted(controller: Controller, latest_s: float) -> Event:
-    """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
-    plan = Plan(hold=dict.fromkeys(controller.kernel.supply.offers, 0))
-    return news.PlanMade(latest_s, plan, seen=0)
+    return last_sign_s + (MARK_EVERY_S + lease_s) * speedup
 
 
 def _ends_first(told: list[Event], first: list[Event], now_s: float, latest_s: float) -> list[Event]:

@@ -29,9 +29,11 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
+from sublet.domain.plan import Phase
 from sublet.domain.shape import Placement
 from sublet.kernel.following import Follower
 from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.states import Ending
 
 __all__ = ["PURPOSES", "Account", "Bill"]
 
@@ -187,11 +189,15 @@ class Bill:
         if held is None or held.placement is not placement or held.leaving is not leaving:
             gpus = self._by_offer(placement, leaving)
             held = self._held[job_id] = _Held(now_us, placement, leaving, gpus, trained=False)
-        held.trained = self.trains(job_id)
+        held.trained = self._runs(job_id) if self.replaying else self.trains(job_id)
+
+    def _runs(self, job_id: str) -> bool:
+        """As the log knows it: the workers' own words are not there."""
+        return self.kernel.jobs[job_id].phase is Phase.RUNNING
 
     def _book(self, job_id: str, held: _Held, passed_us: int, *, trains: bool) -> None:
         kernel, account = self.kernel, self.jobs[job_id]
-        working = self.working(job_id)
+        working = None if self.replaying else self.working(job_id)
         spare = 0 if working is None else max(0, held.gpus.total() - working)  # newcomers start there, or nobody is
         for offer_id, gpus in held.gpus.items():
             offer = kernel.supply.every[offer_id]
@@ -270,12 +276,12 @@ class Bill:
         account = self.jobs[job_id]
         account.move("redone", account.unknown)
 
-    def take_over(self, job_id: str, told: Mapping[str, int], outcome: str) -> None:
+    def take_over(self, job_id: str, told: Mapping[str, int], outcome: Ending) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
         self.jobs[job_id].split_as(told, "useful" if self.tells(job_id) else "unknown")
-        if outcome == "finished" and not self.doubts(job_id):
+        if outcome is Ending.FINISHED and not self.doubts(job_id):
             self.kept(job_id)
-        elif outcome in ("failed", "cancelled"):
+        elif outcome in (Ending.FAILED, Ending.CANCELLED):
             self.lost(job_id)
 
     def _rent(self, job_id: str, cloud_s: float) -> int:

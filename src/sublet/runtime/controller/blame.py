@@ -10,23 +10,21 @@ It then waits longer and longer between two starts, and each counts as its own f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.records import GIVEN_UP, JobRecord
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.states import Hold
 from sublet.runtime.group.failures import Fault
 from sublet.runtime.group.rounds import Round
 
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
-
-__all__ = ["BACK_OFF", "Blame"]
+__all__ = ["Blame"]
 
 EARLY_S = 20.0  # wall, from the start of a worker to the loss of its node: an import, and what it did then
 SURE = 3  # starts in a row that ended so; spot nodes live for hours, so that chance would take years
 FIRST_REST_S = 2.0  # wall, after the second, doubled at each further one
 LONGEST_REST_S = 600.0
-BACK_OFF = "back-off"  # what `paused` says of such a job
 
 
 @dataclass(slots=True)
@@ -41,8 +39,8 @@ class _Suspicion:
 class Blame:
     """Whose fault it is that nodes go."""
 
-    def __init__(self, hub: Controller) -> None:
-        self._hub = hub
+    def __init__(self, inbox: Inbox, jobs: Lifecycle) -> None:
+        self._inbox, self._jobs = inbox, jobs
         self._suspicions: dict[str, _Suspicion] = {}
         self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
 
@@ -69,8 +67,8 @@ class Blame:
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """It has waited long enough."""
         found = self._suspicions.get(record.id)
-        if record.paused == BACK_OFF and (found is None or wall_s >= found.rests_until_s):
-            self._hub.change(record, paused="")
+        if record.paused is Hold.BACK_OFF and (found is None or wall_s >= found.rests_until_s):
+            self._jobs.resume(record)
 
     def _suspect(self, record: JobRecord, wall_s: float) -> bool:
         found = self._suspicions.setdefault(record.id, _Suspicion())
@@ -113,13 +111,13 @@ class Blame:
 
     def _rest(self, record: JobRecord, found: _Suspicion, times: int, wall_s: float, what: str) -> None:
         if record.blamed:
-            record.paused = GIVEN_UP  # at once: the next start would be the next node
+            record.paused = Hold.GIVEN_UP  # at once: the next start would be the next node
         else:
             rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(times - 2, 30))
             found.rests_until_s = wall_s + rest_s
-            self._hub.note(HistoryRow(kind="BackOff", job_id=record.id, text=f"{what}: it waits {rest_s:.0f} s"))
-            record.paused = BACK_OFF
-        self._hub.relearn(record)
+            self._inbox.note(HistoryRow(kind="BackOff", job_id=record.id, text=f"{what}: it waits {rest_s:.0f} s"))
+            record.paused = Hold.BACK_OFF
+        self._jobs.relearn(record)
 
 
 def _age_s(record: JobRecord, node_id: str, wall_s: float) -> float:

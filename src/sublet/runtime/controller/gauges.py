@@ -6,8 +6,18 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-__all__ = ["Gauges", "Histogram"]
+__all__ = ["Gauges", "Histogram", "ResizeCause"]
+
+
+class ResizeCause(StrEnum):
+    """Why a job changes its width: a label of a metric."""
+
+    LOSS = "loss"
+    NOTICE = "notice"
+    GROW = "grow"
+    SHRINK = "shrink"
 
 
 @dataclass(slots=True)
@@ -43,7 +53,7 @@ class Gauges:
     reconciled_at: float | None = None
     _reconciled: float | None = None  # monotonic
 
-    def count_resize(self, why: str) -> None:
+    def count_resize(self, why: ResizeCause) -> None:
         """A job changes its width."""
         self.resizes[why] += 1
 

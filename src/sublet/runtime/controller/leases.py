@@ -12,43 +12,83 @@ import logging
 import secrets
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import Protocol
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.errors import RentFailed
-from sublet.kernel.cluster import NodePhase
+from sublet.kernel.cluster import Node, NodePhase
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.providers.protocol import Billed
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.engines.protocol import Engine
+from sublet.runtime.providers.protocol import Billed, MarketNews, Provider
+from sublet.runtime.store import Store
 
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
-
-__all__ = ["Leases"]
+__all__ = ["Leases", "Tenants"]
 
 log = logging.getLogger("sublet.leases")
 SWEEP_S = 5.0  # wall, between two comparisons of what we hold with what the provider lists
 AGENT_COMES_S = 60.0  # wall: a node whose agent has not come by then is given back
 ABSENCES = 3  # listings in a row without a node, before it counts as gone: one proves nothing
 RENT_TRIES = 5
+LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
+
+
+class Tenants(Protocol):
+    """Those who have workers on nodes, and must know when one goes."""
+
+    @property
+    def agents(self) -> Collection[str]:
+        """Nodes whose agent has come."""
+
+    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> None:
+        """A node is gone with all on it; `why`, if it is known that the cloud did not take it."""
+
+    def node_released(self, node_id: str, wall_s: float) -> None:
+        """A node was given back."""
 
 
 class Leases:
-    """What the controller does with its provider."""
+    """What is rented from one provider; `server_id` names whoever rents it."""
 
-    def __init__(self, hub: Controller) -> None:
-        self._hub = hub
+    def __init__(  # noqa: PLR0913 - whom to ask, and whom to tell
+        self,
+        inbox: Inbox,
+        *,
+        provider: Provider,
+        engine: Engine,
+        tenants: Tenants,
+        store: Store,
+        server_id: str,
+        gauges: Gauges,
+        alarms: Alarms,
+        clock: Clock,
+    ) -> None:
+        self._inbox, self._provider, self._engine, self._tenants = inbox, provider, engine, tenants
+        self._store, self._server_id, self._clock = store, server_id, clock
+        self._gauges, self._alarms = gauges, alarms
         self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
-        self.rented_wall: dict[str, float] = {}  # nodes whose agent has not come yet
+        self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
+
+    def hear(self, event: MarketNews) -> None:
+        """The provider tells."""
+        if isinstance(event, news.NodeLost):
+            self._rented_wall.pop(event.node_id, None)
+        self._inbox.queue(event)
+        self._inbox.wake()
 
     def token(self, node_id: str) -> str:
         """The same for the same node, whoever asks: a repeated order rents nothing new."""
-        secret = self._hub.store.get("secret")
+        secret = self._store.get("secret")
         if secret is None:
             secret = secrets.token_hex(32)
-            self._hub.store.put("secret", secret)
-        return hashlib.sha256(f"{secret} {self._hub.server_id} {node_id}".encode()).hexdigest()
+            self._store.put("secret", secret)
+        return hashlib.sha256(f"{secret} {self._server_id} {node_id}".encode()).hexdigest()
 
     async def rent(self, action: order.RentNode) -> None:
         """Ask until the answer is clear."""
@@ -61,24 +101,24 @@ class Leases:
 
     async def _rent(self, action: order.RentNode) -> None:
         node_id, token = action.node_id, self.token(action.node_id)
-        self._hub.engine.expect(node_id, token)
-        self.rented_wall[node_id] = time.monotonic()
+        self._engine.expect(node_id, token)
+        self._rented_wall[node_id] = time.monotonic()
         wait_s = 0.2
         for attempt in range(RENT_TRIES):
             try:
-                await self._hub.provider.rent(node_id, action.offer_id, token)
-                self._hub.gauges.count_call("rent", "ok")
+                await self._provider.rent(node_id, action.offer_id, token)
+                self._gauges.count_call("rent", "ok")
                 return
             except RentFailed as error:
-                self._hub.gauges.count_call("rent", "refused")
-                node = self._hub.kernel.cluster.nodes.get(node_id)
+                self._gauges.count_call("rent", "refused")
+                node = self._inbox.kernel.cluster.nodes.get(node_id)
                 if node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED):
-                    self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id))  # its agent was quicker
+                    self.hear(news.NodeLost(self._inbox.now_s(), node_id))  # its agent was quicker
                 else:
-                    self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, error.why))
+                    self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
-                self._hub.gauges.count_call("rent", "error")
+                self._gauges.count_call("rent", "error")
                 log.warning("renting %s failed (%s), try %d", node_id, error, attempt + 1)
                 if node_id in self._releasing:
                     return  # nobody waits for it any more
@@ -86,15 +126,16 @@ class Leases:
                 wait_s *= 2
         billed = await self._give_back(node_id)  # it may exist: only its end is certain
         if billed is not None and not billed.nothing:  # it did, and was paid for
-            self._hub.hear_market(news.NodeLost(self._hub.now_s(), node_id, billed.from_s, billed.to_s))
+            self.hear(news.NodeLost(self._inbox.now_s(), node_id, billed.from_s, billed.to_s))
         else:
-            self._hub.tell(news.RentRefused(self._hub.now_s(), node_id, "the provider gave no clear answer"))
+            self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, "the provider gave no clear answer"))
 
     async def release(self, node_id: str) -> None:
         """Give a node back; the kernel hears when it is gone."""
         if (under_way := self._releasing.get(node_id)) is not None:
             await under_way.wait()
             return
+        self._rented_wall.pop(node_id, None)
         done = self._releasing[node_id] = asyncio.Event()
         try:
             await self._release(node_id)
@@ -102,33 +143,57 @@ class Leases:
             del self._releasing[node_id]
             done.set()
 
+    async def release_lost(self, node_id: str) -> None:
+        """End a node that does not answer; the kernel hears that it is lost."""
+        self._tenants.node_lost(node_id, time.monotonic())
+        await self.release(node_id)
+
     async def _release(self, node_id: str) -> None:
         if (answered := self._asked.get(node_id)) is not None:
             await answered.wait()  # or the node would come after it was given back
         billed = await self._give_back(node_id)
-        self.rented_wall.pop(node_id, None)
-        self._hub.router.node_released(node_id, time.monotonic())
-        node = self._hub.kernel.cluster.nodes.get(node_id)
+        self._tenants.node_released(node_id, time.monotonic())
+        node = self._inbox.kernel.cluster.nodes.get(node_id)
         billed = billed or Billed()  # a provider without a record of its own
         facts = (billed.from_s, billed.to_s, billed.nothing)
         if node is not None and node.phase is not NodePhase.RELEASING:
-            self._hub.tell(news.NodeLost(self._hub.now_s(), node_id, *facts))
+            self._inbox.tell(news.NodeLost(self._inbox.now_s(), node_id, *facts))
         else:
-            self._hub.tell(news.NodeReleased(self._hub.now_s(), node_id, *facts))
+            self._inbox.tell(news.NodeReleased(self._inbox.now_s(), node_id, *facts))
 
     async def _give_back(self, node_id: str) -> Billed | None:
         """Until the provider confirms it: a node that may exist is never forgotten."""
         wait_s = 0.2
         while True:
             try:
-                billed = await self._hub.provider.release(node_id)
-                self._hub.gauges.count_call("release", "ok")
+                billed = await self._provider.release(node_id)
+                self._gauges.count_call("release", "ok")
                 return billed
             except Exception as error:  # noqa: BLE001 - as in _rent
-                self._hub.gauges.count_call("release", "error")
-                self._hub.note(HistoryRow(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
+                self._gauges.count_call("release", "error")
+                self._inbox.note(HistoryRow(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
                 await asyncio.sleep(wait_s)
                 wait_s = min(30.0, wait_s * 2)
+
+    def end_unpaid(self) -> None:
+        """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
+        kernel = self._inbox.kernel
+        if kernel.supply.budget.purse is None or not kernel.supply.giving_up:
+            return
+        for node in list(kernel.cluster.nodes.values()):
+            ahead_s = min(LAST_S * self._clock.speedup, node.offer.wind_down_s / 4)
+            latest_us = (self._inbox.now_s() + ahead_s) * 1e6
+            if node.gone_by_us is not None and node.gone_by_us < latest_us and node.phase is not NodePhase.RELEASING:
+                text = "is ended now: nothing is left to pay for it"
+                self._inbox.note(HistoryRow(kind="Budget", node_id=node.id, text=text))
+                self._inbox.spawn(self.release_lost(node.id), f"end {node.id}")
+
+    async def release_all(self) -> None:
+        """Everything that is held, and then everything that the provider lists all the same."""
+        await asyncio.gather(*(self.release(node_id) for node_id in list(self._inbox.kernel.cluster.nodes)))
+        for left in await self._provider.list():
+            if not left.elsewhere:
+                await self._provider.release(left.node_id)
 
     async def sweeping(self) -> None:
         """Compare what we hold with what there is: nothing paid is forgotten, nothing gone is waited for."""
@@ -137,32 +202,35 @@ class Leases:
             await asyncio.sleep(SWEEP_S)
             began = time.monotonic()
             try:
-                listed = {node.node_id: node for node in await self._hub.provider.list()}
+                listed = {node.node_id: node for node in await self._provider.list()}
             except Exception as error:  # noqa: BLE001 - the next sweep may do better
                 log.warning("the provider cannot be listed: %s", error)
                 continue
             for each in listed.values():
                 if each.elsewhere:
                     text = "another controller renews it: one of the two state directories is a copy; stop one of them"
-                    self._hub.alarms.sound("copy", text, node_id=each.node_id)
+                    self._alarms.sound("copy", text, node_id=each.node_id)
             ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
-            for node_id in ours - self._hub.kernel.cluster.nodes.keys() - self._releasing.keys():
-                self._hub.gauges.orphans += 1
-                self._hub.note(
+            for node_id in ours - self._inbox.kernel.cluster.nodes.keys() - self._releasing.keys():
+                self._gauges.orphans += 1
+                self._inbox.note(
                     HistoryRow(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended")
                 )
-                self._hub.spawn(self.release(node_id), f"sweep {node_id}")
-            for node_id, node in list(self._hub.kernel.cluster.nodes.items()):
+                self._inbox.spawn(self.release(node_id), f"sweep {node_id}")
+            for node_id, node in list(self._inbox.kernel.cluster.nodes.items()):
                 absent = node_id not in listed and node.phase in (NodePhase.READY, NodePhase.NOTICED)
                 missed[node_id] = missed[node_id] + 1 if absent else 0
                 if missed[node_id] == ABSENCES:  # the provider may know more; and if it is there all the same, it goes
-                    self._hub.spawn(self._hub.release_lost(node_id), f"lost {node_id}")
-                rented = self.rented_wall.get(node_id)
-                boot_s = self._hub.clock.wall_s(node.offer.boot_s)
-                if rented is not None and began - rented > AGENT_COMES_S + boot_s:
-                    self.rented_wall.pop(node_id)
-                    self._hub.note(
+                    self._inbox.spawn(self.release_lost(node_id), f"lost {node_id}")
+                if self._agent_is_late(node, began):
+                    self._inbox.note(
                         HistoryRow(kind="Alarm", node_id=node_id, text="its agent never came: it is given back")
                     )
-                    self._hub.spawn(self.release(node_id), f"give up {node_id}")
-            self._hub.gauges.reconciled(time.monotonic() - began)
+                    self._inbox.spawn(self.release(node_id), f"give up {node_id}")
+            self._gauges.reconciled(time.monotonic() - began)
+
+    def _agent_is_late(self, node: Node, wall_s: float) -> bool:
+        rented = self._rented_wall.get(node.id)
+        if rented is None or node.id in self._tenants.agents:
+            return False
+        return wall_s - rented > AGENT_COMES_S + self._clock.wall_s(node.offer.boot_s)

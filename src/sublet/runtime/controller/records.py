@@ -13,16 +13,15 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import narrower_than
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
-__all__ = ["ASKS", "DAMAGED", "GIVEN_UP", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]
+__all__ = ["ASKS", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]
 
-GIVEN_UP = "preemption"  # what `paused` says of a job whose nodes went too often
-DAMAGED = "damaged"  # ... whose checkpoints are
 TOO_WIDE = "too-wide"  # the warning of a job that cannot train at a width that its owner allows
 ASKS = "all its checkpoints are damaged, and it does not begin at step 0 unasked;"
 UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
@@ -45,8 +44,8 @@ class JobRecord:
     pools: tuple[str, ...] = ()  # where its owner lets it run; () = anywhere
     started_s: float | None = None
     ended_s: float | None = None
-    outcome: str = ""  # finished | failed | cancelled
-    paused: str = ""  # why it is held back: "" | user | budget | cancel | preemption | back-off | damaged | rules
+    outcome: Ending = Ending.NONE
+    paused: Hold = Hold.NONE  # why it is held back
     refused: str = ""  # why its specification, as the store has it, cannot be run; `spec` is a stand-in then
     error: str = ""
     exit_code: int | None = None
@@ -79,6 +78,7 @@ class JobRecord:
     back_to: int | None = None  # the width that it trains at instead; it may be below what its owner wants
     reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
+    lost_wall_s: float | None = None  # when it lost a node or began to restart, until it trains again
     saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
 
@@ -132,6 +132,19 @@ class JobRecord:
         self.left_usd = left_usd
         return True
 
+    @property
+    def share(self) -> float:
+        """Done, as a share of the whole: the kernel's unit. Never quite 1 before the end."""
+        work = self.group.work or self.spec.work
+        return min(self.group.done / work, 1.0 - 1e-9) if work else 0.0
+
+    def hide(self, text: str) -> str:
+        """Without the values of its secrets."""
+        for value in self.spec.secrets.values():
+            if value:
+                text = text.replace(value, "***")
+        return text
+
     def facts(self) -> dict[str, Any]:
         """What a restart must find again."""
         return {
@@ -181,6 +194,7 @@ class JobRecord:
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
         self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
+        self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
         for name, value in plain.items():
             setattr(self, name, value)
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
@@ -23,30 +24,45 @@ from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 from sublet.kernel.following import Follower
 from sublet.kernel.journal import kind_from_header, recorded_from
-from sublet.kernel.kernel import KERNEL_VERSION
+from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, plain, tagged
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.job_table import JobTable
+from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
-
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
+from sublet.runtime.store import Store
 
 __all__ = ["Memory"]
 
 EVENTS_A_SNAPSHOT = 200  # a start then reads a fraction of a second's worth of events
-OUTCOMES = {news.JobFinished: "finished", news.JobFailed: "failed", news.JobCancelled: "cancelled"}
+OUTCOMES = {news.JobFinished: Ending.FINISHED, news.JobFailed: Ending.FAILED, news.JobCancelled: Ending.CANCELLED}
 
 
-Ended = dict[str, tuple[str, float]]  # job -> how, and when
+Ended = dict[str, tuple[Ending, float]]  # job -> how, and when
 
 
 class Memory:
-    """What one controller leaves to the next."""
+    """What one controller leaves to the next; `adopt` puts a kernel that has lived already in place of a new one."""
 
-    def __init__(self, hub: Controller) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        adopt: Callable[[Kernel], None],
+        table: JobTable,
+        jobs: Lifecycle,
+        bill: Bill,
+        store: Store,
+        clock: Clock,
+    ) -> None:
+        self._inbox, self._adopt, self._table, self._jobs = inbox, adopt, table, jobs
+        self._bill, self._store, self._clock = bill, store, clock
         self._since = 0  # events since the last snapshot
         self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
         self._marked = -MARK_EVERY_S  # monotonic
@@ -59,7 +75,7 @@ class Memory:
         self._since += 1
         self._follow_timers(event, actions)
         if isinstance(event, news.BudgetChanged):
-            self._hub.store.put("budget_in_force", json.dumps(plain(event.budget)))
+            self._store.put("budget_in_force", json.dumps(plain(event.budget)))
 
     def write_if_due(self) -> None:
         """In the transaction of the events."""
@@ -68,108 +84,105 @@ class Memory:
 
     def write(self) -> None:
         """All of it, as of the last event in the log."""
-        hub = self._hub
         facts = {
-            "kernel": hub.kernel.facts(),
-            "bill": hub.bill.facts(),
+            "kernel": self._inbox.kernel.facts(),
+            "bill": self._bill.facts(),
             "timers": {timer_to_text(timer): each.at_s for timer, each in self.timers.items()},
         }
-        with hub.store.together():
-            for record in hub.records.values():  # the log before this will not be asked again
+        with self._store.together():
+            for record in self._table.records.values():  # the log before this will not be asked again
                 if record.id not in self._told:
-                    hub.save_facts(record)
-            self._told = {record_id for record_id in hub.records if record_id not in hub.live}
-            mark(hub.store, hub.clock)
-            hub.store.add_snapshot(KERNEL_VERSION, json.dumps(facts, separators=(",", ":")))
+                    self._jobs.save_facts(record)
+            self._told = {record_id for record_id in self._table.records if record_id not in self._table.live}
+            mark(self._store, self._clock)
+            self._store.add_snapshot(KERNEL_VERSION, json.dumps(facts, separators=(",", ":")))
         self._since = 0
 
     def mark(self) -> None:
         """A sign of life, while it matters for somebody's bill when this controller was last seen."""
         wall_s = time.monotonic()
-        if wall_s - self._marked >= MARK_EVERY_S and self._hub.kernel.cluster.nodes:
+        if wall_s - self._marked >= MARK_EVERY_S and self._inbox.kernel.cluster.nodes:
             self._marked = wall_s
-            mark(self._hub.store, self._hub.clock)
+            mark(self._store, self._clock)
 
     # ------------------------------------------------------------------ reading
 
     def read(self) -> int:
         """Bring the controller to where the log ends; the number of events that had to be read for it."""
-        hub = self._hub
-        for seq, text in (*hub.store.snapshots(), (0, "")):
-            hub.replaying = hub.bill.replaying = True
+        for seq, text in (*self._store.snapshots(), (0, "")):
+            self._bill.replaying = True
             try:
                 return self._read_from(seq, json.loads(text) if text else None)
             except (ValueError, KeyError, TypeError, BadInput):
                 if not text:
                     raise
-                hub.note(
+                self._inbox.note(
                     HistoryRow(
                         kind="Alarm", text=f"the snapshot after event {seq} cannot be read: an older one is used"
                     )
                 )
             finally:
-                hub.replaying = hub.bill.replaying = False
+                self._bill.replaying = False
         raise AssertionError  # without a snapshot there is the whole log
 
     def _read_from(self, seq: int, snapshot: dict[str, Any] | None) -> int:
-        hub = self._hub
-        header = hub.store.get("header")
-        if header is None or not hub.store.last_seq():
+        header = self._store.get("header")
+        if header is None or not self._store.last_seq():
             return 0  # the first start
         version = 0 if snapshot is None else version_of_snapshot(snapshot["kernel"])
         ended = self._live_again(seq, snapshot) if version == KERNEL_VERSION else None
         if ended is None:
             ended = self._follow(seq, snapshot, json.loads(header))
-        hub.bill.settle(hub.kernel.now_s)
+        self._bill.settle(self._inbox.kernel.now_s)
         self._note_outcomes(ended)
-        return hub.store.last_seq() - seq
+        return self._store.last_seq() - seq
 
     def _live_again(self, seq: int, snapshot: dict[str, Any] | None) -> Ended | None:
         """By the same version, which orders what it ordered then; None where it does not.
 
         That may be: how fast jobs go is not in the log, and today it is known better.
         """
-        hub = self._hub
         if snapshot is not None:
-            hub.adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
+            self._adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
         self._begin(snapshot)
         ended: Ended = {}
-        for line in hub.store.lines(after=seq):
+        for line in self._store.lines(after=seq):
             facts = json.loads(line)
             event, recorded = self._recorded(line)
-            if [tagged(action) for action in hub.bill.handle(event)] != facts["actions"]:
+            if [tagged(action) for action in self._bill.handle(event)] != facts["actions"]:
                 return None
             self._after(event, recorded, ended)
         return ended
 
     def _follow(self, seq: int, snapshot: dict[str, Any] | None, header: dict[str, Any]) -> Ended:
         """By another version, or with other knowledge: what was ordered is what happened."""
-        hub = self._hub
         if snapshot is None:
             follower = kind_from_header(header, Follower)
         else:
             follower = kind_from_snapshot(snapshot["kernel"], Follower, speed_of=self._speed)
-        hub.adopt(follower)
+        self._adopt(follower)
         self._begin(snapshot)
         ended: Ended = {}
-        for line in hub.store.lines(after=seq):
+        for line in self._store.lines(after=seq):
             event, recorded = self._recorded(line)
-            hub.bill.follow(follower, event, recorded)
+            self._bill.follow(follower, event, recorded)
             self._after(event, recorded, ended)
-        hub.bill.settle(follower.now_s)
+        self._bill.settle(follower.now_s)
         follower.arrive()
-        booked = hub.bill.facts()
-        hub.adopt(kernel_from_snapshot(json.loads(json.dumps(follower.facts())), speed_of=self._speed))
-        hub.bill.restore(booked)
+        booked = self._bill.facts()
+        self._adopt(kernel_from_snapshot(json.loads(json.dumps(follower.facts())), speed_of=self._speed))
+        self._bill.restore(booked)
         return ended
 
     def _begin(self, snapshot: dict[str, Any] | None) -> None:
-        hub = self._hub
-        hub.bill.restore({} if snapshot is None else snapshot["bill"])
+        self._bill.restore({} if snapshot is None else snapshot["bill"])
         timers = {} if snapshot is None else snapshot["timers"]
         running = [order.SetTimer(timer_from_text(name), at_s) for name, at_s in timers.items()]
         self.timers = {each.timer: each for each in running}
-        hub.submitted = {r.id for r in hub.records.values() if r.outcome or r.id in hub.kernel.jobs}
+        self._table.submitted.clear()
+        self._table.submitted.update(
+            r.id for r in self._table.records.values() if r.outcome or r.id in self._inbox.kernel.jobs
+        )
 
     def _recorded(self, line: str) -> tuple[Event, list[Action]]:
         event, actions = recorded_from(line)
@@ -179,26 +192,24 @@ class Memory:
 
     def _speed(self, job: Job) -> Speed:
         """Today's knowledge serves."""
-        record = self._hub.records.get(job.id)
-        return Unrecorded() if record is None else kernel_job(record, self._hub.clock.speedup).speed
+        record = self._table.records.get(job.id)
+        return Unrecorded() if record is None else kernel_job(record, self._clock.speedup).speed
 
     def _after(self, event: Event, recorded: list[Action], ended: Ended) -> None:
         self._follow_timers(event, recorded)
         if isinstance(event, news.JobSubmitted):
-            self._hub.submitted.add(event.job.id)
+            self._table.submitted.add(event.job.id)
             ended.pop(event.job.id, None)  # it was tried once more
         elif isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled):
             ended[event.job_id] = (OUTCOMES[type(event)], event.at_s)
 
     def _note_outcomes(self, ended: Ended) -> None:
         """How a job ended stands in the log, whatever the facts of its record say. What was for what, they say."""
-        hub = self._hub
         for job_id, (outcome, at_s) in ended.items():
-            record = hub.records[job_id]
+            record = self._table.records[job_id]
             record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
-        for record in hub.records.values():
-            hub.bill.take_over(record.id, record.grains, record.outcome)
-            hub.router.attempts.remember(record)
+        for record in self._table.records.values():
+            self._bill.take_over(record.id, record.grains, record.outcome)
 
     def _follow_timers(self, event: Event, actions: list[Action]) -> None:
         if isinstance(event, news.TimerFired):

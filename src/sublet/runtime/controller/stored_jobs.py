@@ -7,42 +7,52 @@ is no longer offered. Its specification stays in the store as it is: a later ver
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from sublet.errors import SubletError
+from sublet.runtime.controller.factory import RecordFactory
 from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.states import Hold
 from sublet.runtime.jobs.serialize import spec_from_json
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.store import Store
 
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
-
-__all__ = ["HELD_BY_RULES", "record_from_store"]
-
-HELD_BY_RULES = "rules"  # what `paused` says of such a job
+__all__ = ["StoredJobs"]
 
 
-def record_from_store(controller: Controller, job_id: str, text: str, facts: dict[str, Any]) -> JobRecord:
-    """What is known of a job; held, with the reason and an alarm, if it cannot be run."""
-    submitted_s = float(facts.get("submitted_s", 0.0))
-    try:
-        given: dict[str, Any] = json.loads(text)
-        if (secrets := controller.secret_files.read(job_id)) is not None:
-            given["secrets"] = secrets
-        record = controller.router.new_record(job_id, spec_from_json(given), submitted_s)
-    except (SubletError, ValueError, TypeError, AttributeError) as error:
-        record = controller.router.bare_record(job_id, _stand_in(job_id))
-        record.submitted_s, record.refused = submitted_s, str(error).partition("\n")[0]
-    record.restore(facts)
-    if record.paused == HELD_BY_RULES:  # unless it still is
-        record.paused = ""
-    if record.refused and not record.outcome:
-        record.paused = HELD_BY_RULES
-        controller.note(
-            HistoryRow(kind="Alarm", job_id=job_id, text=f"is held, for it cannot be run: {record.refused}")
-        )
-    return record
+class StoredJobs:
+    """Those of one state directory."""
+
+    def __init__(self, inbox: Inbox, *, store: Store, secret_files: SecretFiles, factory: RecordFactory) -> None:
+        self._inbox, self._store, self._secret_files, self._factory = inbox, store, secret_files, factory
+
+    def read(self) -> Iterator[JobRecord]:
+        """What is known of each; held, with the reason and an alarm, if it cannot be run."""
+        for job_id, text, facts in self._store.jobs():
+            yield self._record(job_id, text, facts)
+
+    def _record(self, job_id: str, text: str, facts: dict[str, Any]) -> JobRecord:
+        submitted_s = float(facts.get("submitted_s", 0.0))
+        try:
+            given: dict[str, Any] = json.loads(text)
+            if (secrets := self._secret_files.read(job_id)) is not None:
+                given["secrets"] = secrets
+            record = self._factory.record(job_id, spec_from_json(given), submitted_s)
+        except (SubletError, ValueError, TypeError, AttributeError) as error:
+            record = self._factory.bare_record(job_id, _stand_in(job_id))
+            record.submitted_s, record.refused = submitted_s, str(error).partition("\n")[0]
+        record.restore(facts)
+        if record.paused is Hold.RULES:  # unless it still is
+            record.paused = Hold.NONE
+        if record.refused and not record.outcome:
+            record.paused = Hold.RULES
+            text = f"is held, for it cannot be run: {record.refused}"
+            self._inbox.note(HistoryRow(kind="Alarm", job_id=job_id, text=text))
+        return record
 
 
 def _stand_in(job_id: str) -> JobSpec:

@@ -8,12 +8,12 @@ people are told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
-
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Vouching", "job_of"]
 
@@ -24,15 +24,25 @@ def job_of(worker_id: str) -> str:
 
 
 class Vouching:
-    """`jobs_on` are the jobs that were started on each node by this controller."""
+    """`jobs_on` are the jobs that were started on each node by this controller; `first_life`: there was none before."""
 
-    def __init__(self, hub: Controller, jobs_on: Mapping[str, set[str]]) -> None:
-        self._hub, self._jobs_on = hub, jobs_on
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        records: Mapping[str, JobRecord],
+        jobs_on: Mapping[str, set[str]],
+        engine: Engine,
+        alarms: Alarms,
+        first_life: bool,
+    ) -> None:
+        self._inbox, self._records, self._jobs_on = inbox, records, jobs_on
+        self._engine, self._alarms, self._first_life = engine, alarms, first_life
         self._met: set[str] = set()  # nodes that have said Hello to this controller
 
     def heard(self, node_id: str, worker_id: str) -> bool:
         """Whether what this node says of this worker may be true."""
-        record = self._hub.records.get(job_of(worker_id))
+        record = self._records.get(job_of(worker_id))
         if record is None:
             return False
         worker = record.group.workers.get(worker_id)
@@ -49,13 +59,13 @@ class Vouching:
         self._met.add(node_id)
         by_job: dict[str, list[str]] = {}
         for worker_id, job_id in hello.workers.items():
-            record = self._hub.records.get(job_id) if job_of(worker_id) == job_id else None
+            record = self._records.get(job_id) if job_of(worker_id) == job_id else None
             known = None if record is None else record.group.workers.get(worker_id)
             if known.node_id == node_id if known is not None else record is not None and self._holds(node_id, job_id):
                 by_job.setdefault(job_id, []).append(worker_id)
                 continue
-            self._hub.engine.send(node_id, wire.EndWorker(worker_id=worker_id))
-            if known is not None or not (first and self._hub.life):  # else an earlier controller may have had it there
+            self._engine.send(node_id, wire.EndWorker(worker_id=worker_id))
+            if known is not None or not first or self._first_life:  # else an earlier controller may have had it there
                 self._alarm(node_id, f"claims to run {worker_id}, which nobody started there: not believed, and ended")
         return by_job
 
@@ -67,8 +77,8 @@ class Vouching:
         """The job has, or had, workers there, as this controller or the log knows."""
         if job_id in self._jobs_on.get(node_id, ()):
             return True
-        node = self._hub.kernel.cluster.nodes.get(node_id)
+        node = self._inbox.kernel.cluster.nodes.get(node_id)
         return node is not None and job_id in node.jobs
 
     def _alarm(self, node_id: str, text: str) -> None:
-        self._hub.alarms.sound("impostor", text, node_id=node_id)
+        self._alarms.sound("impostor", text, node_id=node_id)

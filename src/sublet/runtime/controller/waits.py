@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
-from sublet.runtime.controller.feasibility import least_width, refuse_beyond_limits
+from sublet.runtime.controller.feasibility import Feasibility, least_width
 from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.records import JobRecord
-
-if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
 
 __all__ = ["Waits"]
 
@@ -19,10 +18,10 @@ OTHERS = "what may be held is in use by others, or is kept for them by the polic
 
 
 class Waits:
-    """Looks after every plan at the jobs that it gave nothing."""
+    """Looks after every plan at the jobs that it gave nothing; `reasons` are the policy's own, by job."""
 
-    def __init__(self, hub: Controller) -> None:
-        self._hub = hub
+    def __init__(self, inbox: Inbox, *, table: JobTable, feasibility: Feasibility, reasons: Mapping[str, str]) -> None:
+        self._inbox, self._table, self._feasibility, self._reasons = inbox, table, feasibility, reasons
         self._told: dict[str, tuple[str, str]] = {}  # job -> (which limit, in words)
 
     def why(self, job_id: str) -> str:
@@ -32,8 +31,8 @@ class Waits:
     def look(self) -> None:
         """After a plan. Jobs that are alike in where and how wide they may run are looked at once."""
         alike: dict[tuple[int, tuple[str, ...]], tuple[str, str]] = {}
-        for record in self._hub.live.values():
-            state = self._hub.kernel.jobs.get(record.id)
+        for record in self._table.live.values():
+            state = self._inbox.kernel.jobs.get(record.id)
             if state is None or state.shape is not None or state.phase is not Phase.WAITING or record.paused:
                 self._told.pop(record.id, None)
                 continue
@@ -42,20 +41,20 @@ class Waits:
                 alike[kind] = self._limit(record)
             limit, text = alike[kind]
             if not limit:
-                limit, text = "policy", self._hub.reasons.get(record.id, "") or OTHERS
+                limit, text = "policy", self._reasons.get(record.id, "") or OTHERS
             if limit != self._told.get(record.id, ("", ""))[0]:
-                self._hub.note(HistoryRow(kind="Waits", job_id=record.id, text=f"waits: {text}"))
+                self._inbox.note(HistoryRow(kind="Waits", job_id=record.id, text=f"waits: {text}"))
             self._told[record.id] = (limit, text)
 
     def _limit(self, record: JobRecord) -> tuple[str, str]:
         """What is in the way of such a job, money and markets included; ("", "") if nothing is but others."""
         try:
-            refuse_beyond_limits(self._hub, record.spec)
+            self._feasibility.refuse_beyond_limits(record.spec)
         except Infeasible as error:
             return error.binding, str(error).replace("\n  next:", "; next:")
         except InvalidValue as error:
             return error.field, str(error)
-        supply, left = self._hub.kernel.supply, self._hub.kernel.supply.left(self._hub.now_s())
+        supply, left = self._inbox.kernel.supply, self._inbox.kernel.supply.left(self._inbox.now_s())
         if supply.broke:
             return "purse", "all that is left in the purse is reserved to end what runs; next: sublet budget top-up USD"
         pools = [pool for pool in supply.pools.values() if not record.pools or pool.name in record.pools]

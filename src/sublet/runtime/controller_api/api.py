@@ -125,13 +125,13 @@ class ControllerApi:
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""
         record = self.record(job_id)
-        parts = self._controller.router.logs_of(job_id).parts(rank=rank, worker_id=worker_id)
+        parts = self._controller.logs.of(job_id).parts(rank=rank, worker_id=worker_id)
         return views.JobLog(parts=parts, hide=tuple(record.spec.secrets.values()))
 
     async def nodes(self) -> Sequence[views.NodeView]:
         """Every node, and those that went lately."""
         controller = self._controller
-        return node_views(controller.kernel, controller.now_s(), controller.doomed_s)
+        return node_views(controller.kernel, controller.now_s(), controller.router.doomed_s)
 
     # ------------------------------------------------------------------ money
 
@@ -203,7 +203,6 @@ def _sources(controller: Controller) -> JobSources:
         bill=controller.bill,
         now_s=controller.now_s(),
         speedup=controller.clock.speedup,
-        share_done=controller.router.share,
         plan_reasons=controller.reasons,
         wait_reason=controller.waits.why,
     )

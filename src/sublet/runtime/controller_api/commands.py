@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from sublet.domain.money import Money
 from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
-from sublet.runtime.controller.feasibility import refuse_beyond_limits, refuse_beyond_own_purse, refuse_late
 from sublet.runtime.controller.history import HistoryRow, width
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.jobs import bounds
@@ -51,14 +51,14 @@ class JobCommands:
         """What can never run is refused; what may not is warned of."""
         bounds.absolute("workdir", spec.cwd)
         bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
-        refuse_beyond_limits(self._controller, spec)
-        refuse_beyond_own_purse(self._controller, spec.name, spec)
-        return refuse_late(self._controller, spec)
+        self._controller.feasibility.refuse_beyond_limits(spec)
+        self._controller.feasibility.refuse_beyond_own_purse(spec.name, spec)
+        return self._controller.feasibility.refuse_late(spec)
 
     def cancel(self, job_id: str, *, now: bool) -> JobRecord:
         """End it, with a last checkpoint unless `now`; what it had saved stays. One that failed: for good."""
         record = self.find(job_id)
-        self._controller.cancel(record, now=now)
+        self._controller.jobs.cancel(record, now=now)
         return record
 
     def pause(self, job_id: str) -> JobRecord:
@@ -66,7 +66,7 @@ class JobCommands:
         record = self._find_live(job_id, "pause")
         if not record.paused:  # one that is being cancelled stays so
             self._note("Paused", job_id, "held back by its owner")
-            self._controller.change(record, paused="user")
+            self._controller.jobs.hold(record, Hold.OWNER)
         return record
 
     def resume(self, job_id: str, *, start_over: bool) -> JobRecord:
@@ -74,25 +74,25 @@ class JobCommands:
         record = self.find(job_id)
         if record.closed:
             raise NotNow(job_id, "failed, and was ended for good by 'sublet cancel'", "resume", hint="submit it anew")
-        if record.outcome in ("", "failed"):
+        if record.outcome in (Ending.NONE, Ending.FAILED):
             self._refuse_spent_purse(record)
-        if record.outcome == "failed":
+        if record.outcome is Ending.FAILED:
             if record.spec.secrets and not self._controller.secret_files.has(job_id):
                 raise NotNow(job_id, "failed, and its secrets are deleted", "resume", hint="submit it anew")
             self._note("Resumed", job_id, "is tried again")
-            self._controller.revive(record)
+            self._controller.jobs.revive(record)
         record = self._find_live(job_id, "resume")
-        if record.paused == "cancel":
+        if record.paused is Hold.CANCEL:
             raise NotNow(job_id, "being cancelled", "resume", hint="wait for its end, then submit it again")
         if record.paused:
             self._note("Resumed", job_id, "may go on, at step 0 if it has to" if start_over else "may go on")
-            self._controller.change(record, paused="", start_over=start_over)
+            self._controller.jobs.resume(record, start_over=start_over)
         return record
 
     def top_up(self, job_id: str, usd: float) -> JobRecord:
         """Let it spend more; if it was held for want of money, it goes on."""
         record = self.find(job_id)
-        if record.outcome != "failed":
+        if record.outcome is not Ending.FAILED:
             record = self._find_live(job_id, "be given more")
         purse = record.spec.purse_usd
         if purse is None:
@@ -100,8 +100,8 @@ class JobCommands:
         more = (Money.from_usd(purse) + Money.from_usd(usd)).usd
         self._note("Budget", job_id, f"may spend USD {more:g} in all from now on, USD {usd:g} more")
         left = max(0.0, more - self._spent_usd(record))  # what the planner hears of it
-        self._controller.change(record, spec=replace(record.spec, purse_usd=more), left_usd=left)
-        if record.paused == "budget":
+        self._controller.jobs.respecify(record, replace(record.spec, purse_usd=more), left_usd=left)
+        if record.paused is Hold.BUDGET:
             with contextlib.suppress(OutOfBudget):  # still too little: it stays where it is, and says so
                 return self.resume(job_id, start_over=False)
         return record
@@ -114,9 +114,9 @@ class JobCommands:
             allowed = f"a range with one of its sizes: {', '.join(map(str, record.spec.sizes))}"
             raise InvalidValue("workers", f"{low}..{high}", allowed)
         spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
-        refuse_beyond_limits(self._controller, spec)
+        self._controller.feasibility.refuse_beyond_limits(spec)
         self._note("Scaled", job_id, f"{width(low, high)} from now on")
-        self._controller.change(record, spec=spec)
+        self._controller.jobs.respecify(record, spec)
         return record
 
     def _find_live(self, job_id: str, verb: str) -> JobRecord:
@@ -133,7 +133,7 @@ class JobCommands:
             return
         spent = self._spent_usd(record)
         try:
-            refuse_beyond_own_purse(self._controller, record.id, record.spec, spent_usd=spent)
+            self._controller.feasibility.refuse_beyond_own_purse(record.id, record.spec, spent_usd=spent)
         except Infeasible as error:
             hint = str(error).partition("\n  next: ")[2]
             what = f"job {record.id} cannot go on, its own budget is spent"

@@ -25,7 +25,7 @@ __all__ = ["rehearse"]
 
 async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
     """The policy's answer, as if the job had just been submitted."""
-    job = kernel_job(controller.router.bare_record("dry-run", spec), controller.clock.speedup)
+    job = kernel_job(controller.factory.bare_record("dry-run", spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot(frozen=True)
     state = JobState(job=job, seq=1 << 30, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     waiting = Waiting()

@@ -22,7 +22,7 @@ def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
     policy = controller.planner.policy
     if not isinstance(policy, Price):
         return None
-    job = kernel_job(controller.router.bare_record(spec.name, spec), controller.clock.speedup)
+    job = kernel_job(controller.factory.bare_record(spec.name, spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot()
     value = hour_usd_of(policy, snapshot, job)
     ours = prospect(snapshot, job, value)

@@ -9,9 +9,9 @@ from sublet.domain.money import Money
 from sublet.domain.plan import JobState, Phase
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import Bill
-from sublet.runtime.controller.blame import BACK_OFF
 from sublet.runtime.controller.history import gist_of
-from sublet.runtime.controller.records import ASKS, DAMAGED, JobRecord, kernel_job
+from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Outlook, outlook_in
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
@@ -27,12 +27,12 @@ PHASES = {
     Phase.BROKEN: JobPhase.RECOVERING,
 }
 HELD_BACK = {
-    "user": "held back by its owner",
-    "budget": "its budget is spent",
-    "cancel": "saves, and is ended then",
-    "preemption": "saves, and is given up then: its nodes went too often",
-    DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
-    BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
+    Hold.OWNER: "held back by its owner",
+    Hold.BUDGET: "its budget is spent",
+    Hold.CANCEL: "saves, and is ended then",
+    Hold.GIVEN_UP: "saves, and is given up then: its nodes went too often",
+    Hold.DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
+    Hold.BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
 }
 
 
@@ -44,7 +44,6 @@ class JobSources:
     bill: Bill
     now_s: float  # cloud
     speedup: float  # cloud seconds per wall second
-    share_done: Callable[[JobRecord], float]  # of its work, 0 to 1
     plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
     wait_reason: Callable[[str], str]  # "" for a job that does not wait
 
@@ -105,7 +104,7 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
         return gist_of(record.error)
     if state is None:
         return record.outcome
-    if record.paused == "budget" and record.spec.purse_usd is not None:
+    if record.paused is Hold.BUDGET and record.spec.purse_usd is not None:
         purse = f"its own budget of USD {record.spec.purse_usd:g} is spent"
         return f"{purse}; next: sublet budget top-up --job {record.id} USD"
     if record.paused:
@@ -120,13 +119,13 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
 
 def _phase_of(record: JobRecord, state: JobState | None, *, out_of_money: bool) -> JobPhase:
     if state is None:
-        return JobPhase(record.outcome or JobPhase.CANCELLED)
-    if record.paused in ("cancel", "preemption"):
+        return JobPhase(record.outcome or Ending.CANCELLED)
+    if record.paused in (Hold.CANCEL, Hold.GIVEN_UP):
         return JobPhase.STOPPING
     if state.phase is not Phase.WAITING:
         return PHASES[state.phase]
-    if record.paused and record.paused != BACK_OFF:
-        return JobPhase.OUT_OF_BUDGET if record.paused == "budget" else JobPhase.PAUSED
+    if record.paused and record.paused is not Hold.BACK_OFF:
+        return JobPhase.OUT_OF_BUDGET if record.paused is Hold.BUDGET else JobPhase.PAUSED
     if out_of_money:
         return JobPhase.OUT_OF_BUDGET
     return JobPhase.QUEUED if state.shape is None else JobPhase.STARTING
@@ -134,7 +133,7 @@ def _phase_of(record: JobRecord, state: JobState | None, *, out_of_money: bool) 
 
 def _progress_of(record: JobRecord, state: JobState | None) -> float | None:
     """0 to 1; a script without the SDK does not say how far it is until it has finished."""
-    work, finished = record.group.work or record.spec.work, state is None and record.outcome == JobPhase.FINISHED
+    work, finished = record.group.work or record.spec.work, state is None and record.outcome is Ending.FINISHED
     if not work or not (record.spec.sdk or finished):
         return None
     return 1.0 if finished else min(1.0, record.group.done / work)
@@ -151,7 +150,7 @@ def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -
         kernel_job(record, sources.speedup),
         state.spread,
         done=state.done,
-        left=max(0.0, 1.0 - sources.share_done(record)),
+        left=max(0.0, 1.0 - record.share),
         usd_per_h=sources.bill.burn_usd_per_h(record.id),
         seed=record.group.step,
     )

@@ -47,7 +47,7 @@ async def order_of(folder, **facts):
         await until(lambda: seen)
         await desk.shutdown(end_jobs=True)
         await cloud.close()
-        await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+        await asyncio.gather(running, return_exceptions=True)
     return seen[0]
 
 

@@ -102,7 +102,7 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
 def blame():
     from sublet.runtime.controller.blame import Blame
 
-    return Blame(SimpleNamespace(note=lambda line: None, relearn=lambda record: None))
+    return Blame(SimpleNamespace(note=lambda row: None), SimpleNamespace(relearn=lambda record: None))
 
 
 def a_record(name="j", *, user=1):

@@ -204,12 +204,14 @@ def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
             await desk.pause("j-1")
             view = await phase(desk, "j-1", "paused")
             record = desk.record("j-1")
-            desk._controller.change(record, spec=a_spec(max_workers=1, purse_usd=view["usd_total"]))
+            desk._controller.jobs.respecify(record, a_spec(max_workers=1, purse_usd=view["usd_total"]))
             with pytest.raises(OutOfBudget, match="top-up --job j-1"):
                 await desk.resume("j-1")
             await desk.top_up_job("j-1", 5.0)
             assert (await desk.job("j-1"))["phase"] == "paused"  # its owner's word stands
-            assert desk._controller._job(record).purse_left_usd == pytest.approx(5.0)  # the planner hears of it
+            assert desk._controller.jobs.describe(record).purse_left_usd == pytest.approx(
+                5.0
+            )  # the planner hears of it
             await desk.resume("j-1")
             await phase(desk, "j-1", "running")
 

@@ -99,7 +99,7 @@ def test_a_job_that_was_taken_but_not_told_to_the_kernel_runs_after_a_restart(tm
 
     async def live():
         async with story.controller(crash=True) as desk:
-            desk._controller.submit = lambda record: None  # it dies between the two commits
+            desk._controller.jobs.submit = lambda record: None  # it dies between the two commits
             await desk.submit(a_spec(), key="k")
         async with story.controller() as desk:
             assert (await desk.submit(a_spec(), key="k"))["job_id"] == "j-1"
@@ -324,8 +324,7 @@ def test_a_store_that_cannot_be_written_stops_everything_with_a_reason(tmp_path)
                 await running
             await asyncio.sleep(0.2)
             assert len(story.cloud.rented) == rented, "it acts though nothing can be written"
-            for task in desk._controller._tasks:
-                task.cancel()
+            await desk._controller.abandon()
             await story.cloud.close()
         async with story.controller() as desk:  # there is room again: the job was taken before the disk was full
             await phase(desk, "j-1", "running")

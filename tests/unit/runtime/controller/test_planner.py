@@ -232,7 +232,7 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
         raise AttributeError("no words for it")
 
     async def scene(desk):
-        monkeypatch.setattr("sublet.runtime.controller.loop.rows_from_plan", speechless)
+        monkeypatch.setattr("sublet.runtime.controller.chronicle.rows_from_plan", speechless)
         await desk.submit(SPEC)
 
         async def finished():

@@ -18,8 +18,8 @@ def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
             await desk.submit(a_spec(max_workers=2, market="spot"))
             await phase(desk, "j-1", "running")
             for nodes in (30, 28, 31, 17, 20, 2, 2, 1, 2, 25, 28, 30, 4, 9):
-                desk._controller.hear_market(AvailabilityChanged(desk._controller.now_s(), "spot", nodes))
-            desk._controller.hear_market(AvailabilityChanged(desk._controller.now_s(), "on-demand", 3))
+                desk._controller.leases.hear(AvailabilityChanged(desk._controller.now_s(), "spot", nodes))
+            desk._controller.leases.hear(AvailabilityChanged(desk._controller.now_s(), "on-demand", 3))
 
             async def heard():
                 told = [event["text"] for event in await desk.events() if event["kind"] == "AvailabilityChanged"]

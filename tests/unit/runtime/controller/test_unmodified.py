@@ -89,7 +89,7 @@ async def earning(desk, usd=0.02, job_id="j-1"):
 async def planned_again(desk, job_id="j-1"):
     """A plan is made that knows of everything."""
     controller, now_s = desk._controller, desk._controller.now_s()
-    controller.relearn(desk.record(job_id))
+    controller.jobs.relearn(desk.record(job_id))
     await until(lambda: asyncio.sleep(0, controller.plan_s > now_s and not controller.kernel.planning), "no plan")
 
 
@@ -199,7 +199,7 @@ def test_the_split_of_the_bill_survives_a_restart(tmp_path):
             story.cloud.see(saved_ago_s=0.0)
             desk._controller.tell(TimerFired(desk._controller.now_s(), CheckPurse()))  # something to log
             before = await desk.cost("j-1")
-            desk._controller._save_all_facts()
+            desk._controller.jobs.save_all_facts()
         async with story.controller() as desk:
             after = await desk.cost("j-1")
             assert after["usd_redone"] == pytest.approx(before["usd_redone"], rel=1e-3)
@@ -420,7 +420,7 @@ def test_no_plan_of_the_next_controller_resizes_it_either_and_what_it_saves_then
         async with story.controller(crash=True) as desk:
             await desk.submit(a_script(max_workers=2))
             await earning(desk)
-            desk._controller._save_all_facts()
+            desk._controller.jobs.save_all_facts()
         story.policy.wide = 2
         async with story.controller() as desk:
             await planned_again(desk)

@@ -101,9 +101,10 @@ def test_a_job_that_cannot_be_told_to_stop_does_not_keep_the_nodes_of_all(tmp_pa
                 return all(view["step"] > 0 for view in await desk.jobs())
 
             await until(both_train, "they never trained")
-            sound = desk._controller._job
+            jobs = desk._controller.jobs
+            sound = jobs.describe
             fault = RuntimeError("a fault of ours")
-            monkeypatch.setattr(desk._controller, "_job", lambda r: sound(r) if r.id == "tame-1" else raises(fault))
+            monkeypatch.setattr(jobs, "describe", lambda r: sound(r) if r.id == "tame-1" else raises(fault))
             await desk._controller.stop(limit_s=1.0)
             assert cloud.nodes == {}
             await asyncio.gather(running, return_exceptions=True)

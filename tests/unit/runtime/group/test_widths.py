@@ -10,7 +10,7 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import router
+from sublet.runtime.controller import answers
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.group import overdue
 from sublet.runtime.group.build import build_group
@@ -181,7 +181,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(overdue, "APART_S", 0.05)
-    monkeypatch.setattr(router, "TOO_WIDE_S", 0.2)
+    monkeypatch.setattr(answers, "TOO_WIDE_S", 0.2)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1
@@ -206,7 +206,7 @@ def lived(folder, policy, steps):
             told = [event["text"] for event in await desk.events("j-1")]
             await desk.shutdown()
             await cloud.close()
-            await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+            await asyncio.gather(running, return_exceptions=True)
         return view, told
 
     return asyncio.run(live())
@@ -292,7 +292,7 @@ def on_one_gpu(folder, policy, steps, scene):
             finally:
                 await desk.shutdown()
                 await cloud.close()
-                await asyncio.gather(running, *desk._controller._tasks, return_exceptions=True)
+                await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(live())
 

@@ -1,0 +1,94 @@
+"""What a group answers to the kernel's orders becomes an event, a line of history, and how its job ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import assert_never
+
+from sublet.domain import events as news
+from sublet.domain.plan import Phase
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.attempts import Attempts
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.history import HistoryRow, gist_of
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.records import TOO_WIDE, JobRecord
+from sublet.runtime.controller.states import Ending
+from sublet.runtime.group.failures import ending_of
+from sublet.runtime.group.protocol import GroupNews, Outcome
+
+__all__ = ["Answers"]
+
+TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is not tried again
+
+
+class Answers:
+    """Of the groups of all jobs."""
+
+    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, attempts: Attempts, clock: Clock) -> None:
+        self._inbox, self._jobs, self._bill, self._attempts, self._clock = inbox, jobs, bill, attempts, clock
+
+    def take(self, record: JobRecord, item: GroupNews) -> None:
+        """One of them."""
+        now_s, state = self._inbox.now_s(), self._inbox.kernel.jobs.get(record.id)
+        match item.outcome:
+            case Outcome.MOVED:
+                record.in_vain = 0
+                self._bill.settle_job(record.id, now_s)
+                first = state is not None and state.phase is Phase.STARTING
+                answer = news.JobStarted if first else news.JobResized
+                self._inbox.queue(answer(now_s, record.id, item.generation, record.share, now_s))
+                self._attempts.moved(record)
+            case Outcome.STOPPED:
+                self._inbox.queue(news.JobStopped(now_s, record.id, item.generation, record.share))
+                self._jobs.save_facts(record)
+            case Outcome.FINISHED:
+                self._attempts.finished(record, time.monotonic())
+                self._end(record, Ending.FINISHED, now_s, exit_code=0)
+                self._inbox.queue(news.JobFinished(now_s, record.id))
+            case Outcome.FAILED:
+                self._bill.hung(record.id, item.silent_s * self._clock.speedup)
+                self._jobs.throw_away(record)
+                record.error = record.hide(item.why)
+                self._end(record, Ending.FAILED, now_s, exit_code=item.exit_code)
+                self._inbox.queue(news.JobFailed(now_s, record.id, _summary(record.error, item.exit_code)))
+            case Outcome.RESTARTED:
+                self._bill.hung(record.id, item.silent_s * self._clock.speedup)
+                why = _summary(record.hide(item.why), item.exit_code)
+                self._inbox.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
+                if record.lost_wall_s is None:
+                    record.lost_wall_s = time.monotonic()
+                record.in_vain, record.in_vain_why = record.in_vain + 1, why
+            case Outcome.NARROWED:
+                self._narrow(record, item, _summary(record.hide(item.why), item.exit_code))
+            case _:
+                assert_never(item.outcome)
+
+    def _end(self, record: JobRecord, outcome: Ending, now_s: float, *, exit_code: int | None) -> None:
+        if not record.outcome:
+            record.outcome, record.ended_s, record.exit_code = outcome, now_s, exit_code
+        self._jobs.save_facts(record)
+
+    def _narrow(self, record: JobRecord, item: GroupNews, why: str) -> None:
+        """It cannot train at this width: it is not planned for a while, even if its owner wants no less."""
+        width = record.too_wide = item.width
+        record.back_to = item.back_to
+        record.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {item.back_to} instead: {why}"
+        text = f"cannot train on {width} workers, goes back to fewer and stays below {width} for an hour: {why}"
+        self._inbox.note(HistoryRow(kind="Narrowed", job_id=record.id, text=text))
+        self._jobs.relearn(record)
+        asyncio.get_running_loop().call_later(TOO_WIDE_S, self._widen, record, width)
+
+    def _widen(self, record: JobRecord, width: int) -> None:
+        """What was in the way may be gone by now."""
+        if record.too_wide == width:
+            record.any_width()
+            self._jobs.relearn(record)
+
+
+def _summary(why: str, code: int | None) -> str:
+    """What it comes to; how the process ended comes first."""
+    last = gist_of(why)
+    return last if code is None or ending_of(code) in last else f"{ending_of(code)}: {last}"

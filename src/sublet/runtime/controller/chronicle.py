@@ -1,0 +1,65 @@
+"""Collects what people are told, and writes it into the store with who held what, and what it cost, by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.history import (
+    HistoryRow,
+    Progress,
+    SupplyNews,
+    row_from_event,
+    row_from_order,
+    rows_from_plan,
+)
+from sublet.runtime.store import Store
+
+__all__ = ["Chronicle"]
+
+
+class Chronicle:
+    """`has_session(job_id)`: does the job say itself how far it is?"""
+
+    def __init__(self, store: Store, has_session: Callable[[str], bool]) -> None:
+        self._store = store
+        self._supply_news, self._progress = SupplyNews(), Progress(has_session)
+        self._rows: list[HistoryRow] = []  # not written yet
+
+    def add(self, row: HistoryRow) -> None:
+        """One more."""
+        self._rows.append(row)
+
+    def tell(self, event: Event, actions: Sequence[Action], kernel: Kernel) -> None:
+        """What people are told of an event and its orders; nothing that is done depends on it."""
+        matters = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, kernel)
+        rows = rows_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
+        happened = row_from_event(event, kernel, self._progress)
+        for row in (happened, *(row_from_order(action, kernel, self._progress) for action in actions)):
+            if row is not None and (matters or row.kind != "AvailabilityChanged"):
+                rows.append(row)
+        self._rows += rows
+
+    def write(self, kernel: Kernel, now_s: float) -> None:
+        """All that waits."""
+        if not self._rows:
+            return
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        ready = sum(kernel.cluster.held.values())
+        burn, spent = kernel.ledger.burn().usd_per_h, kernel.ledger.spent(now_s).usd
+        rows = []
+        for row in self._rows:
+            workers = row.workers
+            if workers is None and row.job_id in kernel.jobs:
+                workers = kernel.jobs[row.job_id].gpus
+            facts = {"workers": workers, "nodes_held": ready, "usd_per_h": burn, "usd_total": spent}
+            text = row.text.encode(errors="replace").decode()  # half a character is no text to the store
+            rows.append((now_s, at, row.kind, row.job_id, row.node_id, text, json.dumps(facts)))
+        self._rows.clear()
+        with self._store.together():
+            self._store.tell(rows)

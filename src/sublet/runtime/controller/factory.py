@@ -1,0 +1,114 @@
+"""Makes the record of a job: its folders, its group of workers, and what they find in their environment."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sublet.domain.offer import Offer
+from sublet.errors import InvalidValue
+from sublet.market.hazard import believed_per_h
+from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.job_logs import JobLogs
+from sublet.runtime.controller.job_table import JobTable
+from sublet.runtime.controller.records import JobRecord, pools_for
+from sublet.runtime.group.build import build_group
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.private import make_private
+
+__all__ = ["RecordFactory"]
+
+LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all who start
+
+
+class RecordFactory:
+    """Of one controller: `life` counts those before it, `server_id` names its state directory."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        table: JobTable,
+        logs: JobLogs,
+        offers: Sequence[Offer],
+        clock: Clock,
+        state_dir: Path,
+        server_id: str,
+        life: int,
+    ) -> None:
+        self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
+        self._state_dir, self._server_id, self._life = state_dir, server_id, life
+        self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
+
+    def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
+        """A job with its workers-to-be."""
+        folder = self._state_dir / "jobs" / job_id
+        checkpoints = Path(spec.checkpoint_dir) if spec.checkpoint_dir else folder / "checkpoints"
+        make_private(folder / "logs")
+        try:
+            if spec.checkpoint_dir:
+                checkpoints.mkdir(parents=True, exist_ok=True)  # its owner's own place: as their umask has it
+            else:
+                make_private(checkpoints)
+        except OSError as error:
+            allowed = f"a directory that can be made ({error.strerror or error})"
+            raise InvalidValue("checkpoint.uri", spec.checkpoint_dir, allowed) from None
+        group = build_group(
+            job_id,
+            spec,
+            log_of=lambda worker_id: str(self._logs.of(job_id).path(worker_id)),
+            env=lambda: self._environment(self._table.records[job_id], checkpoints),
+            life=self._life,
+        )
+        return JobRecord(job_id, spec, group, submitted_s, pools_for(spec, self._offers))
+
+    def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
+        """A job that will never run: for what-if."""
+        group = build_group(job_id, spec, log_of=str, env=dict)
+        return JobRecord(job_id, spec, group, self._inbox.now_s(), pools_for(spec, self._offers))
+
+    def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
+        every_s = record.every_s = self._checkpoint_every_s(record)
+        left = self._purse_left()
+        env = {
+            "SUBLET_JOB_ID": record.id,
+            "SUBLET_MAX_WORKERS": str(record.spec.max_workers),
+            "SUBLET_ATTEMPT": str(record.group.failures.total()),
+            "SUBLET_CHECKPOINT_DIR": str(checkpoints),
+            "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
+            "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
+            "SUBLET_RESUME": "1" if record.group.step > 0 or record.group.failures else "0",
+            "WANDB_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
+            "WANDB_RESUME": "allow",
+            "SLURM_RESTART_COUNT": str(record.group.failures.total()),
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames
+            "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
+        }
+        if record.start_over:
+            env["SUBLET_START_OVER"] = "1"
+        if left is not None:
+            env["SUBLET_BUDGET_LEFT_USD"] = f"{left:.4f}"
+        return env
+
+    def _purse_left(self) -> float | None:
+        wall_s = time.monotonic()
+        if wall_s - self._left[0] > LEFT_S:
+            left = self._inbox.kernel.supply.left(self._inbox.now_s())
+            self._left = (wall_s, None if left is None else left.usd)
+        return self._left[1]
+
+    def _checkpoint_every_s(self, record: JobRecord) -> float:
+        """Wall seconds between checkpoints: what the user asked for, or Young and Daly's."""
+        speedup = self._clock.speedup
+        if record.spec.checkpoint_every_s is not None:
+            return record.spec.checkpoint_every_s / speedup
+        offers = [offer for offer in self._offers if not record.pools or offer.pool in record.pools]
+        workers = record.spec.max_workers
+        hits_per_h = max((believed_per_h(o) * -(-workers // o.gpus_per_node) for o in offers), default=0.0)
+        write_s = max(record.write_s, 0.05)
+        every_s = checkpoint_every_s(write_s * speedup, hits_per_h)
+        return min(max(every_s / speedup, 10 * write_s), 600.0)

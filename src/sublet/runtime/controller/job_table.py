@@ -1,0 +1,43 @@
+"""Which jobs there are: all that ever were, those that live, and those that the kernel has heard of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.states import Ending
+
+__all__ = ["JobTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """By id."""
+
+    records: dict[str, JobRecord] = field(default_factory=dict)  # every job ever
+    live: dict[str, JobRecord] = field(default_factory=dict)  # those that have not ended, or whose workers have not
+    submitted: set[str] = field(default_factory=set)  # jobs that the kernel has heard of
+
+    def keep(self, record: JobRecord) -> None:
+        """Know of a job from now on."""
+        self.records[record.id] = self.live[record.id] = record
+
+    def trains(self, job_id: str) -> bool:
+        """It makes steps, as its workers say, and somebody wants them."""
+        record = self.records.get(job_id)
+        return record is not None and record.group.training and record.outcome is not Ending.CANCELLED
+
+    def gpus_at_work(self, job_id: str) -> int | None:
+        """GPUs on which it makes steps; None = on all that it holds."""
+        record = self.records.get(job_id)
+        return None if record is None else record.group.working
+
+    def has_session(self, job_id: str) -> bool:
+        """It says itself how far it is and what it lost; a script without a session does not."""
+        record = self.records.get(job_id)
+        return record is None or record.spec.sdk
+
+    def is_doubtful(self, job_id: str) -> bool:
+        """It has finished, and nobody knows what that is worth."""
+        record = self.records.get(job_id)
+        return record is not None and bool(record.apart)

@@ -1,0 +1,246 @@
+"""The life of a job, as its owner, its purse and its failures make it: submitted, held, resumed, cancelled, given up.
+
+What the kernel must know of it is told through the inbox; what the log does not tell is saved beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+
+from sublet.domain import events as news
+from sublet.domain.job import Job
+from sublet.domain.plan import Phase
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.factory import RecordFactory
+from sublet.runtime.controller.feasibility import STOP_S
+from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.job_table import JobTable
+from sublet.runtime.controller.records import JobRecord, kernel_job
+from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.store import Store
+
+__all__ = ["Lifecycle"]
+
+log = logging.getLogger("sublet.controller")
+LAST_S = 1.0  # wall, to be ended without a save
+
+
+class Lifecycle:
+    """Of all jobs."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        table: JobTable,
+        bill: Bill,
+        store: Store,
+        secret_files: SecretFiles,
+        factory: RecordFactory,
+        clock: Clock,
+    ) -> None:
+        self._inbox, self._table, self._bill, self._store = inbox, table, bill, store
+        self._secret_files, self._factory, self._clock = secret_files, factory, clock
+        self._all_stop = False
+
+    # ------------------------------------------------------------------ coming and going
+
+    def add(self, job_id: str, spec: JobSpec, key: str = "") -> JobRecord:
+        """Take a job; it is on disk when this returns."""
+        record = self._factory.record(job_id, spec, self._inbox.now_s())
+        self._secret_files.keep(job_id, spec.secrets)
+        with self._store.together():
+            self._store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
+            self._store.change_job(job_id, facts=json.dumps(record.facts()))
+        self._table.keep(record)
+        self.submit(record)
+        return record
+
+    def submit(self, record: JobRecord) -> None:
+        """Let the kernel hear of it."""
+        self._table.submitted.add(record.id)
+        at_s = max(record.submitted_s, self._inbox.kernel.now_s)
+        self._inbox.tell(news.JobSubmitted(at_s, self.describe(record)))
+
+    def revive(self, record: JobRecord) -> None:
+        """One that failed is tried once more, from where it was, with all its retries."""
+        if record.id in self._inbox.kernel.jobs or record.group.workers:
+            return  # it runs, or is on its way out
+        old = record.group
+        record.group = self._factory.record(record.id, record.spec, record.submitted_s).group
+        record.group.round = old.round  # no later round may be mistaken for an earlier one
+        record.group.step = min(old.step, record.checkpoint_step or 0)  # what was beyond it is lost, and billed so
+        record.group.done, record.group.work = old.done, old.work
+        record.outcome, record.ended_s, record.error, record.exit_code = Ending.NONE, None, "", None
+        record.paused, record.forgiven, record.blamed = Hold.NONE, record.noticed + record.unnoticed, ""
+        self._table.keep(record)
+        self.save_facts(record)
+        self.submit(record)
+
+    def cancel(self, record: JobRecord, *, now: bool = False) -> None:
+        """It is not wanted any more: it saves and leaves as if it were paused, and is ended then; `now`, at once."""
+        state = self._inbox.kernel.jobs.get(record.id)
+        if state is None:
+            if record.outcome is Ending.FAILED and not record.closed:
+                self._close(record)
+            return
+        if not now and state.phase is not Phase.WAITING:
+            if record.paused is not Hold.CANCEL:
+                text = "is to end: it saves first" if record.spec.sdk else "is to end"
+                self._inbox.note(HistoryRow(kind="Cancelling", job_id=record.id, text=text))
+                self.hold(record, Hold.CANCEL)
+            return
+        self.throw_away(record)
+        record.outcome, record.ended_s = Ending.CANCELLED, self._inbox.now_s()
+        self._inbox.tell(news.JobCancelled(self._inbox.now_s(), record.id))
+        self.save_facts(record)
+
+    def _close(self, record: JobRecord) -> None:
+        """One that failed has ended for good from now on: nobody resumes it, so nobody needs its secrets."""
+        record.closed = True
+        text = "has failed for good: it cannot be resumed any more"
+        self._inbox.note(HistoryRow(kind="Closed", job_id=record.id, text=text))
+        self.save_facts(record)
+        if record.id not in self._table.live:  # else with its last worker
+            self._forget_secrets(record)
+
+    def give_up(self, record: JobRecord, why: str) -> None:
+        """It has had all its retries: it saves and leaves, has failed then, and can be resumed."""
+        state = self._inbox.kernel.jobs.get(record.id)
+        if state is None:
+            return
+        if state.phase is not Phase.WAITING:
+            if record.paused is not Hold.GIVEN_UP:
+                leaves = "saves and leaves" if record.spec.sdk else "leaves"
+                self._inbox.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
+                self.hold(record, Hold.GIVEN_UP)
+            return
+        self.throw_away(record)
+        record.outcome, record.ended_s, record.error = Ending.FAILED, self._inbox.now_s(), why
+        self._inbox.tell(news.JobFailed(self._inbox.now_s(), record.id, why))
+        self.save_facts(record)
+
+    def throw_away(self, record: JobRecord) -> None:
+        """It ends unfinished: what it has done since its last checkpoint goes with it."""
+        self._bill.settle_job(record.id, self._inbox.now_s())
+        lost = record.group.step - (record.checkpoint_step or 0)
+        if record.spec.sdk and lost > 0:
+            record.steps_lost += lost
+            self._bill.thrown_away(record.id, lost, record.group.step)
+
+    def stop_all(self, *, end: bool) -> None:
+        """Every job saves and leaves; with `end` it has ended then. Whatever is learned from now on lets none go on."""
+        self._all_stop = True
+        for record in list(self._table.records.values()):
+            if record.id in self._inbox.kernel.jobs:
+                try:
+                    if end:
+                        self.cancel(record)
+                    else:
+                        self._inbox.tell(news.JobChanged(self._inbox.now_s(), self.describe(record)))
+                except Exception:  # one job's trouble must not keep everybody's nodes rented
+                    log.exception("%s cannot be told to stop: it ends with its nodes", record.id)
+
+    # ------------------------------------------------------------------ changes
+
+    def hold(self, record: JobRecord, why: Hold) -> None:
+        """It saves and leaves, and does not run until it is resumed."""
+        record.paused = why
+        self._change(record)
+
+    def resume(self, record: JobRecord, *, start_over: bool | None = None) -> None:
+        """It may go on; `start_over`: whether at step 0 if it has to, None = as was said before."""
+        record.paused = Hold.NONE
+        if start_over is not None:
+            record.start_over = start_over
+        self._change(record)
+
+    def respecify(self, record: JobRecord, spec: JobSpec, *, left_usd: float | None = None) -> None:
+        """Its owner wants something else of it; `left_usd` is what is left of its own purse, where that is new."""
+        record.spec = record.group.spec = spec
+        if left_usd is not None:
+            record.left_usd = left_usd
+        record.any_width()  # its owner knows better
+        self._change(record)
+
+    def _change(self, record: JobRecord) -> None:
+        with self._store.together():
+            self._store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
+            self.save_facts(record)
+        if record.id in self._inbox.kernel.jobs:
+            record.told = dict(record.rates)
+            self._inbox.tell(news.JobChanged(self._inbox.now_s(), self.describe(record)))
+
+    def relearn(self, record: JobRecord) -> None:
+        """Tell the kernel what is known of the job now."""
+        if record.id in self._inbox.kernel.jobs:
+            record.told = dict(record.rates)
+            self._inbox.queue(news.JobChanged(self._inbox.now_s(), self.describe(record)))
+            self._inbox.wake()
+
+    def describe(self, record: JobRecord) -> Job:
+        """The job as the kernel is to know it."""
+        job = kernel_job(record, self._clock.speedup)
+        return replace(job, paused=True) if self._all_stop else job
+
+    def watch_purse(self, record: JobRecord) -> bool:
+        """A job's own purse: hold it back in time, so that stopping still fits in. True: it has to end at once."""
+        purse, state = record.spec.purse_usd, self._inbox.kernel.jobs.get(record.id)
+        if purse is None or state is None:
+            return False
+        self._bill.settle_job(record.id, self._inbox.now_s())
+        if record.spent(self._bill.jobs[record.id].total.usd):
+            self.relearn(record)
+        if not (state.gpus or state.shape):
+            return False
+        burn, speedup = self._bill.burn_usd_per_h(record.id), self._clock.speedup
+        spent = self._bill.jobs[record.id].total.usd
+        if record.paused:
+            return spent + burn * LAST_S * speedup / 3600.0 >= purse  # it did not get away in time
+        if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse:
+            text = f"has spent its budget of USD {purse:g}; it stops, and can be resumed with more"
+            self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
+            self.hold(record, Hold.BUDGET)
+        return False
+
+    # ------------------------------------------------------------------ what stays on disk
+
+    def save_facts(self, record: JobRecord) -> None:
+        """What the log does not tell of a job, if it has changed."""
+        record.grains = self._bill.jobs[record.id].told()
+        facts = json.dumps(record.facts())
+        if facts != record.saved:
+            self._store.change_job(record.id, facts=facts)
+            record.saved = facts
+
+    def save_all_facts(self) -> None:
+        """Of those that live: nothing changes any more about the others."""
+        with self._store.together():
+            for record in self._table.live.values():
+                self.save_facts(record)
+
+    def retire(self, record: JobRecord) -> None:
+        """It has ended, and so has its last worker."""
+        del self._table.live[record.id]
+        self._forget_secrets(record)
+
+    def _forget_secrets(self, record: JobRecord) -> None:
+        """Nobody will need them again, if it has ended for good."""
+        if (record.outcome.for_good or record.closed) and self._secret_files.has(record.id):
+            forget = asyncio.to_thread(self._secret_files.forget, record.id, record.spec.secrets)
+            self._inbox.spawn(forget, f"forget the secrets of {record.id}")
+
+    async def forget_all_secrets(self, *, failed_too: bool) -> None:
+        """The controller ends: of all jobs that have ended for good, and with `failed_too` of those that failed."""
+        for record in self._table.records.values():
+            failed = record.outcome is Ending.FAILED and (failed_too or record.closed)
+            if (record.outcome.for_good or failed) and self._secret_files.has(record.id):
+                await asyncio.to_thread(self._secret_files.forget, record.id, record.spec.secrets)

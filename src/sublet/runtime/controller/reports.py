@@ -1,0 +1,110 @@
+"""What workers report becomes knowledge about their job: speed, progress, checkpoints, and what was for nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from sublet.domain import events as news
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.records import ASKS, JobRecord
+from sublet.runtime.controller.states import Hold
+from sublet.wire import messages as wire
+
+__all__ = ["Reports"]
+
+PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
+LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
+
+
+class Reports:
+    """Of all jobs; `noticed_wall`: nodes that will be taken, and when their notice came."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        jobs: Lifecycle,
+        bill: Bill,
+        gauges: Gauges,
+        clock: Clock,
+        noticed_wall: Mapping[str, float],
+    ) -> None:
+        self._inbox, self._jobs, self._bill, self._gauges, self._clock = inbox, jobs, bill, gauges, clock
+        self._noticed_wall = noticed_wall
+        self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
+        self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
+
+    def learn(
+        self, record: JobRecord, message: wire.FromWorkerMessage | wire.AboutWorker, step_before: int, wall_s: float
+    ) -> None:
+        """Its group has heard this; it was at `step_before` until then."""
+        match message:
+            case wire.Joined() if message is record.group.joined:
+                self._joined(record, message, max(step_before - message.step, 0), wall_s)
+            case wire.Stepped() if message is record.group.stepped:
+                self._stepped(record, message, wall_s)
+            case wire.Damaged():
+                self._damaged(record, message)
+            case wire.SaveFailed():
+                text = f"the checkpoint of step {message.step} was not written, training goes on: {message.why}"
+                self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=record.hide(text)))
+            case wire.Saved():
+                self._saved(record, message, wall_s)
+            case _:
+                pass
+
+    def _joined(self, record: JobRecord, message: wire.Joined, lost: int, wall_s: float) -> None:
+        lost = max(lost, message.redone_steps)
+        if lost:
+            record.steps_lost += lost
+            self._bill.done_again(record.id, lost, record.steps_made)
+        if (at := record.lost_wall_s) is not None:
+            record.lost_wall_s = None
+            self._gauges.recovery_s.add(wall_s - at)
+            record.pauses_s.append(wall_s - at)
+        elif message.formed_s or message.state_s:
+            record.pauses_s.append(message.formed_s + message.state_s)
+        record.start_over = False
+        if record.started_s is None:
+            record.started_s = self._inbox.now_s()
+            self._jobs.relearn(record)  # how much work it is, is known now
+
+    def _stepped(self, record: JobRecord, message: wire.Stepped, wall_s: float) -> None:
+        state = self._inbox.kernel.jobs.get(record.id)
+        if state is None or not record.group.work:
+            return
+        learned = record.measure(message, state.gpu, record.group.size)
+        if learned and wall_s - self._learned_wall[record.id] > LEARN_S:
+            self._learned_wall[record.id] = wall_s
+            self._jobs.relearn(record)
+        if wall_s - self._progress_wall[record.id] > PROGRESS_S:
+            self._progress_wall[record.id] = wall_s
+            self._inbox.queue(news.ProgressReported(self._inbox.now_s(), record.id, record.share))
+
+    def _saved(self, record: JobRecord, message: wire.Saved, wall_s: float) -> None:
+        record.checkpoint_step, record.write_s = message.step, message.seconds
+        self._bill.stood_still(record.id, message.blocked_s * self._clock.speedup)
+        for node_id, at in self._noticed_wall.items():
+            if any(worker.node_id == node_id for worker in record.group.workers.values()):
+                self._gauges.notice_to_commit_s.add(wall_s - at)
+
+    def _damaged(self, record: JobRecord, message: wire.Damaged) -> None:
+        """Checkpoints were passed over; if none is left, its owner decides what now."""
+        new = set(message.paths) - record.damaged
+        record.damaged |= new
+        self._gauges.damaged += len(new)
+        if new:
+            used = "none is left" if message.step < 0 else f"that of step {message.step} is used"
+            text = f"{len(new)} damaged, {used}: {', '.join(sorted(new))} ({message.why})"
+            self._inbox.note(HistoryRow(kind="Damaged", job_id=record.id, text=record.hide(text)))
+        if message.step < 0 and not record.paused:
+            text = f"is held: {ASKS} next: sublet resume {record.id} tries again, with --start-over it begins at step 0"
+            self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
+            record.paused = Hold.DAMAGED
+            self._jobs.relearn(record)
