@@ -210,6 +210,10 @@ class MemoryCloud:
                 left = wire.Left(worker_id=worker.id, generation=message.generation, step=step, done=float(step))
                 self._word(node_id, left)
                 self._end(node, worker, 83)
+            case wire.SaveNow() if worker is not None and worker.step >= 0:
+                training = self.jobs[worker.job_id]
+                training.saved = max(training.saved, worker.step)
+                self._word(node_id, _saved(worker))
             case wire.Regroup() if worker is not None:
                 self._regroup(worker, message)
             case _:

@@ -33,6 +33,7 @@ from sublet.runtime.group.states import (
     Idle,
     Over,
     Resting,
+    Saving,
     Stopping,
     Training,
 )
@@ -72,9 +73,11 @@ class ElasticGroup(Regrouping):
         if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
             self._answer_move()
             return
+        saving = None
         if self.training and self._wanted > self._widths.widest and self.step > self._kept:
-            self.save_now()  # nobody knows whether it can train so wide; the newcomers take a while to come
-        self._gather(wall_s)
+            self.save_now()  # nobody knows whether it can train so wide
+            saving = None if self._saver() is None else Saving(self.step, wall_s + overdue.SAVE_S)
+        self._gather(wall_s, saving)
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
         """See the protocol."""
@@ -262,10 +265,20 @@ class ElasticGroup(Regrouping):
                 pass
 
     def _hear_saved(self, message: wire.Saved | wire.SaveFailed, wall_s: float) -> None:
-        if isinstance(self.state, Training):
-            self.state = replace(self.state, progress_s=wall_s)
-        if isinstance(message, wire.Saved):
+        failed = isinstance(message, wire.SaveFailed)
+        if not failed:
             self._owes_save, self._kept = False, message.step
+        match self.state:
+            case Training() as state:
+                self.state = replace(state, progress_s=wall_s)
+            case Gathering(saving=Saving(step=step)) as state if failed or message.step >= step:
+                self._await_no_save(state, wall_s)
+            case _:
+                pass
+
+    def _await_no_save(self, state: Gathering, wall_s: float) -> None:
+        self.state = replace(state, saving=None)
+        self._form_if_ready(wall_s)
 
     def _hear_damaged(self, message: wire.Damaged, wall_s: float) -> None:
         """If none is left, nobody begins at 0 unasked: the order counts as followed, and the job will be held."""
@@ -320,6 +333,9 @@ class ElasticGroup(Regrouping):
                 assert_never(state)
 
     def _tick_gathering(self, state: Gathering, wall_s: float) -> None:
+        if state.saving is not None and (self.broken or wall_s >= state.saving.until_s):
+            self._await_no_save(state, wall_s)
+            return
         launched, quitter = self._roster.in_phase(WorkerPhase.LAUNCHED), self._unjudged.quit
         if late := overdue.late_starters(launched, wall_s):
             for worker in late:

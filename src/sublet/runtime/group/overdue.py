@@ -24,6 +24,7 @@ QUIT_S = 10.0  # from one worker's good end to the others', or it has ended too 
 LEAVE_S = 60.0  # for a worker to go when told; then it is killed
 PARK_S = 60.0  # survivors that nobody has a place for save and leave; they would not wait for ever
 ADOPTED_S = 5.0  # without a step after the controller came back, until all meet anew
+SAVE_S = 60.0  # for a checkpoint before a width that was never tried; then it is tried all the same
 TAIL_S = 600.0  # for what a script does after its training
 WORKS_S = 60.0  # a script without the SDK that runs for so long at a width can train at it
 

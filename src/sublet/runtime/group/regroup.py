@@ -25,6 +25,7 @@ from sublet.runtime.group.states import (
     Idle,
     Over,
     Resting,
+    Saving,
     Stopping,
     Training,
 )
@@ -72,15 +73,18 @@ class Regrouping(GroupCore):
     def save_now(self) -> None:
         """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
         self._owes_save = True
-        first = next((worker for worker in self._roster.members if worker.rank == 0), None)
-        if first is not None and self.training:
+        if (first := self._saver()) is not None:
             self._roster.send(first, wire.SaveNow(worker_id=first.id))
+
+    def _saver(self) -> Worker | None:
+        """Who can be asked to save now."""
+        return next((worker for worker in self._roster.members if worker.rank == 0 and self.training), None)
 
     # ------------------------------------------------------------------ forming a group
 
-    def _gather(self, wall_s: float) -> None:
-        """Start what is missing, and form a group when all are here."""
-        self.state = Gathering(wall_s)
+    def _gather(self, wall_s: float, saving: Saving | None = None) -> None:
+        """Start what is missing, and form a group when all are here and the checkpoint that is awaited is written."""
+        self.state = Gathering(wall_s, saving)
         self._launch_missing(wall_s)
         self._form_if_ready(wall_s)
 
@@ -104,6 +108,8 @@ class Regrouping(GroupCore):
                 self._tell_to_leave(old, wall_s)
             if self._roster.in_phase(WorkerPhase.LEAVING):
                 return
+        elif self.state.saving is not None and not self.broken:
+            return
         self._unjudged = Unjudged()
         for order in regroups(staying, self.round.number, self._batch, broken=self.broken):
             worker = self.workers[order.worker_id]

@@ -24,6 +24,7 @@ __all__ = [
     "RestartingState",
     "Resting",
     "Running",
+    "Saving",
     "Starting",
     "Stopping",
     "Training",
@@ -72,10 +73,19 @@ class Cry:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint that is awaited: of this step, or a later one."""
+
+    step: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Gathering:
     """Newcomers are on their way; members train on, unless the group is broken."""
 
     since_s: float
+    saving: Saving | None = None  # before a width that was never tried: it may cost all that is not in a checkpoint
 
 
 @dataclass(frozen=True, slots=True)

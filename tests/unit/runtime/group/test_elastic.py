@@ -143,3 +143,17 @@ def test_a_rank_that_exits_well_inside_its_session_is_what_is_told_and_not_the_c
     assert news.outcome is Outcome.RESTARTED
     assert f"worker {left.id} ended with exit code 0 before its session was over" in news.why
     assert group.failures == {"user": 1}
+
+
+def test_a_worker_that_dies_on_its_way_out_leaves_the_saving_to_another():
+    group = training("a", "b")
+    first, second = sorted(group.workers.values(), key=lambda worker: worker.rank)
+    group.stop(2, resumable=True, wall_s=3.0)
+    assert [leave.save for _, leave in sent(group, wire.Leave)] == [True, True]
+    group.hear(wire.WorkerDown(worker_id=first.id, code=-9), 4.0)
+    ((node, leave),) = sent(group, wire.Leave)
+    assert (node, leave.worker_id, leave.save, leave.broken) == ("b", second.id, True, True)
+    group.hear(wire.Left(worker_id=second.id, generation=leave.generation, step=11, done=11.0), 5.0)
+    group.hear(wire.WorkerDown(worker_id=second.id, code=83), 5.0)
+    assert [news.outcome for news in group.news] == [Outcome.STOPPED]
+    assert group.step == 11

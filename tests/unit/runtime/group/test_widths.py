@@ -50,11 +50,18 @@ def sent(group, kind):
 
 
 def come(group, at_s):
-    """All that were started are ready, or run."""
+    """All that were started are ready, or run; whoever was to save has."""
+    for save in sent(group, wire.SaveNow):
+        saved(group, save.worker_id, at_s)
     for start in sent(group, wire.StartWorker):
         up = wire.Ready if group.spec.sdk else wire.WorkerUp
         facts = {} if group.spec.sdk else {"pid": 1}
         group.hear(up(worker_id=start.worker_id, **facts), at_s)
+
+
+def saved(group, worker_id, at_s, *, step=None):
+    facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1, "done": 10.0}
+    group.hear(wire.Saved(worker_id=worker_id, step=group.step if step is None else step, **facts), at_s)
 
 
 def joined(group, at_s, *, step, steps=0):
@@ -303,11 +310,49 @@ def test_a_width_that_it_never_trained_at_is_tried_with_a_checkpoint_behind_it()
     first = next(iter(group.workers))
     group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
     assert [save.worker_id for save in sent(group, wire.SaveNow)] == [first]
-    facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1, "done": 10.0}
-    group.hear(wire.Saved(worker_id=first, step=10, **facts), 101.0)
-    come(group, 102.0)
+    come(group, 101.0)
+    assert sent(group, wire.Regroup) == [], "not before it is written"
+    assert group.training
+    saved(group, first, 101.5, step=9)
+    assert sent(group, wire.Regroup) == [], "that one was begun before it was asked"
+    saved(group, first, 102.0)
+    assert len(sent(group, wire.Regroup)) == 2
     joined(group, 103.0, step=10, steps=5)
     group.move(3, (("a", 1),), 0, 104.0)
     joined(group, 105.0, step=15, steps=5)
     group.move(4, (("a", 1), ("b", 1)), 0, 106.0)
     assert sent(group, wire.SaveNow) == [], "it is known to train on two"
+
+
+def waits_for_a_checkpoint():
+    """Both are here, and the old group writes."""
+    group = healthy_at_one()
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    ((worker_id),) = [save.worker_id for save in sent(group, wire.SaveNow)]
+    come(group, 101.0)
+    assert sent(group, wire.Regroup) == []
+    return group, worker_id
+
+
+def test_a_checkpoint_that_could_not_be_written_is_not_waited_for():
+    group, worker_id = waits_for_a_checkpoint()
+    group.hear(wire.SaveFailed(worker_id=worker_id, step=10, why="disk full"), 102.0)
+    assert len(sent(group, wire.Regroup)) == 2
+
+
+def test_a_checkpoint_that_takes_too_long_is_not_waited_for_and_the_new_group_writes_one():
+    group, _ = waits_for_a_checkpoint()
+    group.tick(100.0 + overdue.SAVE_S - 1.0)
+    assert sent(group, wire.Regroup) == []
+    group.tick(100.0 + overdue.SAVE_S)
+    assert len(sent(group, wire.Regroup)) == 2
+    joined(group, 161.0, step=10)
+    assert len(sent(group, wire.SaveNow)) == 1
+
+
+def test_a_group_that_breaks_while_it_writes_regroups_at_once():
+    group, worker_id = waits_for_a_checkpoint()
+    formed = group.joined.generation
+    group.hear(wire.Broke(worker_id=worker_id, generation=formed, step=10, why="gone"), 102.0)
+    group.tick(102.5)
+    assert [order.broken for order in sent(group, wire.Regroup)] == [True, True]
