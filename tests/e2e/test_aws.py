@@ -217,7 +217,7 @@ def test_gc_shows_and_ends_what_a_dead_controller_left_and_touches_nothing_witho
 
 
 def test_gc_leaves_alone_what_a_live_controller_has_and_what_another_one_renews(sublet, rig, state):
-    with StateDir(state).alone():
+    with StateDir(state).hold_lock():
         (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
         assert not row["orphan"]
     store = Store(state / "log.sqlite")
@@ -237,7 +237,7 @@ def test_gc_in_a_copy_of_the_state_directory_leaves_alone_what_the_original_rene
     copy = state.with_name("copy")
     shutil.copytree(state, copy)
     monkeypatch.setenv("SUBLET_STATE", str(copy))
-    with StateDir(state).alone():  # the original's controller runs
+    with StateDir(state).hold_lock():  # the original's controller runs
         (row,) = [row for row in sublet("gc", "-y", "-o", "json").json["found"] if row["node"] == "n1"]
     assert not row["orphan"], "nothing was renewed since the copy was made, but it is a copy"
     assert rig.left() == ["n1"]

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sublet.api.server import bound
+from sublet.api.server import bind
 from sublet.api.state import StateDir
 from sublet.cli.work import controller_process
 from sublet.errors import Infeasible
@@ -385,7 +385,7 @@ def test_a_term_signal_is_a_shutdown_and_a_kill_leaves_no_lock(own_process, subl
 
 
 def test_what_keeps_a_controller_from_starting_is_told(own_process, sublet):
-    with bound("127.0.0.1", 0) as sock:
+    with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         answer = sublet("up", "--port", port)
         assert answer.code == 2

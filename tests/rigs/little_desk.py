@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.api.client import Client, connect
-from sublet.api.server import bound, serve
+from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import NotNow, OutOfBudget
 from sublet.runtime.controller_api import views
@@ -359,7 +359,7 @@ def served(folder: Path) -> Iterator[Served]:
         contract: Api = desk
         box["desk"], box["loop"] = desk, asyncio.get_running_loop()
         task = asyncio.create_task(
-            serve(contract, desk.run, state=state, sock=bound("127.0.0.1", 0), pid=os.getpid(), signals=False)
+            serve(contract, desk.run, state=state, sock=bind("127.0.0.1", 0), pid=os.getpid(), signals=False)
         )
         while not state.address_file.exists() and not task.done():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)

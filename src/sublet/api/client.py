@@ -47,13 +47,13 @@ class Client:
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """An answer, or the error that the controller told."""
-        return self._ask("GET", path + _query(query), None, {})
+        return self._request("GET", path + _query(query), None, {})
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str = "") -> dict[str, Any]:
         """The same for what changes something. Asked again with the same `key`, it happens once."""
         text = json.dumps(body or {}).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
-        return self._ask("POST", path, text, headers)
+        return self._request("POST", path, text, headers)
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
         """Bytes as they come, until the controller has no more."""
@@ -63,7 +63,7 @@ class Client:
         try:
             response = self._response(connection, "GET", path + _query(query), None, {})
             if response.status >= FIRST_ERROR:
-                raise _refusal(response.status, response.read())
+                raise _error_from(response.status, response.read())
             while chunk := response.read1(CHUNK):
                 yield chunk
         except (OSError, http.client.HTTPException) as error:
@@ -71,7 +71,7 @@ class Client:
         finally:
             connection.close()
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         try:
             response = self._response(connection, method, path, body, headers)
@@ -82,7 +82,7 @@ class Client:
         finally:
             connection.close()
         if response.status >= FIRST_ERROR:
-            raise _refusal(response.status, text)
+            raise _error_from(response.status, text)
         try:
             found = json.loads(text)
         except ValueError:
@@ -122,7 +122,7 @@ def _query(query: Mapping[str, Any]) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def _refusal(status: int, text: bytes) -> Refused:
+def _error_from(status: int, text: bytes) -> Refused:
     try:
         facts = json.loads(text)
         said = str(facts["error"]) + (f"\n  next: {facts['next']}" if facts.get("next") else "")

@@ -26,7 +26,7 @@ def bounded_connections() -> type:
     """The protocol of one server: uvicorn's own, with bounds over all of its lines."""
     lines: dict[Any, None] = {}  # the oldest first
 
-    class Connection(Http):  # type: ignore[misc]
+    class Connection(Http):  # type: ignore[misc] # untyped in uvicorn
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             lines[self] = None

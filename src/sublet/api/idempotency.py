@@ -50,7 +50,7 @@ class Idempotency:
                 send, 400, f"Idempotency-Key has {len(key)} letters", f"send {LONGEST_KEY} at most", exit_code=2
             )
             return
-        body = await _whole(receive)
+        body = await _read_whole(receive)
         place, body_digest = (scope["path"], key), hashlib.sha256(body).digest()
         answer = self.answers.setdefault(place, _Answer(body_digest))
         while len(self.answers) > MOST_KEYS:
@@ -61,7 +61,7 @@ class Idempotency:
         try:
             async with answer.lock:
                 if not answer.messages:
-                    await self.app(scope, _replayed(body), _recording(answer))
+                    await self.app(scope, _replay(body), _record_into(answer))
         finally:  # what is left to say is said even if the app goes on to raise
             if not answer.messages or answer.messages[0]["status"] >= SERVER_ERROR:
                 self.answers.pop(place, None)  # a fault of ours is no answer: it may be tried again
@@ -69,21 +69,21 @@ class Idempotency:
                 await send(message)
 
 
-def _recording(answer: _Answer) -> Send:
+def _record_into(answer: _Answer) -> Send:
     async def record(message: Message) -> None:
         answer.messages.append(message)
 
     return record
 
 
-def _replayed(body: bytes) -> Receive:
+def _replay(body: bytes) -> Receive:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _read_whole(receive: Receive) -> bytes:
     body = b""
     while True:
         message = await receive()

@@ -34,7 +34,7 @@ class Mask:
         text = self.held + chunk
         for secret in self.secrets:
             text = text.replace(secret, HIDDEN.encode())
-        kept = self._begun(text)
+        kept = self._count_held(text)
         self.held = text[len(text) - kept :]
         return text[: len(text) - kept]
 
@@ -43,7 +43,7 @@ class Mask:
         held, self.held = self.held, b""
         return held
 
-    def _begun(self, text: bytes) -> int:
+    def _count_held(self, text: bytes) -> int:
         """Length of the longest end of `text` with which a secret begins."""
         longest = 0
         for secret in self.secrets:
@@ -55,7 +55,7 @@ class Mask:
 
 
 async def log_stream(
-    look: Callable[[], Awaitable[JobLog]],
+    find_parts: Callable[[], Awaitable[JobLog]],
     *,
     ended: Callable[[], Awaitable[bool]],
     follow: bool,
@@ -63,28 +63,28 @@ async def log_stream(
     as_json: bool = False,
     rank: int | None = None,
 ) -> AsyncIterator[bytes]:
-    """What `look` finds, masked; with `follow`, until the job has ended and all of it was read.
+    """What `find_parts` gives, masked; with `follow`, until the job has ended and all of it was read.
 
     With `as_json` every line is an object {worker, node, rank, line}; else a line says where the output moves to
     another worker, and who has the `rank` that was asked for from there on.
     """
-    said = _Lines() if as_json else _Text(rank)
+    output = _JsonOutput() if as_json else _PlainOutput(rank)
     readers: dict[tuple[str, int], _Reader] = {}
     over, first = not follow, True
     while True:
-        log = await look()
+        log = await find_parts()
         for part in log.parts:
             reader = readers.setdefault((part.path, part.start), _Reader(part, log.hide))
             reader.end, reader.ended = part.end, part.ended
         if first and tail is not None:
             await asyncio.to_thread(_skip_to_tail, list(readers.values()), tail)
         first = False
-        while batch := await asyncio.to_thread(_some_of, list(readers.values())):
+        while batch := await asyncio.to_thread(_read_some, list(readers.values())):
             for reader, chunk in batch:
-                if shown := said.show(reader.part, chunk):
+                if shown := output.show(reader.part, chunk):
                     yield shown
         for reader in readers.values():
-            if shown := _rest_of(reader, said, over=over):
+            if shown := _show_rest(reader, output, over=over):
                 yield shown
         if over:
             return
@@ -93,7 +93,7 @@ async def log_stream(
             await asyncio.sleep(POLL_S)
 
 
-def _some_of(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
+def _read_some(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
     """What was printed since, the first worker's first; not too much at once. Nothing = there is no more for now."""
     found: list[tuple[_Reader, bytes]] = []
     for reader in readers:
@@ -102,13 +102,13 @@ def _some_of(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
     return found
 
 
-def _rest_of(reader: _Reader, said: _Text | _Lines, *, over: bool) -> bytes:
+def _show_rest(reader: _Reader, output: _PlainOutput | _JsonOutput, *, over: bool) -> bytes:
     """What was held back of a part that is through, and how its process ended."""
     if reader.closed or not (over or reader.ended or not reader.due):
         return b""
     reader.closed = True
-    shown = said.show(reader.part, reader.mask.rest(), last=True)
-    return shown + said.end(reader.part, reader.ended) if reader.ended else shown
+    shown = output.show(reader.part, reader.mask.rest(), last=True)
+    return shown + output.end(reader.part, reader.ended) if reader.ended else shown
 
 
 class _Reader:
@@ -116,7 +116,7 @@ class _Reader:
 
     def __init__(self, part: LogPart, hide: Sequence[str]) -> None:
         self.part, self.at, self.end = part, part.start, part.end
-        self.ended, self.closed = part.ended, False  # how its process ended; whether that was said
+        self.ended, self.closed = part.ended, False  # how its process ended; whether that was shown
         self.mask = Mask(hide)
 
     @property
@@ -160,7 +160,7 @@ def _skip_to_tail(readers: Sequence[_Reader], tail: int) -> None:
         tail -= len(lengths)
 
 
-class _Text:
+class _PlainOutput:
     """As it was printed, with a line where another worker goes on."""
 
     def __init__(self, rank: int | None) -> None:
@@ -176,9 +176,9 @@ class _Text:
             return b""
         heading = b""
         if self._last is not None and part.path != self._last.path:
-            heading = (b"" if self._end == b"\n" else b"\n") + f"-- {self._words(part)} --\n".encode()
+            heading = (b"" if self._end == b"\n" else b"\n") + f"-- {self._name_worker(part)} --\n".encode()
         elif self._last is None and self._rank is None:
-            heading = f"-- {self._words(part)} --\n".encode()
+            heading = f"-- {self._name_worker(part)} --\n".encode()
         self._last, self._end = part, chunk[-1:]
         self._met.add(part.path)
         return heading + chunk
@@ -189,14 +189,14 @@ class _Text:
         self._last, self._end = part, b"\n"
         return cut + f"-- worker {part.worker_id} on node {part.node_id} ended: {how} --\n".encode()
 
-    def _words(self, part: LogPart) -> str:
+    def _name_worker(self, part: LogPart) -> str:
         who = f"worker {part.worker_id} on node {part.node_id}" if part.worker_id else f"rank {part.rank}"
         if self._rank is None:
             return f"{who}, rank {part.rank}" if part.worker_id else who
         return f"{who} again" if part.path in self._met else f"rank {self._rank} is {who} from here"
 
 
-class _Lines:
+class _JsonOutput:
     """A line of JSON per line."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Protocol
 
-from sublet.api.server import bound, serve
+from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
 from sublet.runtime.controller_api.protocol import Api
@@ -33,7 +33,7 @@ def main() -> None:
     log_to_stderr()
     try:
         settings = settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
-        with state.alone():
+        with state.hold_lock():
             state.failure.unlink(missing_ok=True)
             _run_or_leave_reason(state, settings)
     except SubletError as error:
@@ -58,7 +58,7 @@ def _run_or_leave_reason(state: StateDir, settings: Settings) -> None:
 
 def run_controller(state: StateDir, settings: Settings, controller: Runnable) -> None:
     """Serve it until it has shut down."""
-    sock = bound(settings.host, settings.port)
+    sock = bind(settings.host, settings.port)
     asyncio.run(serve(controller, controller.run, state=state, sock=sock, pid=os.getpid()))
 
 

@@ -29,8 +29,8 @@ MOST_ENDED = 100  # jobs that have ended and are still told of
 
 async def exposition(api: Api) -> tuple[bytes, str]:
     """The text that Prometheus reads, and its content type."""
-    collector = _Found(
-        jobs=_recent(await api.jobs()),
+    collector = _ControllerMetrics(
+        jobs=_leave_out_old(await api.jobs()),
         budget=await api.budget(),
         nodes=await api.nodes(),
         metrics=await api.metrics(),
@@ -40,12 +40,12 @@ async def exposition(api: Api) -> tuple[bytes, str]:
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _recent(jobs: Sequence[JobView]) -> list[JobView]:
+def _leave_out_old(jobs: Sequence[JobView]) -> list[JobView]:
     ended = [job["id"] for job in jobs if job["phase"] in ENDED][:-MOST_ENDED]
     return [job for job in jobs if job["id"] not in ended]
 
 
-def _bill(job: JobView) -> dict[str, float]:
+def _dollars_by_purpose(job: JobView) -> dict[str, float]:
     return {
         "useful": job["usd_useful"],
         "unknown": job["usd_unknown"],
@@ -61,18 +61,18 @@ def _quantiles(found: Quantiles | None) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Found(Collector):
+class _ControllerMetrics(Collector):
     jobs: Sequence[JobView]
     budget: BudgetView
     nodes: Sequence[NodeView]
     metrics: MetricsView
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_jobs()
-        yield from self._of_money()
-        yield from self._of_controller()
+        yield from self._collect_jobs()
+        yield from self._collect_money()
+        yield from self._collect_controller()
 
-    def _of_jobs(self) -> Iterator[Metric]:
+    def _collect_jobs(self) -> Iterator[Metric]:
         cost = _counter("job_cost_dollars", "Dollars by what they bought.", "job", "name", "purpose")
         steps = _counter("job_steps", "Steps made, the redone ones too.", "job", "name")
         preempted = _counter("job_preemptions", "Nodes that the cloud took.", "job", "name", "notice")
@@ -83,7 +83,7 @@ class _Found(Collector):
         finish = _gauge("job_forecast_finish_seconds", "Time left.", "job", "name", "quantile")
         for job in self.jobs:
             who = (job["id"], job["name"])
-            for purpose, usd in _bill(job).items():
+            for purpose, usd in _dollars_by_purpose(job).items():
                 cost.add_metric((*who, purpose), usd)
             steps.add_metric(who, self.metrics["steps"].get(job["id"], job["step"]))
             preempted.add_metric((*who, "noticed"), job["preemptions_noticed"])
@@ -97,14 +97,14 @@ class _Found(Collector):
                     family.add_metric((*who, name), value)
         yield from (cost, steps, preempted, goodput, wanted, actual, forecast, finish)
 
-    def _of_money(self) -> Iterator[Metric]:
+    def _collect_money(self) -> Iterator[Metric]:
         yield _gauge_of("burn_rate_dollars_per_hour", "Rent of all nodes, now.", self.budget["burn_usd_per_h"])
         yield _gauge_of("budget_spent_dollars", "Spent so far.", self.budget["spent_usd"])
         yield _gauge_of("budget_reserved_dollars", "Kept back to stop safely.", self.budget["reserved_usd"])
         if self.budget["left_usd"] is not None:
             yield _gauge_of("budget_remaining_dollars", "Neither spent nor reserved.", self.budget["left_usd"])
 
-    def _of_controller(self) -> Iterator[Metric]:
+    def _collect_controller(self) -> Iterator[Metric]:
         found = self.metrics
         held = _gauge("nodes", "Nodes by market and phase.", "market", "phase")
         for market, phase in sorted({(node["market"], node["phase"]) for node in self.nodes}):

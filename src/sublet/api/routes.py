@@ -49,7 +49,6 @@ STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (Infeasible, 422),
     (RentFailed, 503),
     (PolicyFailed, 503),
-    (PolicyFailed, 503),
 )
 FAULT = 500
 MOST_LINES = 1_000_000  # of a log, from its end
@@ -123,7 +122,7 @@ def _answer(**facts: Any) -> dict[str, Any]:
 
 
 def _add_jobs(app: FastAPI, api: Api) -> None:
-    async def resolved(ref: str) -> str:
+    async def resolve(ref: str) -> str:
         return job_id_from(ref, await api.jobs())
 
     @app.get("/v1/jobs")
@@ -140,34 +139,34 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
 
     @app.get("/v1/jobs/{ref}")
     async def job(ref: str) -> dict[str, Any]:
-        return _answer(**await api.job(await resolved(ref)))
+        return _answer(**await api.job(await resolve(ref)))
 
     @app.post("/v1/jobs/{ref}/cancel")
     async def cancel(ref: str, body: CancelBody) -> dict[str, Any]:
-        return _answer(**await api.cancel(await resolved(ref), now=body.now))
+        return _answer(**await api.cancel(await resolve(ref), now=body.now))
 
     @app.post("/v1/jobs/{ref}/pause")
     async def pause(ref: str) -> dict[str, Any]:
-        return _answer(**await api.pause(await resolved(ref)))
+        return _answer(**await api.pause(await resolve(ref)))
 
     @app.post("/v1/jobs/{ref}/resume")
     async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
         start_over = body is not None and body.start_over
-        return _answer(**await api.resume(await resolved(ref), start_over=start_over))
+        return _answer(**await api.resume(await resolve(ref), start_over=start_over))
 
     @app.post("/v1/jobs/{ref}/top-up")
     async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await api.top_up_job(await resolved(ref), body.usd))
+        return _answer(**await api.top_up_job(await resolve(ref), body.usd))
 
     @app.post("/v1/jobs/{ref}/scale")
     async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
         if body.high < body.low:
             raise InvalidValue("workers", f"{body.low}..{body.high}", "low..high")
-        return _answer(**await api.scale(await resolved(ref), low=body.low, high=body.high))
+        return _answer(**await api.scale(await resolve(ref), low=body.low, high=body.high))
 
     @app.get("/v1/jobs/{ref}/explain")
     async def explain(ref: str) -> dict[str, Any]:
-        return _answer(**await api.explain(await resolved(ref)))
+        return _answer(**await api.explain(await resolve(ref)))
 
     @app.get("/v1/jobs/{ref}/log")
     async def log(
@@ -180,18 +179,18 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         follow: bool = False,
         lines: bool = False,
     ) -> StreamingResponse:
-        job_id = await resolved(ref)
+        job_id = await resolve(ref)
         wanted = None if every or worker else rank or 0
         await api.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
 
-        async def look() -> JobLog:
+        async def find_parts() -> JobLog:
             return await api.log_parts(job_id, rank=wanted, worker_id=worker)
 
         async def ended() -> bool:
             return (await api.job(job_id))["phase"] in ENDED | RESTING
 
         stream: AsyncIterator[bytes] = log_stream(
-            look, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
+            find_parts, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
         )
         kind = "application/x-ndjson" if lines else "text/plain; charset=utf-8"
         return StreamingResponse(stream, media_type=kind)
@@ -202,12 +201,12 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         after: Annotated[int, Query(ge=0, le=MOST_SEQ)] = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
-        job_id = await resolved(job) if job else None
+        job_id = await resolve(job) if job else None
         return _answer(events=list(await api.events(job_id, after=after, limit=limit)))
 
     @app.get("/v1/cost")
     async def cost(job: str = "") -> dict[str, Any]:
-        return _answer(**await api.cost(await resolved(job) if job else None))
+        return _answer(**await api.cost(await resolve(job) if job else None))
 
 
 # ---------------------------------------------------------------------- money
@@ -269,30 +268,30 @@ def _add_controller(app: FastAPI, api: Api) -> None:
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SubletError)
-    async def told(_: Request, error: SubletError) -> JSONResponse:
+    async def answer_error(_: Request, error: SubletError) -> JSONResponse:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), FAULT)
         text, _next, advice = str(error).partition("\n  next: ")
         field = error.field if isinstance(error, InvalidValue) else ""
-        return _failure(status, text, field=field, advice=advice, exit_code=error.exit_code)
+        return _error_answer(status, text, field=field, advice=advice, exit_code=error.exit_code)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def answer_malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
-        return _failure(422, f"{field or 'the body'}: {first['msg']}", field=field, exit_code=2)
+        return _error_answer(422, f"{field or 'the body'}: {first['msg']}", field=field, exit_code=2)
 
     @app.exception_handler(HTTPException)
-    async def elsewhere(_: Request, error: HTTPException) -> JSONResponse:
-        return _failure(error.status_code, str(error.detail), advice="/v1/openapi.json lists what can be asked")
+    async def answer_unknown_path(_: Request, error: HTTPException) -> JSONResponse:
+        return _error_answer(error.status_code, str(error.detail), advice="/v1/openapi.json lists what can be asked")
 
     @app.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> JSONResponse:
-        return _failure(
+    async def answer_fault(_: Request, error: Exception) -> JSONResponse:
+        return _error_answer(
             FAULT, f"internal error: {type(error).__name__}", advice="see controller.log in the state directory"
         )
 
 
-def _failure(status: int, text: str, *, field: str = "", advice: str = "", exit_code: int = 1) -> JSONResponse:
+def _error_answer(status: int, text: str, *, field: str = "", advice: str = "", exit_code: int = 1) -> JSONResponse:
     facts = _answer(error=_sendable(text), field=_sendable(field), next=_sendable(advice), exit_code=exit_code)
     return JSONResponse(facts, status_code=status)
 

@@ -19,12 +19,12 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.settings import LOOPBACK
 
-__all__ = ["bound", "serve"]
+__all__ = ["bind", "serve"]
 
 CUT_OFF_S = 2  # for streams that would go on for ever
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """A listening socket on the loopback address."""
     if host not in LOOPBACK:
         raise InvalidValue("host", host, "the loopback address 127.0.0.1: nothing else is served")
@@ -72,10 +72,10 @@ async def serve(
         server_header=False,
     )
     server = _Server(config)
-    asking: set[asyncio.Task[None]] = set()
+    shutdowns: set[asyncio.Task[None]] = set()
 
     def stop() -> None:
-        asking.add(asyncio.create_task(api.shutdown(end_jobs=False)))
+        shutdowns.add(asyncio.create_task(api.shutdown(end_jobs=False)))
 
     if signals:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -75,7 +75,7 @@ class StateDir:
         return self.path / "controller.log"
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold the lock; it goes with the process, however it ends."""
         private_file(self.lock)
         with self.lock.open("a") as file:
@@ -86,10 +86,10 @@ class StateDir:
             yield
 
     @property
-    def taken(self) -> bool:
+    def in_use(self) -> bool:
         """Whether a controller has it now, or is on its way in or out."""
         try:
-            with self.alone():
+            with self.hold_lock():
                 return False
         except BadInput:
             return True

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from sublet.api.client import Client, connect
-from sublet.api.server import bound
+from sublet.api.server import bind
 from sublet.errors import BadInput, InvalidValue, NoController, Refused
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
@@ -263,7 +263,7 @@ def test_a_shutdown_answers_first_and_then_lets_everybody_go(tmp_path):
 def test_only_loopback_is_served():
     for host in ("0.0.0.0", "192.168.1.2", "example.org"):  # noqa: S104 - what must be refused
         with pytest.raises(InvalidValue, match=r"127\.0\.0\.1"):
-            bound(host, 0)
+            bind(host, 0)
         with pytest.raises(InvalidValue, match=r"127\.0\.0\.1"):
             Settings(state_dir="/x", host=host)
         with pytest.raises(BadInput, match="loopback"):
@@ -271,10 +271,10 @@ def test_only_loopback_is_served():
 
 
 def test_a_port_that_is_taken_is_named():
-    with bound("127.0.0.1", 0) as sock:
+    with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         with pytest.raises(BadInput, match=f"port {port}: another program uses it") as caught:
-            bound("127.0.0.1", port)
+            bind("127.0.0.1", port)
     assert "--port" in caught.value.hint
 
 
@@ -287,7 +287,7 @@ def test_the_environment_may_name_the_controller(there):
 
 
 def test_a_stranger_at_the_address_is_no_controller():
-    with bound("127.0.0.1", 0) as sock:
+    with bind("127.0.0.1", 0) as sock:
 
         def answer():
             peer, _ = sock.accept()

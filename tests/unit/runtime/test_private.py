@@ -60,7 +60,7 @@ def test_an_existing_state_directory_with_wider_modes_is_closed(tmp_path):
         door.bind(str(folder / "agents.sock"))
         state = StateDir(folder)
         state.prepare()
-        assert not state.taken  # which makes the lock
+        assert not state.in_use  # which makes the lock
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {name: mode for name, mode in modes(folder).items() if mode != 0o600} == {"jobs": 0o700}
 

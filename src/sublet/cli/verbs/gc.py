@@ -46,7 +46,7 @@ def gc(
     from sublet.runtime.settings import default_state_dir
 
     folder = default_state_dir()
-    live = StateDir(folder).taken
+    live = StateDir(folder).in_use
     left = [*_local(folder, live=live), *_aws(folder, live=live)]
     orphans = [each for each in left if each.orphan]
     as_json = wants_document(output, json)

@@ -43,7 +43,7 @@ def start(settings: Settings, *, foreground: bool = False) -> Address:
     try:
         return _wait_until_ready(state, _spawn(state))
     except SubletError:
-        if before is not None and not state.taken:  # what could not be started is nothing to go on with
+        if before is not None and not state.in_use:  # what could not be started is nothing to go on with
             state.write(state.settings, before)
         raise
 
@@ -102,7 +102,7 @@ def refuse_second(state: StateDir) -> None:
     """A state directory has one controller at a time; what one that was killed left is removed."""
     from sublet.errors import BadInput, NoController
 
-    if not state.taken:
+    if not state.in_use:
         state.address_file.unlink(missing_ok=True)  # of one that was killed
         return
     try:
@@ -132,13 +132,13 @@ def stop(state: StateDir, *, end_jobs: bool = False) -> bool:
     try:
         connect(state.path).post("/v1/shutdown", {"end_jobs": end_jobs})
     except NoController:
-        if state.taken:
+        if state.in_use:
             raise
         state.address_file.unlink(missing_ok=True)
         return False
     give_up = time.monotonic() + STOP_WITHIN_S
     while time.monotonic() < give_up:
-        if not state.taken:
+        if not state.in_use:
             return True
         time.sleep(POLL_S)
     raise NoController(address, f"it did not stop within {STOP_WITHIN_S:g} s; see {state.log}")
