@@ -92,6 +92,16 @@ class Cluster:
         """Nodes that the cloud will take and that nobody is on any more."""
         return [self.nodes[node_id] for node_id in self._noticed if self.nodes[node_id].idle]
 
+    def in_use_beyond(self, wanted: Mapping[str, int]) -> list[Node]:
+        """Ready nodes beyond what is wanted of their offer, the emptiest first: in the way of others, or too dear."""
+        nodes: list[Node] = []
+        for offer_id, most in wanted.items():
+            excess = self.held[offer_id] - most
+            if excess > 0:
+                ready = [n for n in self.nodes.values() if n.offer.id == offer_id and n.phase is NodePhase.READY]
+                nodes += sorted(ready, key=lambda node: -node.free)[:excess]
+        return nodes
+
     def remove(self, node: Node) -> None:
         """It is gone."""
         self.withdraw(node, NodePhase.RELEASING)

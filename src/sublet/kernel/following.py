@@ -29,7 +29,7 @@ class _Renting(Supply):
 
     def adjust(self, now_s: float) -> list[Action]:
         """Nothing of its own accord."""
-        self.exposure.hold(self.cluster.held, now_s)
+        self.offering.exposure.hold(self.cluster.held, now_s)
         self.changed, self.to_clear = False, []
         return []
 
@@ -126,7 +126,7 @@ class Follower(Kernel):
     def arrive(self) -> None:
         """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""
         self.tenancy.line_up()
-        self.supply.changed, self.supply.most_nodes = True, None
+        self.supply.changed, self.supply.purse.most_nodes = True, None
         self.planning, self._changed, self._spent_s = True, self.seen, None
 
     def _watch_purse(self) -> None:

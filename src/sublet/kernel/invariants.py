@@ -127,8 +127,8 @@ def _limits_hold(kernel: Kernel) -> None:
         fits = limit.max_nodes is None or held <= limit.max_nodes
         _law(fits, "nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")
     purse = kernel.supply.budget.purse
-    if purse is not None and not kernel.supply.broke:  # it may have been made smaller than what was spent
-        bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.committed(kernel.now_s)
+    if purse is not None and not kernel.supply.purse.broke:  # it may have been made smaller than what was spent
+        bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.purse.committed(kernel.now_s)
         _law(bill <= purse, "what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
     for pool in kernel.pools.values():
         gpus = sum(kernel.cluster.held[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node

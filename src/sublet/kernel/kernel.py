@@ -118,7 +118,7 @@ class Kernel:
                 self._changed = self.seen  # promises were made with money that is gone: ask again
         if self.supply.budget.purse is not None:
             self._watch_purse()
-        if self.supply.withdrawn and self.supply.retire():
+        if self.supply.offering.withdrawn and self.supply.retire():
             self._leave_gone_pools()
         if self._changed and not self.planning:
             self.planning = True
@@ -133,13 +133,13 @@ class Kernel:
             seen=self.seen,
             waiting=self.waiting.frozen() if frozen else self.waiting,
             active=view(self.active),
-            offers={offer_id: self.supply.state(offer_id, self.now_s) for offer_id in self.supply.offers},
+            offers={offer_id: self.supply.offering.state(offer_id, self.now_s) for offer_id in self.supply.offers},
             pools=view(self.pools),
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
-            most_nodes=self.supply.most_held,
-            reserved=Money() if self.supply.budget.purse is None else self.supply.reserved(self.now_s),
+            most_nodes=self.supply.purse.most_held,
+            reserved=Money() if self.supply.budget.purse is None else self.supply.purse.reserved(self.now_s),
             woken=self._woken,
             began_s=self.began_s,
             allowed=None if self.supply.budget.average is None else self.ledger.allowed(self.now_s),
@@ -210,7 +210,7 @@ class Kernel:
     def _node_noticed(self, event: news.NodeNoticed) -> None:
         node = self._node(event)
         if node.phase is not NodePhase.RELEASING:
-            self.supply.exposure.lose(node.offer.id, event.at_s)
+            self.supply.offering.exposure.lose(node.offer.id, event.at_s)
             self.supply.noticed(node)
             self.tenancy.must_leave(node)
             self._changed = self.seen
@@ -218,7 +218,7 @@ class Kernel:
     def _node_lost(self, event: news.NodeLost) -> None:
         node = self._node(event)
         if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
-            self.supply.exposure.lose(node.offer.id, event.at_s)
+            self.supply.offering.exposure.lose(node.offer.id, event.at_s)
         self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
         self.tenancy.lost(node, event)
         self.supply.taken(node, event)
@@ -296,8 +296,8 @@ class Kernel:
 
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""
-        left, burn = self.supply.until_next_step(self.now_s), self.ledger.burn()
-        if left is None or self.supply.broke or burn.micro_usd_per_h == 0:
+        left, burn = self.supply.purse.until_next_step(self.now_s), self.ledger.burn()
+        if left is None or self.supply.purse.broke or burn.micro_usd_per_h == 0:
             return
         lasts_us = left.grains // burn.micro_usd_per_h
         if lasts_us > 1:
@@ -306,14 +306,14 @@ class Kernel:
                 self._spent_s = spent_s
                 self._actions.append(SetTimer(CheckPurse(), spent_s))
             return
-        if self.supply.giving_up:
+        if self.supply.purse.giving_up:
             return  # the reserve of the others lasts until these are gone; then we look again
         nodes = self.supply.give_up_half(self.now_s)
         evicted = {job_id for node in nodes for job_id in node.jobs}
         for job_id in sorted(evicted & self.active.keys()):
             self.tenancy.settle(self.tenancy.promise(self.active[job_id], None))
         self._adjust_supply()
-        if self.supply.most_nodes == 0:
+        if self.supply.purse.most_nodes == 0:
             self._actions.append(TellUser(f"{self.supply.budget.purse} are spent: all jobs stop, and can be resumed"))
         self._changed = self.seen
 

@@ -12,7 +12,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Node
 
-__all__ = ["Listing", "listing_from", "refuse_other_machines"]
+__all__ = ["Listing", "hold_within", "listing_from", "quotas_from", "refuse_other_machines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +71,26 @@ def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:
         else:
             pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id))
     return pools
+
+
+def quotas_from(pools: Mapping[str, Pool], offers: Iterable[Offer]) -> dict[str, int]:
+    """The quotas of the pools that these offers are of."""
+    offered = {offer.pool for offer in offers}
+    return {p.name: p.max_gpus for p in pools.values() if p.max_gpus is not None and p.name in offered}
+
+
+def hold_within(hold: Mapping[str, int], limits: Mapping[str, Limit], pools: Mapping[str, Pool]) -> dict[str, int]:
+    """Of the nodes that were wanted, those that limits and quotas allow; what is owned in any case."""
+    kept = {}
+    for offer_id, limit in limits.items():
+        wanted = hold.get(offer_id, 0)
+        kept[offer_id] = max(limit.min_nodes, wanted if limit.max_nodes is None else min(wanted, limit.max_nodes))
+    for pool in pools.values():
+        if pool.max_gpus is None:
+            continue
+        for offer_id in reversed(pool.offer_ids):
+            gpus = sum(kept[each] for each in pool.offer_ids) * pool.gpus_per_node
+            over = -(-(gpus - pool.max_gpus) // pool.gpus_per_node)
+            if over > 0:
+                kept[offer_id] = max(limits[offer_id].min_nodes, kept[offer_id] - over)
+    return kept

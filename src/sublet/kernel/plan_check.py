@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from sublet.domain.actions import RefusePlan
-from sublet.domain.plan import JobState, Plan
+from sublet.domain.money import Price
+from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
 from sublet.kernel.supply import Supply
 
@@ -29,13 +30,13 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | N
     """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not."""
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
-        if state is None or shape is None or supply.was_offered(shape.pool):
+        if state is None or shape is None or supply.offering.was_offered(shape.pool):
             continue  # what went while the plan was made is no fault of it
         if shape.pool not in supply.pools or not state.job.may_run_in(shape.pool):
             allowed = [pool for pool in supply.pools if state.job.may_run_in(pool)]
             return RefusePlan(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(allowed))
     for offer_id in plan.hold:
-        if offer_id not in supply.every:
+        if offer_id not in supply.offering.every:
             return RefusePlan("hold", offer_id, "an offer that is there: " + ", ".join(supply.offers))
     return None
 
@@ -50,12 +51,29 @@ def refuse_over_limits(plan: Plan, jobs: Jobs, promised: Mapping[str, int], supp
             more[shape.pool] += shape.gpus
     hold = supply.hold_after(plan.hold)
     for name, pool in supply.pools.items():
-        gpus, most = promised[name] + more[name], supply.most_gpus(pool)
+        gpus, most = promised[name] + more[name], supply.offering.most_gpus(pool)
         if gpus > most:
             return RefusePlan(f"GPUs in pool {name}", gpus, most)
-        if pool.max_gpus is not None and (held := supply.wished_gpus(pool, hold)) > pool.max_gpus:
+        if pool.max_gpus is not None and (held := _wished_gpus(supply, pool, hold)) > pool.max_gpus:
             return RefusePlan(f"quota of pool {name}", held, pool.max_gpus)
     burn = supply.budget.burn
-    if burn is not None and (wished := supply.wished_burn(hold)) > max(burn, supply.owned_burn()):
+    if burn is not None and (wished := _wished_burn(supply, hold)) > max(burn, _owned_burn(supply)):
         return RefusePlan("USD/h of budget", wished.usd_per_h, burn.usd_per_h)
     return None
+
+
+def _wished_gpus(supply: Supply, pool: Pool, hold: Mapping[str, int]) -> int:
+    """GPUs of a pool when all of `hold` is held, as far as it can be had."""
+    return sum(supply.offering.obtained(o, hold[o]) for o in pool.offer_ids) * pool.gpus_per_node
+
+
+def _wished_burn(supply: Supply, hold: Mapping[str, int]) -> Price:
+    """What an hour costs, at today's prices, when all of `hold` is held, as far as it can be had."""
+    prices = ((supply.offering.obtained(o, nodes), supply.ledger.price(o)) for o, nodes in hold.items())
+    return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))
+
+
+def _owned_burn(supply: Supply) -> Price:
+    """What an hour of the owned nodes costs, which no plan can save."""
+    prices = ((limit.min_nodes, supply.ledger.price(o)) for o, limit in supply.limits.items())
+    return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))

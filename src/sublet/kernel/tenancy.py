@@ -6,8 +6,7 @@ some stand in line, one line per pool, and are served first in line first.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
+from sublet.kernel.placements import Placements
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import plain, restored
 from sublet.kernel.waiting import Waiting
@@ -41,8 +41,8 @@ class Tenancy:
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
         self.promised: dict[str, int] = dict.fromkeys(supply.pools, 0)  # pool -> GPUs
-        self.placement: dict[str, Placement] = {}  # GPUs that a job holds
-        self.leaving: dict[str, Placement] = {}  # GPUs that it gives up when its resize is done
+        self._placements = Placements(supply.cluster)
+        self.placement, self.leaving = self._placements.held, self._placements.leaving
         self._lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # jobs that need GPUs
         self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
         self._stories: dict[str, list[Event | Action | str]] = {}
@@ -87,7 +87,7 @@ class Tenancy:
         if state.phase is Phase.STOPPING:
             raise UnexpectedEvent(event, "the job was told to stop", self.story(event.job_id))
         self._stories[event.job_id].append(event)
-        self._let_go(event.job_id)
+        self._supply.changed |= self._placements.finish_move(event.job_id)
         state = replace(state, phase=Phase.RUNNING, done=event.done, as_of_s=event.resumes_s)
         self._store(state)
         if not self.settle(state):
@@ -99,8 +99,8 @@ class Tenancy:
         if state is None or event.generation != state.generation or state.phase is not Phase.STOPPING:
             return False
         self._stories[event.job_id].append(event)
-        self._vacate(event.job_id)
-        state = replace(self._with_gpus(state, (), Phase.WAITING), done=event.done)
+        self._supply.changed |= self._placements.vacate(event.job_id)
+        state = replace(_with_gpus(state, (), Phase.WAITING, self.now_s), done=event.done)
         self._store(state)
         if state.shape is not None:
             self.stand_in_line(state)
@@ -123,7 +123,7 @@ class Tenancy:
     def end(self, state: JobState) -> None:
         """It holds nothing and is promised nothing any more."""
         job_id = state.job.id
-        self._vacate(job_id)
+        self._supply.changed |= self._placements.vacate(job_id)
         self.promise(state, None)
         if job_id in self.waiting:
             self.waiting.remove(job_id)
@@ -159,13 +159,9 @@ class Tenancy:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
         for job_id in list(node.jobs):
             self._stories[job_id].append(event)
-            # A move that broke has not left its old GPUs: they are part of what survives.
-            survives = Counter(dict(self.placement.get(job_id, ()))) + Counter(dict(self.leaving.pop(job_id, ())))
-            del survives[node.id]
-            self.placement[job_id] = tuple(survives.items())
-            state = self.jobs[job_id]
+            survives, state = self._placements.lose(job_id, node.id), self.jobs[job_id]
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
-            state = self._with_gpus(state, self.placement[job_id], Phase.STOPPING if stopping else Phase.BROKEN)
+            state = _with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
             self._store(state)
             if state.shape is None or state.shape.gpus <= state.gpus:
                 self.settle(state)  # it needs no GPUs of others, who may wait for those that it leaves
@@ -224,10 +220,12 @@ class Tenancy:
 
         One that leaves another pool for this one keeps its place: what it leaves for is not given to those behind it.
         """
-        for line in self._lines.values():
+        for pool, line in self._lines.items():
             while line:
                 job_id = next(iter(line))
-                if not self.settle(self.jobs[job_id]) or self._is_leaving_for_another(self.jobs[job_id]):
+                if not self.settle(self.jobs[job_id]):
+                    break
+                if self.jobs[job_id].phase is Phase.STOPPING and self._placements.pool_of(job_id) not in (None, pool):
                     break
                 line.pop(job_id, None)
 
@@ -237,7 +235,7 @@ class Tenancy:
             return True  # looked at again when the answer comes
         job_id, shape = state.job.id, state.shape
         held = self.placement.get(job_id, ())
-        if shape is None or self._is_elsewhere(state):
+        if shape is None or (held and self._placements.pool_of(job_id) != shape.pool):
             if self._may_train_on(state):
                 return False
             if state.phase is not Phase.WAITING:
@@ -250,14 +248,6 @@ class Tenancy:
         if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
             self._order_move(state, shape, placement)
         return True
-
-    def _is_elsewhere(self, state: JobState) -> bool:
-        """Its GPUs are of another pool than those that it was promised."""
-        held = self.placement.get(state.job.id, ())
-        return bool(held) and state.shape is not None and self._cluster.nodes[held[0][0]].offer.pool != state.shape.pool
-
-    def _is_leaving_for_another(self, state: JobState) -> bool:
-        return state.phase is Phase.STOPPING and self._is_elsewhere(state)
 
     def _may_train_on(self, state: JobState) -> bool:
         """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
@@ -272,28 +262,18 @@ class Tenancy:
         return self._cluster.free_gpus[pool.name] < shape.gpus and (self.plan_due or self._supply.coming(pool))
 
     def _order_stop(self, state: JobState) -> None:
-        state = self._with_gpus(state, self.placement[state.job.id], Phase.STOPPING, state.generation + 1)
+        placement = self.placement[state.job.id]
+        state = _with_gpus(state, placement, Phase.STOPPING, self.now_s, generation=state.generation + 1)
         self._store(state)
         self._order(StopJob(state.job.id, state.generation))
 
     def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
         job_id = state.job.id
-        held, new = dict(self.placement.get(job_id, ())), dict(placement)
-        leaving = dict(self.leaving.get(job_id, ()))  # an earlier move may be unfinished
-        for node_id in held | new:
-            more = new.get(node_id, 0) - held.get(node_id, 0)
-            if more > 0:
-                self._cluster.take(job_id, node_id, more)
-            elif more < 0:
-                leaving[node_id] = leaving.get(node_id, 0) - more
-        if leaving:
-            self.leaving[job_id] = tuple(leaving.items())
-        self.placement[job_id] = placement
+        self._placements.move(job_id, placement)
         self._ordered[job_id] = shape
         first = state.phase is Phase.WAITING
-        state = self._with_gpus(
-            state, placement, Phase.STARTING if first else Phase.RESIZING, state.generation + 1, shape
-        )
+        phase, gpu = Phase.STARTING if first else Phase.RESIZING, self._supply.pools[shape.pool].gpu
+        state = _with_gpus(state, placement, phase, self.now_s, generation=state.generation + 1, into=(shape, gpu))
         self._store(state)
         move = StartJob if first else ResizeJob
         self._order(move(job_id, state.generation, shape, placement))
@@ -302,53 +282,10 @@ class Tenancy:
         self._stories[action.job_id].append(action)
         self.orders.append(action)
 
-    def _with_gpus(
-        self,
-        state: JobState,
-        placement: Placement,
-        phase: Phase,
-        generation: int | None = None,
-        runs_in: Shape | None = None,
-    ) -> JobState:
-        """The state with its work and service brought up to now, and other GPUs under it."""
-        now_s = self.now_s
-        spread = tuple(gpus for _, gpus in placement)
-        stints = state.stints
-        if state.gpus and now_s > state.held_since_s:
-            stints = (*stints, (state.held_since_s, now_s, state.gpus))
-        return JobState(
-            job=state.job,
-            seq=state.seq,
-            phase=phase,
-            shape=state.shape,
-            runs_in=(runs_in or state.runs_in) if placement else None,
-            gpu=self._supply.pools[runs_in.pool].gpu if runs_in else state.gpu,
-            gpus=sum(spread),
-            spread=spread,
-            done=state.done_at(now_s),
-            as_of_s=now_s,
-            gpu_s=state.attained_gpu_s(now_s),
-            held_since_s=now_s,
-            stints=stints,
-            generation=state.generation if generation is None else generation,
-        )
-
     def _store(self, state: JobState) -> None:
         self.jobs[state.job.id] = state
         if state.shape is not None:
             self.active[state.job.id] = state
-
-    def _let_go(self, job_id: str) -> None:
-        self._give_back(job_id, self.leaving.pop(job_id, ()))
-
-    def _vacate(self, job_id: str) -> None:
-        self._let_go(job_id)
-        self._give_back(job_id, self.placement.pop(job_id, ()))
-
-    def _give_back(self, job_id: str, placement: Iterable[tuple[str, int]]) -> None:
-        for node_id, gpus in placement:
-            self._cluster.give(job_id, node_id, gpus)
-            self._supply.changed = True
 
     # ------------------------------------------------------------------ snapshots
 
@@ -358,8 +295,7 @@ class Tenancy:
             "jobs": [plain(state) for state in self.jobs.values()],
             "active": list(self.active),
             "census": self.census.facts(),
-            "placement": plain(self.placement),
-            "leaving": plain(self.leaving),
+            **self._placements.facts(),
             "lines": {pool: list(line) for pool, line in self._lines.items()},
             "ordered": plain(self._ordered),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
@@ -378,8 +314,40 @@ class Tenancy:
                 self.promised[state.shape.pool] += state.shape.gpus
         self.active.update((job_id, self.jobs[job_id]) for job_id in facts["active"])
         self.census.restore(facts["census"], job_from)
-        self.placement.update((job_id, restored(Placement, at)) for job_id, at in facts["placement"].items())
-        self.leaving.update((job_id, restored(Placement, at)) for job_id, at in facts["leaving"].items())
+        self._placements.restore(facts)
         self._lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
         self._ordered = {job_id: restored(Shape, shape) for job_id, shape in facts["ordered"].items()}
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}
+
+
+def _with_gpus(
+    state: JobState,
+    placement: Placement,
+    phase: Phase,
+    now_s: float,
+    *,
+    generation: int | None = None,
+    into: tuple[Shape, str] | None = None,
+) -> JobState:
+    """The state with its work and service brought up to now, and other GPUs under it: `into` a shape, of a kind."""
+    runs_in, gpu = (state.runs_in, state.gpu) if into is None else into
+    spread = tuple(gpus for _, gpus in placement)
+    stints = state.stints
+    if state.gpus and now_s > state.held_since_s:
+        stints = (*stints, (state.held_since_s, now_s, state.gpus))
+    return JobState(
+        job=state.job,
+        seq=state.seq,
+        phase=phase,
+        shape=state.shape,
+        runs_in=runs_in if placement else None,
+        gpu=gpu,
+        gpus=sum(spread),
+        spread=spread,
+        done=state.done_at(now_s),
+        as_of_s=now_s,
+        gpu_s=state.attained_gpu_s(now_s),
+        held_since_s=now_s,
+        stints=stints,
+        generation=state.generation if generation is None else generation,
+    )

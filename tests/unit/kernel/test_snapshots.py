@@ -116,13 +116,13 @@ def test_a_withdrawn_offer_is_kept_as_long_as_it_is_held_and_forgotten_after():
     (left,) = {"o", "b"} - {gone}
     driver.tell(OffersChanged(5.0, (an_offer(left, pool="p", gpus=2),)))
     driver.settle(Equal())
-    assert gone in driver.kernel.supply.withdrawn
+    assert gone in driver.kernel.supply.offering.withdrawn
     for node in [node for node in driver.kernel.cluster.nodes.values() if node.offer.id == gone]:
         driver.tell(NodeLost(6.0, node.id))
         driver.settle(Equal())
     assert list(driver.kernel.supply.offers) == [left]
     assert {node.offer.id for node in driver.kernel.cluster.nodes.values()} == {left}
-    assert driver.kernel.supply.every.keys() == {"o", "b"}  # what was rented has a bill
+    assert driver.kernel.supply.offering.every.keys() == {"o", "b"}  # what was rented has a bill
 
 
 def test_other_offers_that_contradict_what_is_held_change_nothing():
@@ -131,5 +131,5 @@ def test_other_offers_that_contradict_what_is_held_change_nothing():
     node = next(iter(driver.kernel.cluster.nodes.values()))
     other = an_offer(node.offer.id, pool="p", gpus=4)
     with pytest.raises(InvalidValue, match=f"gpus_per_node of offer {node.offer.id}"):
-        driver.kernel.supply.listing([other], {}, {})
+        driver.kernel.supply.offering.listing([other], {}, {})
     assert json.dumps(driver.kernel.supply.facts()) == before

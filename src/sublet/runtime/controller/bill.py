@@ -200,7 +200,7 @@ class Bill:
         working = None if self.replaying else self.working(job_id)
         spare = 0 if working is None else max(0, held.gpus.total() - working)  # newcomers start there, or nobody is
         for offer_id, gpus in held.gpus.items():
-            offer = kernel.supply.every[offer_id]
+            offer = kernel.supply.offering.every[offer_id]
             share = kernel.ledger.price(offer_id).micro_usd_per_h * passed_us * gpus // offer.gpus_per_node
             if trains:
                 idle = min(spare, gpus)

@@ -97,7 +97,7 @@ class RecordFactory:
     def _purse_left(self) -> float | None:
         wall_s = time.monotonic()
         if wall_s - self._left[0] > LEFT_S:
-            left = self._inbox.kernel.supply.left(self._inbox.now_s())
+            left = self._inbox.kernel.supply.purse.left(self._inbox.now_s())
             self._left = (wall_s, None if left is None else left.usd)
         return self._left[1]
 

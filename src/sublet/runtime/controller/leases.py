@@ -178,7 +178,7 @@ class Leases:
     def end_unpaid(self) -> None:
         """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
         kernel = self._inbox.kernel
-        if kernel.supply.budget.purse is None or not kernel.supply.giving_up:
+        if kernel.supply.budget.purse is None or not kernel.supply.purse.giving_up:
             return
         for node in list(kernel.cluster.nodes.values()):
             ahead_s = min(LAST_S * self._clock.speedup, node.offer.wind_down_s / 4)

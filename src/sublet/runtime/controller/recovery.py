@@ -121,12 +121,15 @@ class Recovery:
     def _other_offers(self) -> list[Event]:
         """What can be rented now, and within which limits, where that is not what the kernel knows."""
         supply, offers = self.loop.kernel.supply, tuple(self.provider.offers)
-        known = tuple(offer for offer_id, offer in supply.offers.items() if offer_id not in supply.withdrawn)
+        known = tuple(offer for offer_id, offer in supply.offers.items() if offer_id not in supply.offering.withdrawn)
         limits = {offer.id: self.limits.get(offer.id, Limit()) for offer in offers}
-        if known == offers and {o: limit for o, limit in supply.limits.items() if o not in supply.withdrawn} == limits:
+        if (
+            known == offers
+            and {o: limit for o, limit in supply.limits.items() if o not in supply.offering.withdrawn} == limits
+        ):
             return []
         try:
-            supply.listing(offers, self.limits, {})
+            supply.offering.listing(offers, self.limits, {})
         except InvalidValue as error:
             hint = "start it as before and 'sublet down', then change it; or begin anew with 'sublet up --fresh'"
             why = f"cannot go on with other offers: {str(error).partition(chr(10))[0]}"

@@ -54,11 +54,11 @@ class Waits:
             return error.binding, str(error).replace("\n  next:", "; next:")
         except InvalidValue as error:
             return error.field, str(error)
-        supply, left = self._inbox.kernel.supply, self._inbox.kernel.supply.left(self._inbox.now_s())
-        if supply.broke:
+        supply, left = self._inbox.kernel.supply, self._inbox.kernel.supply.purse.left(self._inbox.now_s())
+        if supply.purse.broke:
             return "purse", "all that is left in the purse is reserved to end what runs; next: sublet budget top-up USD"
         pools = [pool for pool in supply.pools.values() if not record.pools or pool.name in record.pools]
-        if max(supply.most_gpus(pool) for pool in pools) < least_width(record.spec):
+        if max(supply.offering.most_gpus(pool) for pool in pools) < least_width(record.spec):
             names = " and ".join(pool.name for pool in pools)
             return "market", f"the market has too few nodes of {names} now; they are asked for again and again"
         offers = [supply.offers[offer_id] for pool in pools for offer_id in pool.offer_ids]

@@ -58,7 +58,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         **bill_view(account),
         "id": record.id,
         "name": record.spec.name,
-        "phase": _phase_of(record, state, out_of_money=kernel.supply.most_nodes == 0),
+        "phase": _phase_of(record, state, out_of_money=kernel.supply.purse.most_nodes == 0),
         "reason": reason_of(record, state, sources),
         "submitted_s": record.submitted_s,
         "started_s": record.started_s,
@@ -146,7 +146,7 @@ def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -
     placement = kernel.tenancy.placement.get(record.id, ())
     pool = kernel.supply.pools[kernel.cluster.nodes[placement[0][0]].offer.pool]
     return outlook_in(
-        [kernel.supply.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
+        [kernel.supply.offering.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
         kernel_job(record, sources.speedup),
         state.spread,
         done=state.done,

@@ -17,7 +17,7 @@ __all__ = ["bill_view", "budget_view", "change_budget", "job_cost_view", "top_up
 def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
     """What may be spent, and what is."""
     budget, spent = kernel.supply.budget, kernel.ledger.spent(now_s)
-    reserved = Money() if budget.purse is None else kernel.supply.reserved(now_s)
+    reserved = Money() if budget.purse is None else kernel.supply.purse.reserved(now_s)
     return {
         "burn_limit_usd_per_h": None if budget.burn is None else budget.burn.usd_per_h,
         "average_usd_per_h": None if budget.average is None else budget.average.usd_per_h,
@@ -26,7 +26,7 @@ def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
         "reserved_usd": reserved.usd,
         "left_usd": None if budget.purse is None else (budget.purse - spent - reserved).usd,
         "burn_usd_per_h": kernel.ledger.burn().usd_per_h,
-        "exhausted": kernel.supply.most_nodes == 0,
+        "exhausted": kernel.supply.purse.most_nodes == 0,
     }
 
 

@@ -52,7 +52,7 @@ def _held_node(kernel: Kernel, node: Node, since_s: float, until_s: float | None
 
 
 def _gone_node(kernel: Kernel, lease: Lease) -> NodeView:
-    offer = kernel.supply.every[lease.offer_id]
+    offer = kernel.supply.offering.every[lease.offer_id]
     return {
         "id": lease.node_id,
         "offer_id": offer.id,

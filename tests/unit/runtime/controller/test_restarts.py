@@ -72,8 +72,8 @@ def test_an_offer_that_vanished_while_a_node_of_it_is_held_stays_until_the_node_
         story.cloud.offers, story.limits = OFFERS[1:], {"on-demand": Limit(max_nodes=4)}
         async with story.controller() as desk:
             supply = desk._controller.kernel.supply
-            assert list(supply.withdrawn) == ["spot"]
-            assert supply.state("spot").most == 1  # it can be kept, and no more of it rented
+            assert list(supply.offering.withdrawn) == ["spot"]
+            assert supply.offering.state("spot").most == 1  # it can be kept, and no more of it rented
             (held,) = story.cloud.nodes
             story.cloud.take(held)
 
