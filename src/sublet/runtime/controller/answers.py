@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import assert_never
 
@@ -14,7 +13,7 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow, gist_of
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
-from sublet.runtime.controller.records import TOO_WIDE, JobRecord
+from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.group.failures import ending_of
 from sublet.runtime.group.protocol import GroupNews, Outcome
@@ -73,17 +72,16 @@ class Answers:
 
     def _narrow(self, record: JobRecord, item: GroupNews, why: str) -> None:
         """It cannot train at this width: it is not planned for a while, even if its owner wants no less."""
-        width = record.too_wide = item.width
-        record.back_to = item.back_to
-        record.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {item.back_to} instead: {why}"
+        width, until_s = item.width, self._inbox.now_s() + TOO_WIDE_S * self._clock.speedup
+        record.narrow(width, item.back_to, why, until_s)
+        self._jobs.save_facts(record)
         text = f"cannot train on {width} workers, goes back to fewer and stays below {width} for an hour: {why}"
         self._inbox.note(HistoryRow(kind="Narrowed", job_id=record.id, text=text))
         self._jobs.relearn(record)
-        asyncio.get_running_loop().call_later(TOO_WIDE_S, self._widen, record, width)
 
-    def _widen(self, record: JobRecord, width: int) -> None:
-        """What was in the way may be gone by now."""
-        if record.too_wide == width:
+    def tick(self, record: JobRecord) -> None:
+        """What was in the way of a width may be gone by now."""
+        if record.too_wide is not None and self._inbox.now_s() >= record.wide_again_s:
             record.any_width()
             self._jobs.relearn(record)
 

@@ -76,6 +76,8 @@ class JobRecord:
     left_usd: float | None = None  # of its own purse, as the kernel knows it; None = nothing was told
     too_wide: int | None = None  # workers with which it could not train, lately
     back_to: int | None = None  # the width that it trains at instead; it may be below what its owner wants
+    too_wide_why: str = ""
+    wide_again_s: float = 0.0  # when that width may be tried again
     reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     lost_wall_s: float | None = None  # when it lost a node or began to restart, until it trains again
@@ -100,6 +102,11 @@ class JobRecord:
             return False
         told = self.told.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
+
+    def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
+        """It could not train at this width, and is not tried there until then."""
+        self.too_wide, self.back_to, self.too_wide_why, self.wide_again_s = width, back_to, why, until_s
+        self.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {back_to} instead: {why}"
 
     def any_width(self) -> None:
         """What it could not train at may be tried again."""
@@ -169,6 +176,10 @@ class JobRecord:
             "closed": self.closed,
             "start_over": self.start_over,
             "pinned": self.pinned,
+            "too_wide": self.too_wide,
+            "back_to": self.back_to,
+            "too_wide_why": self.too_wide_why,
+            "wide_again_s": self.wide_again_s,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],
@@ -197,6 +208,8 @@ class JobRecord:
         self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
         for name, value in plain.items():
             setattr(self, name, value)
+        if self.too_wide is not None and self.back_to is not None:
+            self.narrow(self.too_wide, self.back_to, self.too_wide_why, self.wide_again_s)
 
 
 def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:

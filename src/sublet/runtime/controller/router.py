@@ -135,6 +135,7 @@ class Router:
         elif why := record.preempted_too_often or record.blamed:
             self._jobs.give_up(record, why)
         self.blame.tick(record, wall_s)
+        self._answers.tick(record)
         self.touch(record)
 
     # ------------------------------------------------------------------ nodes come and go

@@ -18,6 +18,7 @@ from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training, Worker, api_over, one_gpu_offer
 from sublet.wire import messages as wire
+from tests.rigs.story import Story
 
 DUPLICATE = (
     "NCCL error in: ncclCommInitRankConfig ... Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000"
@@ -192,6 +193,29 @@ def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1
+
+
+def test_a_width_that_failed_is_remembered_by_the_next_controller(tmp_path, monkeypatch):
+    monkeypatch.setattr(overdue, "APART_S", 0.05)
+    story = Story(tmp_path, limits={"spot": Limit(max_nodes=2)})
+    story.cloud = OneGpu([one_gpu_offer("spot")], Clock(speedup=60.0))
+    story.cloud.jobs["j-1"] = Training(steps=100_000, step_s=0.02)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
+            await until(desk, lambda view: view["step"] > 10)
+            await desk.scale("j-1", low=2, high=2)
+            before = await until(desk, lambda view: "cannot train on 2 workers" in view["reason"])
+        async with story.controller() as desk:
+            view = await until(desk, lambda view: view["phase"] == "running" and view["step"] > before["step"] + 20)
+            assert view["workers"] == 1
+            assert "trains on 1 instead" in view["reason"]
+            assert "Duplicate GPU" in view["reason"]
+            tried = [event for event in await desk.events("j-1") if event["kind"] == "Narrowed"]
+            assert len(tried) == 1
+
+    asyncio.run(live())
 
 
 def lived(folder, policy, steps):
