@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sublet import data
-from sublet.cli.verbs.spot import POLICIES
+from sublet.cli.parse.spot import POLICIES
 from sublet.errors import MissingData
 from sublet.market.traces import TRACES
 from tests.rigs.browser import refused

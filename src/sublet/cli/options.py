@@ -13,6 +13,7 @@ from sublet.cli.print.tables import Output, form
 __all__ = [
     "DEFAULT_GPUS",
     "DEFAULT_OFFER",
+    "TRACE",
     "AsGpu",
     "Average",
     "Budget",
@@ -118,6 +119,11 @@ def _complete_job(incomplete: str) -> list[str]:
 
 # ---------------------------------------------------------------------- what to run
 
+TRACE = typer.Argument(
+    metavar="TRACE",
+    help="A name from 'sublet traces', or a CSV file with the columns t_s,zone,available.",
+    autocompletion=_complete_trace,
+)
 WorkloadName = Annotated[
     str,
     typer.Argument(

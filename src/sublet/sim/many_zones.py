@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from sublet.solve.arrays import Floats
 from sublet.spot.job import SUSPENDED
 from sublet.spot.zones import Have, ZonedJob, zoned_look, zoned_oracle
 
-__all__ = ["Chooses", "ZonedRide", "have_of", "ride_zones"]
+__all__ = ["CHOICES", "Chooses", "ZonedRide", "have_of", "ride_zones"]
 
 Chooses = Literal["oracle", "greedy-live", "liveput"]
+CHOICES: tuple[Chooses, ...] = get_args(Chooses)
 LOOK_STEPS = 20
 LATE_TICKS = 120.0  # half-life of what is known about a zone's losses
 

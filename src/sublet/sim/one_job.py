@@ -11,12 +11,12 @@ import numpy as np
 from sublet.domain.quantity import at_least
 from sublet.market.spot import SpotTrace
 from sublet.spot.job import ANY, SUSPENDED, SpotJob, short_chance
+from sublet.spot.measured import SPOT_USD_PER_H
 from sublet.spot.policies import Choice, Seen, SpotPolicy
 from sublet.spot.record import Record
 
 __all__ = ["Ride", "capacity_of", "record_of", "ride"]
 
-SPOT_USD_PER_H = 0.918  # p3.2xlarge in the public price traces, flat
 BOOT_S = 45.0  # what Bamboo measured for creating an instance
 
 

@@ -1,154 +1,124 @@
-"""More of `sublet spot`: deadlines, the way from the cheapest to the fastest, and zones chosen with the grid."""
+"""How `sublet spot` answers: a table of policies or of zones with its notes, or a document."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.cli.print.tables import print_document, print_notes, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sublet.market.spot import SpotTrace
     from sublet.sim.one_job import Ride
-    from sublet.spot.deadline import Punctual
-    from sublet.spot.job import SpotJob
-    from sublet.spot.record import Record
-
-__all__ = ["deadline_plan", "frontier_rides", "seconds_from", "spot_by_zone"]
-
-UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-VALUES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of a sample, as multiples of what it costs at the least
-OFTEN_S = 300.0  # between decisions where zones are chosen
-
-
-def seconds_from(option: str, text: str) -> float:
-    """A duration such as 8h, 90m or 1h30m."""
-    from sublet.errors import InvalidValue
-
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text.strip() or not seconds > 0:
-        raise InvalidValue(option, text, "a duration above 0, such as 8h, 90m or 1h30m")
-    return seconds
-
-
-def deadline_plan(
-    deadline: str | None, samples: float | None, *, usd_per_h: float, on_demand_usd_per_h: float
-) -> Punctual | None:
-    """What has to be done by when, if it was said."""
-    from sublet.domain.quantity import positive
-    from sublet.errors import InvalidValue
+    from sublet.sim.report.spot import SpotRides, ZoneRuns
     from sublet.spot.deadline import Punctual
 
-    if deadline is None and samples is None:
-        return None
-    if deadline is None or samples is None:
-        missing = "--deadline" if deadline is None else "--samples"
-        raise InvalidValue(missing, None, "given: a deadline is so many --samples within --deadline")
-    positive("--samples", samples)
-    within_s = seconds_from("--deadline", deadline)
-    return Punctual(samples=samples, within_s=within_s, usd_per_h=usd_per_h, on_demand_usd_per_h=on_demand_usd_per_h)
+__all__ = ["json_from_runs", "note_on_deadline", "notes_on_runs", "print_runs", "print_zone_runs"]
+
+MEASURED_ON = "V100"
+BOUNDS = frozenset({"oracle", "ideal", "parcae-truth"})
 
 
-def frontier_rides(job: SpotJob, record: Record, *, usd_per_h: float, notice_s: float) -> dict[str, Ride]:
-    """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
-    from sublet.sim.one_job import ride
-    from sublet.spot.job import Money
-    from sublet.spot.liveput import Liveput
-    from sublet.studies.liveput.money import least_usd_per_sample
+def print_runs(found: SpotRides, notes: Sequence[str]) -> None:
+    """A row per policy."""
+    from sublet.sim.report.spot import rows_from_rides
 
-    least, found = least_usd_per_sample(job, usd_per_h), {}
-    for times in VALUES:
-        money = Money(usd_per_sample=times * least, usd_per_h=usd_per_h)
-        found[f"liveput, value {times * least:.3g}"] = ride(
-            job, Liveput(money=money), record, notice_s=notice_s, usd_per_h=usd_per_h
+    typer.echo(f"{found.job.name} on {found.trace}, {found.span_s / 3600:,.1f} h\n")
+    print_table(*rows_from_rides(found), words=(0,))
+    typer.echo()
+    print_notes(notes)
+
+
+def notes_on_runs(
+    found: SpotRides, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
+) -> list[str]:
+    """What the figures rest on."""
+    from sublet.spot.measured import least_usd_per_sample
+
+    job = found.job
+    where = f"zone {zone}" if zone else f"{len(market.zones)} zones together" if len(market.zones) > 1 else "one zone"
+    least = f"a sample costs USD {least_usd_per_sample(job, usd_per_h):.3g} at the least"
+    paid = f"every instance that is to be had is held at USD {usd_per_h:g} per hour, suspended or not"
+    if found.usd_per_sample is not None and "liveput" in found.rides:
+        paid += f", but by liveput only while it earns USD {found.usd_per_sample:g} a sample"
+    notes = [
+        f"{where}, at most {most} instances, parcae decides once a minute; migrations include repairs of the same grid",
+        f"{paid}; {least}",
+        f"speeds and costs of migration are Parcae's, of p3.2xlarge ({MEASURED_ON})"
+        + (f"; the trace is of {market.gpu}" if market.gpu not in ("", MEASURED_ON) else ""),
+    ]
+    notes.extend(market.notes)
+    if max(found.capacity) < job.least:
+        notes.append(f"{job.name} needs {job.least} instances, and there were never more than {max(found.capacity)}")
+    if BOUNDS & set(found.rides):
+        notes.append("bounds in samples: oracle and parcae-truth know the future, and for ideal migrations are free")
+    if notice_s:
+        notes.append(
+            f"losses are announced {notice_s:g} s ahead; liveput and oracle prepare for them, the others do not"
         )
-    return found
+    return notes
 
 
-def refuse_beyond_record(hours: float, markets: Sequence[SpotTrace]) -> None:
-    """Nothing is known of the time after the record, so nothing is said of it."""
-    from sublet.domain.quantity import positive
-    from sublet.errors import InvalidValue
-
-    positive("--hours", hours)
-    recorded_h = min(market.span_s for market in markets) / 3600.0
-    if hours > recorded_h + 0.01:  # the figure is printed with two digits
-        shortest = min(markets, key=lambda market: market.span_s).name
-        raise InvalidValue("--hours", hours, f"within the record: {shortest} has {recorded_h:.2f} hours")
+def note_on_deadline(name: str, policy: Punctual, run: Ride) -> str:
+    """Whether it was kept, and what on demand had to do with it."""
+    ended = "on time" if run.samples >= policy.samples else f"only {run.samples / policy.samples:.1%} done: too late"
+    return (
+        f"{name}: {policy.samples:,.0f} samples within {policy.within_s / 3600:g} h, {ended}, with"
+        f" {run.on_demand_h:,.1f} instance-hours on demand at USD {policy.on_demand_usd_per_h:g}"
+    )
 
 
-# ---------------------------------------------------------------------- zones
+def json_from_runs(command: str, found: SpotRides, usd_per_h: float, notes: list[str]) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "schema_version": 1,
+        "command": command,
+        "trace": found.trace,
+        "model": found.job.name,
+        "minutes": len(found.capacity),
+        "mean_instances": sum(found.capacity) / len(found.capacity),
+        "usd_per_h": usd_per_h,
+        "usd_per_sample": found.usd_per_sample,
+        "policies": [
+            {
+                "name": name,
+                "samples": run.samples,
+                "usd": run.usd,
+                "samples_per_usd": run.samples_per_usd,
+                "migrations": run.changes,
+                "suspended_s": run.suspended_s,
+                "on_demand_h": run.on_demand_h,
+                "net_usd": found.net_usd(run),
+            }
+            for name, run in {**found.rides, **found.frontier}.items()
+        ],
+        "notes": notes,
+    }
 
 
-def spot_by_zone(
-    context: typer.Context,
-    markets: Sequence[SpotTrace],
-    model: str,
-    *,
-    usd_per_h: float,
-    hours: float | None,
-    as_json: bool,
-) -> None:
-    """Every way to choose in all zones, and liveput in each alone."""
-    from sublet.errors import Infeasible
-    from sublet.sim.many_zones import have_of, ride_zones
-    from sublet.spot.zones import Links
-    from sublet.studies.liveput.places import CHOOSES, zoned_job
-
-    if hours is not None:
-        refuse_beyond_record(hours, markets)
-    span_s = None if hours is None else hours * 3600.0
-    zones, have_T = have_of(markets, step_s=OFTEN_S, span_s=span_s)
-    job = zoned_job(model, zones, have_T, step_s=OFTEN_S, links=Links())
-    most = {zone: max(have[place] for have in have_T) for place, zone in enumerate(zones)}
-    least = job.job.least
-    if max(most.values()) < least:
-        hint = "take a smaller model, or other traces ('sublet traces')"
-        if max(map(sum, have_T)) >= least:
-            hint = (
-                f"leave --by-zone out: all zones together have up to {max(map(sum, have_T))}; or take a smaller model"
-            )
-        what = f"{model} fits in no zone (a pipeline lies in one)"
-        raise Infeasible(
-            what, binding="instances in the largest zone", needed=least, available=max(most.values()), hint=hint
-        )
-    rides = {("all", name): ride_zones(job, name, have_T, usd_per_h=usd_per_h) for name in CHOOSES}
-    for place, zone in enumerate(zones):
-        only_T = [(have[place],) for have in have_T]
-        here = zoned_job(model, [zone], only_T, step_s=OFTEN_S, links=Links())
-        rides[zone, "liveput"] = ride_zones(here, "liveput", only_T, usd_per_h=usd_per_h)
+def print_zone_runs(found: ZoneRuns, traces: Sequence[str], *, command: str, every_s: float, document: bool) -> None:
+    """A row for every way to choose in all zones, and for liveput in each alone."""
     rows: list[dict[str, Any]] = [
         {
             "zones": where,
             "name": name,
-            "samples": one.samples,
-            "usd": one.usd,
-            "samples_per_usd": one.samples_per_usd,
-            "moves": one.moves,
-            "suspended_s": one.suspended_s,
+            "samples": run.samples,
+            "usd": run.usd,
+            "samples_per_usd": run.samples_per_usd,
+            "moves": run.moves,
+            "suspended_s": run.suspended_s,
         }
-        for (where, name), one in rides.items()
+        for (where, name), run in found.runs.items()
     ]
-    names = ", ".join(market.name for market in markets)
-    span_h = len(have_T) * OFTEN_S / 3600.0
-    notes = [
-        f"{len(zones)} zones, decided every {OFTEN_S / 60:g} minutes; only the instances of the grid are held",
-        "a pipeline lies in one zone; between regions 1 Gb/s (assumed), USD 0.02 per GB, a new site boots for 45 s",
-        "grids across zones whose gradients cost more than instances on demand are left out",
-        "oracle knows the future",
-    ]
-    if small := [zone for zone in zones if most[zone] < least]:
-        notes.append(f"{model} needs {least} instances in a zone, and there never were as many in {', '.join(small)}")
-    if as_json:
-        facts = {"schema_version": 1, "command": command_line(context), "traces": [m.name for m in markets]}
-        print_document({**facts, "model": model, "zones": zones, "hours": span_h, "policies": rows, "notes": notes})
+    notes = _notes_on_zones(found, every_s)
+    if document:
+        facts = {"schema_version": 1, "command": command, "traces": list(traces), "model": found.model}
+        facts |= {"zones": found.zones, "hours": found.span_h, "policies": rows, "notes": notes}
+        print_document(facts)
         return
-    typer.echo(f"{model} on {names}, {span_h:,.1f} h\n")
+    typer.echo(f"{found.model} on {', '.join(traces)}, {found.span_h:,.1f} h\n")
     titles = ["zones", "policy", "samples", "USD", "samples/USD", "moves", "suspended"]
     table = [
         [
@@ -165,3 +135,16 @@ def spot_by_zone(
     print_table(titles, table, words=(0, 1))
     typer.echo()
     print_notes(notes)
+
+
+def _notes_on_zones(found: ZoneRuns, every_s: float) -> list[str]:
+    notes = [
+        f"{len(found.zones)} zones, decided every {every_s / 60:g} minutes; only the instances of the grid are held",
+        "a pipeline lies in one zone; between regions 1 Gb/s (assumed), USD 0.02 per GB, a new site boots for 45 s",
+        "grids across zones whose gradients cost more than instances on demand are left out",
+        "oracle knows the future",
+    ]
+    if small := [zone for zone in found.zones if found.most[zone] < found.least]:
+        needs = f"{found.model} needs {found.least} instances in a zone"
+        notes.append(f"{needs}, and there never were as many in {', '.join(small)}")
+    return notes

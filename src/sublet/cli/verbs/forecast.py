@@ -17,29 +17,15 @@ if TYPE_CHECKING:
     from sublet.market.forecast.table import ErrorRow
     from sublet.market.spot import SpotTrace
 
-__all__ = ["TRACE", "TraceName", "forecast"]
+__all__ = ["forecast"]
 
 MOST_MINUTES = 120
 MOST_COLUMNS = 12  # of the table; JSON has every minute
 
 
-def _complete_trace(incomplete: str) -> list[str]:
-    from sublet.market.traces import TRACES
-
-    return [name for name in TRACES if name.startswith(incomplete)]
-
-
-TRACE = typer.Argument(
-    metavar="TRACE",
-    help="A name from 'sublet traces', or a CSV file with the columns t_s,zone,available.",
-    autocompletion=_complete_trace,
-)
-TraceName = Annotated[str, TRACE]
-
-
 def forecast(
     context: typer.Context,
-    trace: Annotated[str | None, TRACE] = None,
+    trace: Annotated[str | None, opt.TRACE] = None,
     every: Annotated[bool, typer.Option("--all", help="Every trace whose file is here, in place of one.")] = False,
     minutes: Annotated[int, typer.Option(metavar="M", help="Forecast every minute up to this one.")] = 12,
     moments: Annotated[

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet import __version__
+from sublet.sim.many_zones import ZonedRide
 from sublet.sim.one_job import Ride
 from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
@@ -24,7 +25,7 @@ from sublet.spot.job import SUSPENDED, SpotJob
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpotRides", "frontier_plot", "rows_from_rides", "timeline", "write_spot_report"]
+__all__ = ["SpotRides", "ZoneRuns", "frontier_plot", "rows_from_rides", "timeline", "write_spot_report"]
 
 PAGE, PICTURE, FRONTIER, FACTS = "report.html", "timeline.png", "frontier.png", "spot.json"
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
@@ -50,6 +51,18 @@ class SpotRides:
     def net_usd(self, ride: Ride) -> float | None:
         """What is left of the worth of the samples after rent."""
         return None if self.usd_per_sample is None else self.usd_per_sample * ride.samples - ride.usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneRuns:
+    """Every way to choose in all zones, and liveput in each alone."""
+
+    model: str
+    zones: Sequence[str]
+    span_h: float
+    runs: Mapping[tuple[str, str], ZonedRide]  # (zones, policy)
+    least: int  # instances that a pipeline needs
+    most: Mapping[str, int]  # instances that a zone ever had
 
 
 def rows_from_rides(found: SpotRides) -> tuple[list[str], list[list[str]]]:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sublet.perf.parcae import PARCAE_MODELS
-from sublet.sim.one_job import SPOT_USD_PER_H, Ride, ride
+from sublet.sim.one_job import Ride, ride
 from sublet.sim.report.spot import frontier_plot
 from sublet.spot.deadline import Punctual, certain_samples, least_usd
 from sublet.spot.job import Money, SpotJob
 from sublet.spot.liveput import Liveput
+from sublet.spot.measured import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.spot.policies import Parcae, Scripted
 from sublet.spot.record import Record
 from sublet.studies.study import Check, Findings, Table, at_least, at_most, within
 
-__all__ = ["ON_DEMAND_USD_PER_H", "least_usd_per_sample", "money_findings"]
+__all__ = ["money_findings"]
 
-ON_DEMAND_USD_PER_H = 3.06  # p3.2xlarge in Bamboo's simulator
 VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what it costs at the least
 LOW_VALUE = 1.25
 DRAWN = ("bert", "gpt-1.5b")
@@ -33,11 +33,6 @@ LOOSE = 0.6
 ROUNDING = 1e-9
 
 JobOf = Callable[[str], SpotJob]
-
-
-def least_usd_per_sample(job: SpotJob, usd_per_h: float = SPOT_USD_PER_H) -> float:
-    """In the thriftiest grid, without any change."""
-    return usd_per_h / 3600.0 / float((job.rate_C[1:] / job.use_C[1:]).max())
 
 
 def money_findings(job_of: JobOf, whole: Record, low: Record, *, quick: bool) -> Findings:

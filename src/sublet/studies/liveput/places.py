@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sublet.market.traces import load_trace
-from sublet.perf.parcae import PARCAE_BATCHES, PARCAE_MODELS, parcae_costs, parcae_rates
-from sublet.sim.many_zones import Chooses, ZonedRide, have_of, ride_zones
-from sublet.sim.one_job import SPOT_USD_PER_H, ride
-from sublet.spot.job import SpotJob, spot_job
+from sublet.perf.parcae import PARCAE_MODELS
+from sublet.sim.many_zones import CHOICES, ZonedRide, have_of, ride_zones
+from sublet.sim.one_job import ride
+from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
+from sublet.spot.measured import SPOT_USD_PER_H, measured_zoned_job
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record
-from sublet.spot.zones import Have, Links, ZonedJob
-from sublet.studies.liveput.money import ON_DEMAND_USD_PER_H, least_usd_per_sample
+from sublet.spot.zones import Have, Links
 from sublet.studies.study import Check, Findings, Table, at_least, within
 
-__all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zoned_job", "zones_findings"]
+__all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zones_findings"]
 
 WHOLE_TRACES = {"skynomad-h100": 600.0, "skypilot-v100-2023-08": 300.0}  # seconds between two of its own records
 SKYPILOT, SKYNOMAD = "skypilot-v100-2023-08", "skynomad-h100"
@@ -28,7 +28,6 @@ BEST_OF_THREE, ALL_EMPTY = 0.82, 0.129
 TWO_DIGITS = 0.015  # relative, of shares given with two digits
 QUICK_TICKS = 600
 NOTICE_S = (0.0, 25.0, 30.0, 120.0)  # Parcae's replay, what Google and what Amazon document
-CHOOSES: tuple[Chooses, ...] = ("oracle", "greedy-live", "liveput")
 ROUNDING = 1e-9
 
 
@@ -59,20 +58,6 @@ def notice_findings(job_of: Callable[[str], SpotJob], parts: Mapping[str, Record
 
 
 # ---------------------------------------------------------------------- zones
-
-
-def zoned_job(model: str, zones: Sequence[str], have_T: Sequence[Have], *, step_s: float, links: Links) -> ZonedJob:
-    """A model in several zones; nobody pays more for a sample than it costs on demand."""
-    job = spot_job(model, parcae_rates(model), parcae_costs(model), step_s=step_s)
-    return ZonedJob(
-        job,
-        zones,
-        np.array(have_T).max(axis=0).tolist(),
-        batch=PARCAE_BATCHES[model],
-        links=links,
-        usd_per_h=SPOT_USD_PER_H,
-        most_usd=least_usd_per_sample(job, ON_DEMAND_USD_PER_H),
-    )
 
 
 def middle_zones(zones: Sequence[str], have_T: Sequence[Have], count: int) -> tuple[list[str], list[Have]]:
@@ -135,15 +120,15 @@ def _one_place(
 ) -> list[Check]:
     """Every way to choose in all zones, and liveput in each alone."""
     step_s = WHOLE_TRACES[trace]
-    together = zoned_job(model, zones, have_T, step_s=step_s, links=Links())
-    found = {name: ride_zones(together, name, have_T, usd_per_h=SPOT_USD_PER_H) for name in CHOOSES}
+    together = measured_zoned_job(model, zones, have_T, step_s=step_s, links=Links())
+    found = {name: ride_zones(together, name, have_T, usd_per_h=SPOT_USD_PER_H) for name in CHOICES}
     best = found["oracle"].samples
     for name, one in found.items():
         rows.append([trace, model, "all", name, *_row(one, best)])
     alone = []
     for place, zone in enumerate(zones):
         only_T: list[Have] = [(have[place],) for have in have_T]
-        here = zoned_job(model, [zone], only_T, step_s=step_s, links=Links())
+        here = measured_zoned_job(model, [zone], only_T, step_s=step_s, links=Links())
         alone.append(ride_zones(here, "liveput", only_T, usd_per_h=SPOT_USD_PER_H))
         rows.append([trace, model, zone, "liveput", *_row(alone[-1], best)])
     where, ours = f"{trace}/{model}", found["liveput"].samples

@@ -14,23 +14,22 @@ from statistics import median
 
 import numpy as np
 
-from sublet.market.forecast.score import Foreknown, ParcaeForecast
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
-from sublet.perf.parcae import PARCAE_MODELS, parcae_costs, parcae_rates
+from sublet.perf.parcae import PARCAE_MODELS, parcae_rates
 from sublet.sim.one_job import Ride, capacity_of, record_of, ride
 from sublet.solve.expectation import Loss, Moves, expected_moves
-from sublet.spot.bamboo import Bamboo
-from sublet.spot.job import SpotJob, spot_job
+from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
-from sublet.spot.policies import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
+from sublet.spot.measured import measured_job
 from sublet.spot.record import Record
+from sublet.spot.registry import policies_by_name
 from sublet.studies.liveput.forecasts import forecast_checks
 from sublet.studies.liveput.money import money_findings
 from sublet.studies.liveput.places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
 
-__all__ = ["HOURS", "STUDY", "Part", "job_of", "part_of", "policies", "rides"]
+__all__ = ["HOURS", "STUDY", "Part", "part_of", "rides"]
 
 TRACE, ELSEWHERE = "bamboo-p3", "bamboo-gcp"
 HOURS = {"hh": (330, 390), "hl": (90, 150), "lh": (480, 540), "ll": (600, 660), "full": (0, 683)}  # minutes
@@ -67,7 +66,6 @@ SHIPPED = {  # value of the decisions that Parcae published, percent of the orac
 }
 TRUTH_CHANGES = 118  # bert, full trace
 GOAL = {"bert": 99.0, "resnet152": 99.0, "gpt-1.5b": 98.0, "gpt-6.7b": 98.0}  # percent of the oracle
-BAMBOO_DEEP = {"bert": 12, "resnet152": 8, "gpt-1.5b": 9, "gpt-6.7b": 16}  # its own for two, half as deep again for GPT
 DECISION_MS, MATRIX_MS = 10.0, 30.0
 ROUNDING = 1e-9  # two rides with the same decisions add up the same samples in another order
 
@@ -99,28 +97,9 @@ def part_of(name: str) -> Part:
     return Part(name=name, capacity=tuple(capacity[start:end]), before=tuple(capacity[:start]))
 
 
-def job_of(model: str) -> SpotJob:
-    """A model under Parcae's tables and costs."""
-    return spot_job(model, parcae_rates(model), parcae_costs(model))
-
-
-def policies(job: SpotJob, part: Part, *, notice_s: float = 0.0) -> dict[str, SpotPolicy]:
-    """Everyone who rides."""
-    return {
-        "ideal": Ideal(),
-        "oracle": oracle(job, part.record, notice_s=notice_s),
-        "checkpoint-restart": CheckpointRestart(),
-        "bamboo": Bamboo(deep=BAMBOO_DEEP[job.name]),
-        "greedy-live": GreedyLive(),
-        "parcae, truth": Parcae(forecaster=Foreknown(truth=part.known)),
-        "parcae": Parcae(forecaster=ParcaeForecast(since=len(part.before))),
-        "liveput": Liveput(),
-    }
-
-
 def rides(job: SpotJob, part: Part) -> dict[str, Ride]:
     """All policies over one stretch."""
-    return {name: ride(job, policy, part.record) for name, policy in policies(job, part).items()}
+    return {name: ride(job, policy, part.record) for name, policy in policies_by_name(job, part.record).items()}
 
 
 # ---------------------------------------------------------------------- the study
@@ -131,25 +110,25 @@ Found = Mapping[str, Mapping[str, Mapping[str, Ride]]]  # model -> hour -> polic
 def _run(quick: bool, tell: Tell) -> Findings:
     found: dict[str, dict[str, dict[str, Ride]]] = {}
     for model in PARCAE_MODELS:
-        job, found[model] = job_of(model), {}
+        job, found[model] = measured_job(model), {}
         for hour in HOURS:
             if quick and hour == "full" and model != "bert":
                 continue
             tell(f"{model}, {hour}")
             found[model][hour] = rides(job, part_of(hour))
     tell("money, on demand and deadlines")
-    money = money_findings(job_of, part_of("full").record, part_of("lh").record, quick=quick)
+    money = money_findings(measured_job, part_of("full").record, part_of("lh").record, quick=quick)
     tell("losses announced")
-    notice = notice_findings(job_of, {hour: part_of(hour).record for hour in HOURS}, quick=quick)
+    notice = notice_findings(measured_job, {hour: part_of(hour).record for hour in HOURS}, quick=quick)
     tell("several zones")
     zones = zones_findings(quick=quick)
     elsewhere: dict[str, dict[str, dict[str, Ride]]] = {}
     for model in () if quick else PARCAE_MODELS:
         tell(f"{model}, on other traces")
-        elsewhere[f"{model}, {ELSEWHERE}"] = {"full": rides(job_of(model), _elsewhere())}
-        elsewhere[f"{model}, {ELSEWHERE}, to the second"] = {"full": rides(job_of(model), _to_the_second())}
+        elsewhere[f"{model}, {ELSEWHERE}"] = {"full": rides(measured_job(model), _elsewhere())}
+        elsewhere[f"{model}, {ELSEWHERE}, to the second"] = {"full": rides(measured_job(model), _to_the_second())}
         for trace, step_s in WHOLE_TRACES.items():
-            job = spot_job(model, parcae_rates(model), parcae_costs(model), step_s=step_s)
+            job = measured_job(model, step_s=step_s)
             elsewhere[f"{model}, {trace}"] = {"full": rides(job, _whole(trace, step_s))}
     tell("speed")
     more = (money, notice, zones)
@@ -247,7 +226,7 @@ def _speed() -> list[Check]:
     part = part_of("full")
     changed = np.diff(part.known, prepend=0.0) != 0
     for model in PARCAE_MODELS:
-        job = job_of(model)
+        job = measured_job(model)
         spent_ms = 1e3 * np.array(ride(job, Liveput(), part.capacity).decision_s)[changed]
         checks += [
             at_most(f"{model}: a decision at 32 instances, median", float(np.median(spent_ms)), DECISION_MS, unit="ms"),
