@@ -25,6 +25,7 @@ from sublet.runtime.controller_api.money import (
 )
 from sublet.runtime.controller_api.nodes import node_views
 from sublet.runtime.controller_api.protocol import Submitted
+from sublet.runtime.controller_api.submission import refuse_impossible, submit_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -38,7 +39,14 @@ class ControllerApi:
         self, controller: Controller, settings: Settings, *, warm: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._controller, self._settings, self._warm = controller, settings, warm
-        self._commands = JobCommands(controller)
+        self._commands = JobCommands(
+            controller,
+            records=controller.records,
+            jobs=controller.jobs,
+            bill=controller.bill,
+            feasibility=controller.feasibility,
+            secret_files=controller.secret_files,
+        )
         self._began = time.monotonic()
         self._started = asyncio.Event()
 
@@ -65,7 +73,7 @@ class ControllerApi:
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns."""
         await self.started()
-        return self._commands.submit(spec, key)
+        return submit_job(self._controller, spec, key)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
         """End it."""
@@ -94,7 +102,7 @@ class ControllerApi:
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
-        self._commands.refuse_impossible(spec)
+        refuse_impossible(self._controller.feasibility, spec)
         return await rehearse(self._controller, spec)
 
     # ------------------------------------------------------------------ what there is
@@ -111,8 +119,8 @@ class ControllerApi:
     async def explain(self, job_id: str) -> views.ExplainView:
         """Why it has this width."""
         record = self.record(job_id)
-        waits = reason_of(record, self._controller.kernel.jobs.get(job_id), _sources(self._controller))
-        return explain_view(self._controller, record, policy=self._settings.policy, reason=waits)
+        reason = reason_of(record, self._controller.kernel.jobs.get(job_id), _sources(self._controller))
+        return explain_view(self._controller, record, policy=self._settings.policy, reason=reason)
 
     async def events(
         self, job_id: str | None = None, *, after: int = 0, limit: int = 1000
@@ -140,9 +148,9 @@ class ControllerApi:
         controller, sources = self._controller, _settled_sources(self._controller)
         records = controller.records.values() if job_id is None else [self.record(job_id)]
         costs = [job_cost_view(job_view(record, sources), controller.bill.jobs[record.id]) for record in records]
-        return (
-            costs[0] if job_id is not None else total_cost_view(costs, controller.bill, controller.kernel.ledger.burn())
-        )
+        if job_id is not None:
+            return costs[0]
+        return total_cost_view(costs, controller.bill, controller.kernel.ledger.burn())
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""
