@@ -42,7 +42,7 @@ def keep_small(descriptor: int, most_bytes: int = MOST_BYTES) -> None:
         os.lseek(descriptor, 0, os.SEEK_SET)  # for one that was not opened for appending
 
 
-class _Small(logging.StreamHandler):  # type: ignore[type-arg]
+class _Small(logging.StreamHandler):  # type: ignore[type-arg]  # a generic only to type checkers
     """To standard error, kept small."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -57,7 +57,7 @@ class _OneLine(logging.Formatter):
         record.message = plain_text(record.message)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
         return super().formatException(ei)[-LONGEST_TRACE:]
 
 

@@ -54,6 +54,6 @@ def _close(entry: os.DirEntry[str]) -> bool:
         if mode & OTHERS and (folder or stat.S_ISREG(mode)):
             os.chmod(entry.path, stat.S_IMODE(mode) & OWNERS_FOLDER)  # noqa: PTH101 - an entry is no Path
         elif stat.S_ISSOCK(mode):
-            os.chmod(entry.path, OWNER_ONLY)  # noqa: PTH101
+            os.chmod(entry.path, OWNER_ONLY)  # noqa: PTH101 - as above
         return folder
     return False

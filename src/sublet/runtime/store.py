@@ -205,7 +205,7 @@ class Store:
     def history(self, job_id: str | None, after: int, limit: int) -> Sequence[StoredRow]:
         """Rows with `seq` above `after`, oldest first."""
         where, values = ("AND job_id = ?", (after, job_id, limit)) if job_id is not None else ("", (after, limit))
-        rows = self._db.execute(f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq LIMIT ?", values)  # noqa: S608
+        rows = self._db.execute(f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq LIMIT ?", values)  # noqa: S608 - `where` is one of our own texts
         return [
             StoredRow(
                 seq=seq, at_s=at_s, at=at, kind=kind, job_id=job, node_id=node, text=text, facts=json.loads(facts)

@@ -62,7 +62,7 @@ class Scene:
                 f"the run outlasted the record of prices by {beyond_h:.1f} h, for which the last price is held"
             )
         if run.unfinished:
-            shown = ", ".join(run.unfinished[:3]) + (" ..." if len(run.unfinished) > 3 else "")  # noqa: PLR2004
+            shown = ", ".join(run.unfinished[:3]) + (" ..." if len(run.unfinished) > 3 else "")  # noqa: PLR2004 - as many as fit a line
             notes.append(
                 f"{len(run.unfinished)} of {run.metrics.jobs} jobs never ended ({shown}): "
                 "completion times are over those that did"

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
+
 if TYPE_CHECKING:
     from sublet.train.loop import Session
 
 __all__ = ["EXIT_LEFT", "EXIT_LOST", "session"]
-
-EXIT_LEFT = 83  # the worker left its group as it was told to
-EXIT_LOST = 75  # nobody tells the worker what to do any more (sysexits.h: EX_TEMPFAIL)
 
 
 def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int, **more: Any) -> Session:

@@ -28,7 +28,7 @@ class Readings:
         before = self._under_way
         host = self._hosts[0] if before is None or before[0] is self._hosts[1] else self._hosts[1]
         host.copy_(control, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch gives it no type
         event.record()
         self._under_way = (host, event)
         if before is not None:

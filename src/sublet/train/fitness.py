@@ -94,12 +94,12 @@ def check_loss(loss: torch.Tensor, count: int) -> None:
         )
         if wide():
             raise InvalidValue("loss", f"a sum over {count} samples", allowed)
-        print(f"sublet: the loss is a sum over {count} samples; it should be {allowed}", file=sys.stderr)  # noqa: T201
+        print(f"sublet: the loss is a sum over {count} samples; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
 
 
 def _scaled(loss: torch.Tensor) -> bool:
     """Whether it is a product with the scale of a GradScaler of this process."""
-    factors = [node._saved_other for node in _arithmetic(loss) if node.name() in PRODUCTS]  # noqa: SLF001
+    factors = [node._saved_other for node in _arithmetic(loss) if node.name() in PRODUCTS]  # noqa: SLF001 - how autograd names what it saved
     places = {factor.data_ptr() for factor in factors if isinstance(factor, torch.Tensor)}
     if not places:
         return False

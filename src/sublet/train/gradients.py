@@ -92,7 +92,7 @@ class Gradients:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 parameter.grad = view
                 hook = self._hook(bucket, view)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
 
     def detach(self) -> None:
         """Back to plain PyTorch."""

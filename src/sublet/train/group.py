@@ -181,7 +181,7 @@ def _make_torch_group(store: Any, order: Regroup, device: str) -> str:
 
 
 def _opened(host: str, port: int, listening: int | None = None) -> Any:
-    store = dist.TCPStore(  # type: ignore[attr-defined]
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # missing where torch was built without distributed
         host, port, is_master=listening is not None, wait_for_workers=False, master_listen_fd=listening, timeout=CONNECT
     )
     store.set_timeout(COLLECTIVE_TIMEOUT)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from sublet.errors import BadInput
-from sublet.train import EXIT_LOST
+from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
 
@@ -177,13 +177,13 @@ class Forming:
 
     def __enter__(self) -> None:
         with self._line._news:  # noqa: SLF001 - a part of the line
-            self._line._check()  # noqa: SLF001
-            self._line._hang_up, self._line._forming = self._hang_up, True  # noqa: SLF001
+            self._line._check()  # noqa: SLF001 - a part of the line
+            self._line._hang_up, self._line._forming = self._hang_up, True  # noqa: SLF001 - a part of the line
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._line._news:  # noqa: SLF001
-            self._line._forming = False  # noqa: SLF001
+        with self._line._news:  # noqa: SLF001 - a part of the line
+            self._line._forming = False  # noqa: SLF001 - a part of the line
             if kind is None:
-                self._line._check()  # noqa: SLF001
+                self._line._check()  # noqa: SLF001 - a part of the line

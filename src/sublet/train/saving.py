@@ -63,7 +63,7 @@ class Saver:
             return None
         loaded = self._checkpoints.newest()
         for path, why in self._checkpoints.skipped:
-            print(f"sublet: {path} is damaged ({why}) and was passed over", file=sys.stderr)  # noqa: T201
+            print(f"sublet: {path} is damaged ({why}) and was passed over", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         if loaded is not None:
             self._committed = loaded.step
         if self._checkpoints.skipped:
@@ -75,7 +75,7 @@ class Saver:
         start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
         if start_over and self.directory is not None:
             place = set_aside(self.directory, [int(path.name.removeprefix("step-")) for path, _ in skipped])
-            print(f"sublet: they are in {place} now; training begins at step 0, as ordered", file=sys.stderr)  # noqa: T201
+            print(f"sublet: they are in {place} now; training begins at step 0, as ordered", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
             return
         paths, why = tuple(str(path) for path, _ in skipped), skipped[0][1]
         self._tell(Damaged(worker_id=self._writer, paths=paths, why=why, step=step))
@@ -150,5 +150,5 @@ class Saver:
         )
 
     def _complain(self, error: SubletError, step: int) -> None:
-        print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201
+        print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         self._tell(SaveFailed(worker_id=self._writer, step=step, why=str(error)))

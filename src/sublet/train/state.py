@@ -145,7 +145,7 @@ def _random_state() -> dict[str, Any]:
         "python": [version, torch.tensor(words), gauss],
         "numpy": [torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(cached)],
     }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
         found["cuda"] = torch.cuda.get_rng_state()
     return found
 
@@ -155,6 +155,6 @@ def _restore_random(found: Mapping[str, Any]) -> None:
     version, words, gauss = found["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     keys, position, has_gauss, cached = found["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - the user's global generator, as it was
     if "cuda" in found and torch.cuda.is_available():
         torch.cuda.set_rng_state(found["cuda"].cpu())

@@ -99,9 +99,9 @@ class Steps:
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
         if share == 1.0:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no type
         else:
-            loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]
+            loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]  # torch gives it no type
         gradients.slots[LOSS].add_(loss.detach(), alpha=share)
         if piece.last:
             self._update()
@@ -144,7 +144,7 @@ class Steps:
         if piece is None:  # more workers than samples: nothing to do but to take part in the sum
             self.gradients.arm()
             self._update()
-        assert self.broken is not None or progress.steps == steps + 1  # noqa: S101
+        assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
     def _begin_measuring(self, piece: Piece) -> None:
         workers = min(self._group.world, self._size)  # that have samples

@@ -223,7 +223,7 @@ class Crew:
 
 def log(text: str) -> None:
     """A line in the agent's own log, which does not grow without bound."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain_text(text)}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain_text(text)}", file=sys.stderr, flush=True)  # noqa: T201 - standard error is the agent's log
     keep_small(sys.stderr.fileno(), MOST_LOG)
 
 

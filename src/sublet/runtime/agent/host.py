@@ -129,7 +129,7 @@ def _word(path: Path) -> str:
 def _has_ipv6() -> bool:
     """An address that other machines could use: lines are address, index, prefix, scope, flags, name."""
     rows = [line.split() for line in _word(ADDRESSES_6).splitlines()]
-    return any(len(row) == 6 and row[3] == GLOBAL and row[5] != "lo" for row in rows)  # noqa: PLR2004
+    return any(len(row) == 6 and row[3] == GLOBAL and row[5] != "lo" for row in rows)  # noqa: PLR2004 - columns of /proc/net/if_inet6
 
 
 def _interfaces() -> list[tuple[str, str]]:

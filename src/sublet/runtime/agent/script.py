@@ -69,7 +69,7 @@ def run_script(command: WarmCommand) -> int:
 
 def _main(command: WarmCommand) -> int:
     if not command.is_module and not Path(command.target).exists():
-        print(f"{sys.executable}: can't open file {command.target!r}: no such file", file=sys.stderr)  # noqa: T201
+        print(f"{sys.executable}: can't open file {command.target!r}: no such file", file=sys.stderr)  # noqa: T201 - what Python itself would say
         return NO_SUCH_FILE
     try:
         if command.is_module:
@@ -107,7 +107,7 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 def _refresh() -> None:
     """What libraries decided when they were imported, before the fork."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, as it was not replaced yet
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[1:1] = [part for part in path if part not in sys.path]
     if (random := sys.modules.get("numpy.random")) is not None:
@@ -120,4 +120,4 @@ def _refresh() -> None:
 def _is_this_python(name: str) -> bool:
     if name in ("python", "python3", sys.executable):
         return True
-    return os.path.isabs(name) and os.path.realpath(name) == os.path.realpath(sys.executable)  # noqa: PTH117
+    return os.path.isabs(name) and os.path.realpath(name) == os.path.realpath(sys.executable)  # noqa: PTH117 - a name on PATH is no path

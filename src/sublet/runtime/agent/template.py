@@ -61,7 +61,7 @@ def serve(requests: socket.socket, preload: Sequence[str]) -> None:
 def life_of(descriptor: int) -> tuple[int, int] | None:
     """(pid, start) that the agent of a node has written into its life file."""
     words = os.pread(descriptor, 100, 0).split()
-    return (int(words[0]), int(words[1])) if len(words) == 2 else None  # noqa: PLR2004
+    return (int(words[0]), int(words[1])) if len(words) == 2 else None  # noqa: PLR2004 - a process and its birth
 
 
 def _agent(request: dict[str, Any], life: int) -> None:

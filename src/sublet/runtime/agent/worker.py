@@ -145,6 +145,6 @@ def _only_descriptors(log: int, control: int) -> int:
         os.dup2(source, target)
     if control != 3:  # noqa: PLR2004 - the first number after standard error
         os.dup2(control, 3)
-    os.set_inheritable(3, True)  # noqa: FBT003
+    os.set_inheritable(3, True)  # noqa: FBT003 - the call has no name for it
     os.closerange(4, min(1 << 16, os.sysconf("SC_OPEN_MAX")))
     return 3

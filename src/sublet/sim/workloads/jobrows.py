@@ -72,7 +72,7 @@ class JobRows:
                     continue
                 first = row_by_id.setdefault(job.id, row)
                 if first != row:
-                    raise InvalidValue("job_id", job.id, f"used once, but line {lines[first]} has it too")  # noqa: TRY301
+                    raise InvalidValue("job_id", job.id, f"used once, but line {lines[first]} has it too")  # noqa: TRY301 - the line is added below
             except InvalidValue as error:
                 raise self._table.refusal(row, str(error)) from None
             yield job

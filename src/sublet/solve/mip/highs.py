@@ -26,7 +26,7 @@ def new_solver() -> Any:
     """HiGHS, saying nothing. It is imported here, late, because few decisions need it."""
     import highspy
 
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy has no types
     solver.setOptionValue("output_flag", False)  # noqa: FBT003 - HiGHS's own signature
     return solver
 

@@ -128,7 +128,7 @@ def left_out(settings: Mapping[str, float] = NO_SETTINGS, *, others: bool = True
     shelf, gpus, found = known_shelf(), load_gpus(), []
     for (model, kind), measured in shelf.items():
         kept = {key: each for key, each in shelf.items() if others or key[1] != kind or key[0] == model}
-        predicted_s = Transfer(kept, gpus, **settings).step_s(model, kind, measured.confs)  # type: ignore[arg-type]
+        predicted_s = Transfer(kept, gpus, **settings).step_s(model, kind, measured.confs)  # type: ignore[arg-type]  # settings are numbers
         ratio_R = predicted_s / measured.step_s
         ratio_R = ratio_R[np.isfinite(ratio_R)]
         if len(ratio_R):

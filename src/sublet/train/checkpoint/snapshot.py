@@ -150,7 +150,7 @@ class HostCopy:
         for device, pairs in sorted(by_device.items(), key=lambda item: item[0].type != "cuda"):  # GPUs first: they
             if device.type == "cuda":  # copy while we go on
                 if device not in self._streams:
-                    self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                    self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no type
                 stream = self._streams[device]
                 stream.wait_stream(torch.cuda.current_stream(device))
                 copying.append(stream)

@@ -60,7 +60,7 @@ def newest(rows: Iterable[Mapping[str, object]], zone_ids: Mapping[str, str]) ->
         zone = str(row["AvailabilityZone"])
         key = (zone_ids.get(zone, zone), str(row["InstanceType"]))
         stamp = row["Timestamp"]
-        if key not in last or stamp > last[key][0]:  # type: ignore[operator]
+        if key not in last or stamp > last[key][0]:  # type: ignore[operator]  # boto3 gives datetimes
             last[key] = (stamp, str(row["SpotPrice"]))
     return {key: text for key, (_, text) in last.items()}
 

@@ -149,7 +149,7 @@ class Steward:
             await asyncio.to_thread(self._ray.util.remove_placement_group, group)
             ends_s = time.monotonic() + RETURN_S
             while time.monotonic() < ends_s:
-                free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001
+                free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001 - Ray has no public call for it
                 if not any(name.endswith(group.id.hex()) for name in free.get(self._ray_node, {})):
                     return
                 await asyncio.sleep(RETURN_LOOK_S)

@@ -1,0 +1,8 @@
+"""Exit codes by which a worker tells its controller how it ended; every other code is the script's own."""
+
+from __future__ import annotations
+
+__all__ = ["EXIT_LEFT", "EXIT_LOST"]
+
+EXIT_LEFT = 83  # it left its group as it was told to
+EXIT_LOST = 75  # nobody told it any more what to do (sysexits.h: EX_TEMPFAIL)
