@@ -18,8 +18,8 @@ import torch
 
 from sublet.errors import RanksDiffer
 from sublet.train.gradients import CHECK, DOUBT
-from sublet.train.group import Group
 from sublet.train.membership import talking
+from sublet.train.peers import Group
 from sublet.train.samples import mixed
 from sublet.train.state import Progress
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.train.group import BROKEN, Group
+from sublet.train.peers import BROKEN, Group
 
 __all__ = ["CHECK", "CONTROLS", "DOUBT", "INVERSE", "LEFT", "LOSS", "ORDERS", "SMALL", "Gradients"]
 

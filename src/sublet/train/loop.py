@@ -26,8 +26,8 @@ import torch
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
+from sublet.train.agent_line import Line
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
-from sublet.train.line import Line
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
 from sublet.train.report import Report, printed

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from sublet.errors import NoCheckpointLeft
+from sublet.train.agent_line import Line, Lost, Superseded
 from sublet.train.devices import GLOO, NCCL, device_name
-from sublet.train.group import BROKEN, Group, gist_of
-from sublet.train.line import Line, Lost, Superseded
+from sublet.train.peers import BROKEN, Group, gist_of
 from sublet.train.saving import Saver
 from sublet.train.state import Progress, State, broadcast
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST

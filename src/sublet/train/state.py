@@ -12,8 +12,8 @@ import torch
 
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
-from sublet.train.group import Group
 from sublet.train.noise import Noise
+from sublet.train.peers import Group
 from sublet.train.samples import mixed
 
 __all__ = ["Progress", "State", "broadcast"]

@@ -15,8 +15,8 @@ from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
-from sublet.train.group import BROKEN, Group, gist_of
 from sublet.train.options import Options
+from sublet.train.peers import BROKEN, Group, gist_of
 from sublet.train.samples import Piece, Samples
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sublet.train.agent_line import Line
 from sublet.train.devices import NCCL, agreed_backend
-from sublet.train.line import Line
 from sublet.wire.messages import Leading, Regroup
 
 __all__ = ["BROKEN", "Group", "gist_of"]
