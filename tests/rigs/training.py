@@ -22,7 +22,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
 from sublet.testing.trainers import World
-from sublet.train import line
+from sublet.train import agent_line
 from sublet.wire.messages import (
     Busy,
     Damaged,
@@ -387,7 +387,7 @@ def late(directory: Path) -> dict[str, object]:
 
 def evaluations(directory: Path) -> dict[str, object]:
     """Who says that it is busy: the one that evaluates, and not the one that waits for it."""
-    line.BEAT_S = 0.1
+    agent_line.BEAT_S = 0.1
     world = World(evaluating, directory)
     members = world.start(2)
     world.until_ready(members)

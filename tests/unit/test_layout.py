@@ -29,10 +29,8 @@ BEING_BUILT = (  # rooms that are being rebuilt: what is found there is not judg
     "sublet/spot/",
     "sublet/studies/",
     "sublet/testing/",
-    "sublet/train/",
     "sublet.cli.",
     "sublet.runtime.",
-    "sublet.train",
 )
 
 

@@ -20,7 +20,7 @@ from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
 
-__all__ = ["Forming", "Line", "Lost", "Order", "Superseded"]
+__all__ = ["AgentLine", "Forming", "Lost", "Order", "Superseded"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
@@ -36,7 +36,7 @@ class Lost(Exception):
     """The agent is gone, or no order comes."""
 
 
-class Line:
+class AgentLine:
     """A connected socket to the agent."""
 
     def __init__(self, connection: socket.socket, worker_id: str) -> None:
@@ -172,7 +172,7 @@ class Line:
 class Forming:
     """While this is entered a group forms under the line's eyes; afterwards only a broken one is hung up on."""
 
-    def __init__(self, line: Line, hang_up: Callable[[], None]) -> None:
+    def __init__(self, line: AgentLine, hang_up: Callable[[], None]) -> None:
         self._line, self._hang_up = line, hang_up
 
     def __enter__(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from sublet.errors import RanksDiffer
 from sublet.train.gradients import CHECK, DOUBT
 from sublet.train.membership import talking
-from sublet.train.peers import Group
+from sublet.train.peers import PeerGroup
 from sublet.train.samples import mixed
 from sublet.train.state import Progress
 
@@ -69,7 +69,7 @@ class Drift:
         """The group has changed."""
         self._own = self._doubt = None
 
-    def require_equal(self, group: Group, progress: Progress) -> None:
+    def require_equal(self, group: PeerGroup, progress: Progress) -> None:
         """All members call this at the same point: raises RanksDiffer if they are not equal in all that is compared."""
         table = torch.zeros(group.world, len(NAMES), dtype=torch.int64)
         table[group.rank] = torch.tensor([_digest(_position(progress)), _digest(self._rates()), self._weights()])
@@ -87,7 +87,7 @@ class Drift:
         names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
         raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
 
-    def require_all_left(self, left: int, group: Group, progress: Progress) -> None:
+    def require_all_left(self, left: int, group: PeerGroup, progress: Progress) -> None:
         """Raises RanksDiffer if only some have left their loop before the end of the training."""
         if 0 < left < group.world:
             what = f"position ({left} of {group.world} have left their loop, before the end of the training)"

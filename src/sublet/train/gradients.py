@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.train.peers import BROKEN, Group
+from sublet.train.peers import BROKEN, PeerGroup
 
 __all__ = ["CHECK", "CONTROLS", "DOUBT", "INVERSE", "LEFT", "LOSS", "ORDERS", "SMALL", "Gradients"]
 
@@ -121,7 +121,7 @@ class Gradients:
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
-    def sum(self, group: Group) -> None:
+    def sum(self, group: PeerGroup) -> None:
         """Send what is left (a parameter that took no part counts as zero) and wait; raises one of BROKEN."""
         self._armed = False
         while self._next < len(self.buckets):
@@ -130,7 +130,7 @@ class Gradients:
         self._settle(group)
         self.wait_s = time.perf_counter() - started_s
 
-    def give_up(self, group: Group) -> None:
+    def give_up(self, group: PeerGroup) -> None:
         """Drop the step: end what is under way, so that nothing writes into the buckets any more."""
         self._armed = False
         for work in self._works:
@@ -173,7 +173,7 @@ class Gradients:
         except BROKEN as error:
             self.failed = error
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: PeerGroup) -> None:
         for work in self._works:
             group.wait(work)
         if self.failed is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,16 +25,15 @@ import torch
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
-from sublet.train.agent_line import Line
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
+from sublet.train.link import ControllerLink
 from sublet.train.membership import Broken, Entry, Membership, talking
 from sublet.train.options import Options
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.state import State
 from sublet.train.steps import Steps
-from sublet.wire.lines import Message
-from sublet.wire.messages import Finished, Joined, Ready
+from sublet.wire.messages import Finished, Joined
 
 __all__ = ["Options", "Session"]
 
@@ -55,10 +53,10 @@ class Session:
         )
         self._state = State(model, optimizer, self._schedules.all, options.extra_state, options.seed)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
-        self._line: Line | None = None
-        self._report = Report(self._worker_id, self._say)
+        self._link = ControllerLink(self._worker_id)
+        self._report = Report(self._worker_id, self._link.say)
         where = options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
-        self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._say)
+        self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._link.say)
         self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
         self._open = self._entered = self._over = False
         self._epochs = 0  # of the whole training
@@ -116,12 +114,8 @@ class Session:
 
     def __enter__(self) -> Self:
         self._schedules.find()  # which takes a while: before anybody waits for us
-        descriptor = os.environ.get("SUBLET_CONTROL_FD")
-        if descriptor is not None:
-            _claim_process()
-            self._line = Line(socket.socket(fileno=os.dup(int(descriptor))), self._worker_id)
-            self._members.line = self._line
-            self._line.say(Ready(worker_id=self._worker_id))
+        self._link.open()
+        self._members.line = self._link.line
         self._steps.guard()
         self._open = True
         return self
@@ -129,7 +123,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._script_waits()
+        self._link.script_waits()
         if kind is None and self._entered:
             self._catch_up()
             self._finish()
@@ -156,12 +150,12 @@ class Session:
             if epoch >= self._epochs:
                 break
             self._until = epoch + 1
-            self._script_goes_on()
+            self._link.script_goes_on()
             yield epoch
-            self._script_waits()
+            self._link.script_waits()
             self._end_epoch(epoch)
         self._over = True
-        self._script_goes_on()
+        self._link.script_goes_on()
 
     def batches(self, epochs: int | None = None) -> Iterator[Any]:
         """The micro-batches of this worker: within `epochs()` those of the epoch, otherwise of the whole training.
@@ -175,7 +169,7 @@ class Session:
             if self._progress.epoch >= self._until:
                 raise InvalidValue("batches()", "a second call", "called once for each epoch of epochs()")
             yield from self._until_epoch(self._until)
-            self._script_goes_on()
+            self._link.script_goes_on()
             return
         total = epochs or self.options.epochs
         if epochs is not None:
@@ -194,7 +188,7 @@ class Session:
         yield from self._until_epoch(total)
         self._boundary()
         self._over = True
-        self._script_goes_on()
+        self._link.script_goes_on()
 
     def __iter__(self) -> Iterator[Any]:
         """As `batches()`."""
@@ -212,15 +206,15 @@ class Session:
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress
-        self._script_waits()
+        self._link.script_waits()
         while progress.epoch < epochs:
             self._boundary()
             if progress.epoch >= epochs:  # the others were past its end
                 return
-            for batch in self._steps.batches(self._members.group, self._ordered):
-                self._script_goes_on()
+            for batch in self._steps.batches(self._members.group, self._link.has_order):
+                self._link.script_goes_on()
                 yield batch
-                self._script_waits()
+                self._link.script_waits()
             if self._steps.broken is None:
                 self._report.count(self._steps.gradients.wait_s)
             else:
@@ -252,14 +246,14 @@ class Session:
 
     def step(self, loss: torch.Tensor) -> None:
         """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
-        self._script_waits()
+        self._link.script_waits()
         self._steps.step(loss)
-        self._script_goes_on()
+        self._link.script_goes_on()
 
     # ------------------------------------------------------------------------------------------- between steps
 
     def _boundary(self) -> None:
-        line, members = self._line, self._members
+        line, members = self._link.line, self._members
         self._schedules.check()
         self._steps.drift.require_all_left(int(self._readings.numbers[LEFT]), members.group, self._progress)
         if self._readings.numbers[DOUBT] > 0.0:
@@ -269,12 +263,9 @@ class Session:
                 self._settle_in(members.recover(str(error)))
         now_s = time.monotonic()
         if members.group.rank == 0:
-            asked = line is not None and line.save_now
-            if asked and line is not None:
-                line.save_now = False
-            world = members.group.world
+            asked, world = self._link.take_save_request(), members.group.world
             self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
-            self._report.tick(self)
+            self._report.tick(members.group, self._progress, self.loss, self._saver)
         if line is None:
             return
         if line.gone:
@@ -293,7 +284,7 @@ class Session:
         if (adaptive := self.options.adaptive) is not None and entry.batch:
             progress.batch = adaptive.clamped(entry.batch)
         self._report.restart()
-        self._say(
+        self._link.say(
             Joined(
                 worker_id=self._worker_id,
                 generation=group.generation,
@@ -325,7 +316,7 @@ class Session:
             if group.rank == 0:
                 self._saver.save(self._state.tree(progress), progress, group.world)
                 loss = self._readings.numbers[LOSS]
-                self._say(
+                self._link.say(
                     Finished(worker_id=self._worker_id, step=progress.steps, done=float(progress.done), loss=loss)
                 )
             if group.world == 1:
@@ -334,38 +325,8 @@ class Session:
                 with talking():
                     group.all_reduce(torch.zeros(1))
             except Broken as error:
-                if group.rank == 0 or self._line is None:
+                if group.rank == 0 or self._link.line is None:
                     return
                 self._settle_in(self._members.recover(str(error)))
             else:
                 return
-
-    def _say(self, message: Message) -> None:
-        if self._line is not None:
-            self._line.say(message)
-
-    def _script_goes_on(self) -> None:
-        """What runs from here on is the script's own code: that it takes long is a sign of life."""
-        if self._line is not None:
-            self._line.script_s = time.monotonic()
-
-    def _script_waits(self) -> None:
-        """What runs from here on is ours, and may wait for others."""
-        if self._line is not None:
-            self._line.script_s = None
-
-    def _ordered(self) -> bool:
-        return self._line is not None and self._line.pending and not self._line.gone
-
-
-_claimed = 0  # the process in which a session was opened under a controller; a fork is another
-
-
-def _claim_process() -> None:
-    """A job is one training: what a second session trains would be neither planned nor saved nor told."""
-    global _claimed  # noqa: PLW0603 - a fact about the process
-    if _claimed == os.getpid():
-        raise InvalidValue(
-            "session", "a second one in this process", "one for each job; submit the next training as another job"
-        )
-    _claimed = os.getpid()

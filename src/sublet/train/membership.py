@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from sublet.errors import NoCheckpointLeft
-from sublet.train.agent_line import Line, Lost, Superseded
+from sublet.train.agent_line import AgentLine, Lost, Superseded
 from sublet.train.devices import GLOO, NCCL, device_name
-from sublet.train.peers import BROKEN, Group, gist_of
+from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.saving import Saver
 from sublet.train.state import Progress, State, broadcast
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
@@ -58,8 +58,10 @@ class Entry:
 class Membership:
     """Our place in the group, under a controller (`line`) or without one."""
 
-    def __init__(self, line: Line | None, state: State, progress: Progress, saver: Saver, device: torch.device) -> None:
-        self.line, self.group = line, Group()
+    def __init__(
+        self, line: AgentLine | None, state: State, progress: Progress, saver: Saver, device: torch.device
+    ) -> None:
+        self.line, self.group = line, PeerGroup()
         self._state, self._progress, self._saver, self._device = state, progress, saver, device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # for what is made without naming one: communicators, streams, the user's own
@@ -73,10 +75,10 @@ class Membership:
             return self._follow(self.line)
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if dist.is_initialized():
-            self.group = Group(rank=dist.get_rank(), world=dist.get_world_size())
+            self.group = PeerGroup(rank=dist.get_rank(), world=dist.get_world_size())
         elif world > 1 and "RANK" in os.environ:
             dist.init_process_group(NCCL if self._device.type == "cuda" else GLOO)
-            self.group = Group(rank=dist.get_rank(), world=world)
+            self.group = PeerGroup(rank=dist.get_rank(), world=world)
         return self._agree(batch=0, formed_s=0.0, generation=None)
 
     def change(self) -> Entry:
@@ -101,7 +103,7 @@ class Membership:
         print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
         raise SystemExit(EXIT_LOST)
 
-    def _follow(self, line: Line) -> Entry:
+    def _follow(self, line: AgentLine) -> Entry:
         while True:
             try:
                 order = line.order(self._wait_s)
@@ -116,9 +118,9 @@ class Membership:
                 self._drop_group()
                 self._tell_broken(line, str(error))
 
-    def _join(self, line: Line, order: Regroup) -> Entry:
+    def _join(self, line: AgentLine, order: Regroup) -> Entry:
         started_s = time.perf_counter()
-        self.group = Group(rank=order.rank, world=order.world, generation=order.generation)
+        self.group = PeerGroup(rank=order.rank, world=order.world, generation=order.generation)
         if order.world == 1:
             return self._agree(batch=order.batch, formed_s=0.0, generation=order.generation)
         with line.holds(self.group.hang_up):
@@ -127,7 +129,7 @@ class Membership:
             formed_s = time.perf_counter() - started_s
             return self._agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
 
-    def _leave(self, line: Line, order: Leave) -> NoReturn:
+    def _leave(self, line: AgentLine, order: Leave) -> NoReturn:
         progress = self._progress
         if order.save and self._carries and (self.group.rank == 0 or order.broken):
             self._saver.opened(order.generation)
@@ -137,7 +139,7 @@ class Membership:
         line.say(Left(worker_id=line.worker_id, generation=order.generation, step=progress.steps, done=done))
         raise SystemExit(EXIT_LEFT)
 
-    def _tell_broken(self, line: Line, why: str) -> None:
+    def _tell_broken(self, line: AgentLine, why: str) -> None:
         if not line.pending:
             generation, step = self.group.generation, self._progress.steps
             line.say(Broke(worker_id=line.worker_id, generation=generation, step=step, why=why))

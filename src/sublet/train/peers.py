@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.train.agent_line import Line
+from sublet.train.agent_line import AgentLine
 from sublet.train.devices import NCCL, agreed_backend
 from sublet.wire.messages import Leading, Regroup
 
-__all__ = ["BROKEN", "Group", "gist_of"]
+__all__ = ["BROKEN", "PeerGroup", "gist_of"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
@@ -40,7 +40,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 LONGEST_GIST = 300  # characters of a line
 
 
-class Group:
+class PeerGroup:
     """Rank `rank` of `world`; of one alone there is no torch group at all."""
 
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0) -> None:
@@ -52,7 +52,7 @@ class Group:
         self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
         self._hung_up_s: float | None = None
 
-    def form(self, order: Regroup, line: Line, *, device: str) -> None:
+    def form(self, order: Regroup, line: AgentLine, *, device: str) -> None:
         """Meet the others of the order and make the torch group; one of BROKEN if somebody goes away meanwhile.
 
         `device` is the name of the one that we train on (devices.py).
@@ -128,7 +128,7 @@ class Group:
         self._store = None
         self._mine = {}
 
-    def _found(self, host: str, port: int, line: Line) -> Any:
+    def _found(self, host: str, port: int, line: AgentLine) -> Any:
         """The store of another, which may be gone already."""
         while True:
             line.check()

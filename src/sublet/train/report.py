@@ -8,12 +8,11 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from sublet.train.peers import PeerGroup
+from sublet.train.saving import Saver
+from sublet.train.state import Progress
 from sublet.wire.messages import Stepped
-
-if TYPE_CHECKING:
-    from sublet.train.loop import Session
 
 __all__ = ["Report", "printed"]
 
@@ -37,26 +36,25 @@ class Report:
         self._steps += 1
         self._comm_s += comm_s
 
-    def tick(self, session: Session) -> None:
+    def tick(self, group: PeerGroup, progress: Progress, loss: float, saver: Saver) -> None:
         """Say something if it is time and there is something to say."""
         now_s = time.perf_counter()
         if now_s - self._since_s < EVERY_S or not self._steps:
             return
-        saver = session._saver  # noqa: SLF001 - a part of the session
         self._say(
             Stepped(
                 worker_id=self._worker_id,
-                generation=session.generation,
-                step=session.steps,
-                done=float(session.samples_done),
-                epoch=session.epoch,
-                loss=session.loss,
+                generation=group.generation,
+                step=progress.steps,
+                done=float(progress.done),
+                epoch=progress.epoch,
+                loss=loss,
                 step_s=(now_s - self._since_s - saver.blocked_s) / self._steps,
                 comm_s=self._comm_s / self._steps,
                 saved_s=saver.blocked_s,
-                global_batch=session.global_batch,
-                local_batch=-(-session.global_batch // session.world),
-                noise=session.noise,
+                global_batch=progress.batch,
+                local_batch=-(-progress.batch // group.world),
+                noise=progress.noise.scale,
             )
         )
         saver.blocked_s = 0.0

@@ -13,7 +13,7 @@ import torch
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.noise import Noise
-from sublet.train.peers import Group
+from sublet.train.peers import PeerGroup
 from sublet.train.samples import mixed
 
 __all__ = ["Progress", "State", "broadcast"]
@@ -108,7 +108,7 @@ class State:
         return dict(self.model.named_buffers())
 
 
-def broadcast(group: Group, source: int, state: Mapping[str, Any] | None) -> Any:
+def broadcast(group: PeerGroup, source: int, state: Mapping[str, Any] | None) -> Any:
     """The state of `source`, at all members; nothing of ours is touched before all of it is here."""
     if group.rank == source:
         assert state is not None  # noqa: S101 - by contract

@@ -16,7 +16,7 @@ from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
 from sublet.train.options import Options
-from sublet.train.peers import BROKEN, Group, gist_of
+from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.samples import Piece, Samples
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
@@ -46,7 +46,7 @@ class Steps:
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
         self.broken: str | None = None  # why the step under way is dropped
-        self._group, self._ordered = Group(), _never
+        self._group, self._ordered = PeerGroup(), _never
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._judged = False  # the loss was looked at
@@ -70,7 +70,7 @@ class Steps:
         vars(self._optimizer).pop("zero_grad", None)
         self.gradients.detach()
 
-    def settle_in(self, group: Group) -> None:
+    def settle_in(self, group: PeerGroup) -> None:
         """A new group: what was said in the old one does not count."""
         if group.world > 1:
             self.gradients.attach()
@@ -80,7 +80,7 @@ class Steps:
         self.drift.forget()
         self.schedules.note()
 
-    def give_up(self, group: Group) -> str:
+    def give_up(self, group: PeerGroup) -> str:
         """Drop the step; why."""
         self.gradients.give_up(group)
         why, self.broken = self.broken or "", None
@@ -109,7 +109,7 @@ class Steps:
             for gradient in gradients.tensors:
                 self._measure_small(gradient)
 
-    def stop_early(self, group: Group) -> int:
+    def stop_early(self, group: PeerGroup) -> int:
         """The script has left its loop before the end: how many members have, at this very step; one of BROKEN.
 
         Those that train on take it for a step, and learn of it there.
@@ -121,7 +121,7 @@ class Steps:
         self.gradients.clear()
         return left
 
-    def batches(self, group: Group, ordered: Callable[[], bool]) -> Iterator[Any]:
+    def batches(self, group: PeerGroup, ordered: Callable[[], bool]) -> Iterator[Any]:
         """The micro-batches of this worker for the next step; `step` must be called for each, and the last updates.
 
         `ordered` says whether there is news that all members should know of. If the group breaks, `broken` says why.
