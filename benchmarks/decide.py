@@ -14,9 +14,9 @@ from statistics import median
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.errors import MissingData
+from sublet.planning.value_of_time import HURRY
 from sublet.policies.pollux import Pollux
 from sublet.policies.price.policy import Price
-from sublet.policies.price.worth import HURRY
 from sublet.policies.sia.policy import Sia
 from sublet.sim.simulator import simulate
 from sublet.studies.peers import Setting, Timed, homogeneous_cluster, mixed_cluster

@@ -16,8 +16,10 @@ from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, spot_speed
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning import menu as menus
-from sublet.planning.menu import menu_of, rents, sharers, sites_of
+from sublet.planning import terms as market_terms
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet.testing.strategies import clouds, jobs
@@ -53,7 +55,7 @@ def test_where_no_reclaims_are_said_to_happen_every_plan_is_as_if_there_were_no_
     offers = [replace(offer, notice_s=120.0, reclaim_share=0.3) for offer in cloud.offers]
     with_facts = planned(workload, replace(cloud, offers=offers), told)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(menus, "believed", lambda states: NO_RECLAIMS)
+        patch.setattr(market_terms, "believed", lambda states: NO_RECLAIMS)
         patch.delattr(menus, "spot_speed")  # would fail if it were called
         without = planned(workload, cloud, told)
     assert repr(with_facts) == repr(without)
@@ -61,7 +63,7 @@ def test_where_no_reclaims_are_said_to_happen_every_plan_is_as_if_there_were_no_
 
 @given(jobs(), st.sampled_from([1, 2, 4, 8]))
 def test_without_hazard_menus_have_the_speeds_of_the_model_bit_by_bit(workload, size):
-    sites = sites_of(Kernel([an_offer(gpus=size, notice_s=60.0, reclaim_share=0.2)]).snapshot())
+    sites = Terms.from_snapshot(Kernel([an_offer(gpus=size, notice_s=60.0, reclaim_share=0.2)]).snapshot()).sites
     for job in workload:
         found = menu_of(job, sites)
         plain = [job.speed.rate("T4", packed(shape.gpus, size), 0.0) * 3600.0 for shape in found.shapes]
@@ -92,8 +94,9 @@ def test_spot_is_taken_exactly_while_its_dollars_per_unit_of_work_are_fewer(haza
     ]
     snapshot = Kernel(offers).snapshot()
     state = JobState(job=job, seq=0)
-    menu = menu_of(job, sites_of(snapshot))
-    options = options_of(menu, state, 0.0, MONEY_ALONE, rents(snapshot), sharers(snapshot))
+    terms = Terms.from_snapshot(snapshot)
+    menu = menu_of(job, terms.sites)
+    options = options_of(menu, state, 0.0, MONEY_ALONE, terms.rent_P, terms.sharers_P)
     assert ("spot" in menu.shapes[options.best].pool) == (worth > part)
 
 
@@ -102,7 +105,10 @@ def test_spot_is_taken_exactly_while_its_dollars_per_unit_of_work_are_fewer(haza
 def test_more_reclaims_never_make_a_spot_shape_faster_nor_its_best_width_wider(hazards, notice_s, width):
     job = a_job(speed=Amdahl(parallel=0.95), gpus=1, max_gpus=width, restart_s=120.0, checkpoint_every_s=600.0)
     calm, rough = (
-        menu_of(job, sites_of(Kernel([an_offer(gpus=1, hazard_per_h=hazard, notice_s=notice_s)]).snapshot()))
+        menu_of(
+            job,
+            Terms.from_snapshot(Kernel([an_offer(gpus=1, hazard_per_h=hazard, notice_s=notice_s)]).snapshot()).sites,
+        )
         for hazard in sorted(hazards)
     )
     assert (rough.rate_EC <= calm.rate_EC).all()

@@ -12,7 +12,8 @@ from sublet.domain.budget import Budget
 from sublet.domain.money import Money
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Table
-from sublet.planning.menu import menu_of, sites_of
+from sublet.planning.menu import menu_of
+from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -54,9 +55,12 @@ def choice(offers, job, policy, budget=AMPLE):
     driver = Driver(offers, budget=budget)
     driver.submit(job)
     snapshot = driver.kernel.snapshot()
-    menu = menu_of(job, sites_of(snapshot))
+    menu = menu_of(job, Terms.from_snapshot(snapshot).sites)
     taken = policy.decide(snapshot).shapes.get(job.id)
-    usd = {site.pool: offer.price.usd_per_h for site, offer in zip(sites_of(snapshot), offers, strict=True)}
+    usd = {
+        site.pool: offer.price.usd_per_h
+        for site, offer in zip(Terms.from_snapshot(snapshot).sites, offers, strict=True)
+    }
     table = {}
     for at, shape in enumerate(menu.shapes):
         rate = menu.rate_EC[0][at]

@@ -14,11 +14,14 @@ __all__ = ["Draft"]
 
 
 class Draft:
-    """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised."""
+    """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    `most` is what could be held in each, for those who know it already.
+    """
+
+    def __init__(self, snapshot: Snapshot, most: Mapping[str, float] | None = None) -> None:
         self.snapshot = snapshot
-        self.most = most_gpus(snapshot)
+        self.most = most_gpus(snapshot) if most is None else dict(most)
         self.room = {name: self.most[name] - gpus for name, gpus in snapshot.promised.items()}
         self._promised = dict(snapshot.promised)
         self._shapes: dict[str, Shape | None] = {}

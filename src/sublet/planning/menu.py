@@ -4,44 +4,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 
 import numpy as np
 
 from sublet.domain.job import Doubted, Job
-from sublet.domain.plan import OfferState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
-from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believed, spot_speed
+from sublet.perf.preemption import NO_RECLAIMS, spot_speed
+from sublet.planning.terms import Rents, Sharers, Sites
 from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Menu", "Rents", "Sharers", "Site", "Sites", "menu_of", "rents", "sharers", "sites_of"]
-
-MANY = 16  # jobs in a pool: what is left over on their nodes is then next to nothing for each
+__all__ = ["Menu", "menu_of"]
 
 # C shapes, E phases, P pools
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A pool as one job sees it: equal ones offer equal choices."""
-
-    pool: str
-    gpu: str
-    gpus_per_node: int
-    reclaims: Reclaims
-    boot_s: float
-    most_gpus: float  # a quota
-
-
-Sites = tuple[Site, ...]
-Rents = tuple[float, ...]  # USD per GPU-hour, by pool
-Sharers = tuple[float, ...]  # how many jobs share the nodes of each pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,56 +59,17 @@ class Menu:
         last = phase == len(self.rate_EC) - 1
         return max(0.0, (work if last else min(self.ends[phase], work)) - done)
 
+    def gpu_hours_left(self, done: float, work: float) -> float:
+        """GPU-hours to the end at the most efficient, as this phase goes; infinite where it cannot run."""
+        gpu_rate = self.gpu_rate_E[self.phase(done)]
+        return (work - done) / gpu_rate if gpu_rate else math.inf
+
     def hours(self, work: float) -> Floats:
         """How long each phase of a whole job takes; infinite where it cannot run, 0 beyond its end."""
         edges = np.minimum([0.0, *self.ends[: len(self.rate_EC) - 1], work], work)
         with np.errstate(divide="ignore", invalid="ignore"):
             hours_EC = np.diff(edges)[:, None] / self.rate_EC
         return np.nan_to_num(hours_EC, nan=0.0, posinf=np.inf)
-
-
-def sites_of(snapshot: Snapshot) -> Sites:
-    """Every pool from which anything can be had at all."""
-    sites = []
-    for pool in snapshot.pools.values():
-        states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
-        sites.append(
-            Site(
-                pool.name,
-                pool.gpu,
-                pool.gpus_per_node,
-                believed(states),
-                min(state.offer.boot_s for state in states),
-                math.inf if pool.max_gpus is None else pool.max_gpus,
-            )
-        )
-    return tuple(sites)
-
-
-def rents(snapshot: Snapshot, *, listed: bool = False) -> Rents:
-    """USD per GPU-hour of each pool: the cheapest that can be had now, or by list prices. What is owned costs nothing.
-
-    Where nothing can be had now, the price of what there would be.
-    """
-    found = []
-    for pool in snapshot.pools.values():
-        states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
-        open_states = [state for state in states if state.most > 0] or states
-        found.append(min(_rent(state, listed=listed) for state in open_states) / pool.gpus_per_node)
-    return tuple(found)
-
-
-def _rent(state: OfferState, *, listed: bool) -> float:
-    if state.limit.min_nodes and state.limit.min_nodes == state.limit.max_nodes:
-        return 0.0  # paid for whether it is used or not
-    return (state.offer.price if listed else state.price).usd_per_h
-
-
-def sharers(snapshot: Snapshot) -> Sharers:
-    """How many jobs are, or will be, in each pool: a power of two, so that one more or less seldom matters."""
-    few = islice(snapshot.active.values(), MANY * len(snapshot.pools))
-    count = Counter(state.shape.pool for state in few if state.shape is not None)
-    return tuple(2.0 ** (max(1, count[pool]).bit_length() - 1) for pool in snapshot.pools)
 
 
 def menu_of(job: Job, sites: Sites) -> Menu:

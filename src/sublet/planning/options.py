@@ -14,7 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from sublet.domain.plan import JobState, Phase
-from sublet.planning.menu import Menu, Rents, Sharers
+from sublet.planning.menu import Menu
+from sublet.planning.terms import Rents, Sharers
 from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["SETTLED", "Options", "options_of"]

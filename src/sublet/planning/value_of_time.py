@@ -1,8 +1,17 @@
-"""The value of time: the one number at which the bill meets the budget.
+"""What an hour of a job is worth: the one number at which the bill meets the budget, or the least rent on demand.
 
 What arrives, priced kind by kind, gives the frontier of budget and time; the rate of spending that the budget leaves
 for now picks the point on it. Money that was left over, or overspent, is made up for over the coming hours, so that the
 long-run average is met whatever the forecast was worth.
+
+Where no budget says so, an hour is worth what the least that the job can run on costs on demand. Who would rent a
+machine on demand and wait for it values the hour at its rent, roughly; we take that at their word. So the cheaper of
+two shapes is taken unless it is that much slower: with v the value of an hour, r rents and h hours,
+
+    (v + r_cheap) h_cheap <= (v + r_quick) h_quick     or     h_cheap / h_quick <= (v + r_quick) / (v + r_cheap)
+
+A job of one worker is therefore never slowed down to less than half of what it could have, whatever that saves, and
+never pays more than the quickest shape costs. Whoever is in a hurry says so.
 """
 
 from __future__ import annotations
@@ -19,14 +28,25 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
-from sublet.planning.menu import Menu, Rents, Sites, menu_of, rents
+from sublet.planning.menu import Menu, menu_of
+from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["TRUSTED_H", "TimePrice", "constant_price", "price_of_time", "spending_rate"]
+__all__ = [
+    "HURRY",
+    "TRUSTED_H",
+    "HourWorth",
+    "TimePrice",
+    "ValueOfTime",
+    "constant_price",
+    "price_of_time",
+    "spending_rate",
+    "value_of_time",
+]
 
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
 TRUSTED_H = 72.0  # and as much as three days, for days differ, and part of one tells little of the rest
@@ -35,6 +55,8 @@ MAKE_UP_H = 120.0  # a surplus or debt is made up for within five days: sooner, 
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 TRIFLE = 1e-9  # relative
 SHARED = math.inf  # in the long run nodes are full: what is not shows in what is spent
+HURRY = math.inf  # an hour is worth more than any rent: the quickest within the limits
+LEAST = 1e-6  # of the dearest rent, or of one dollar where nothing costs any: time always counts for something
 BEYOND = 1e6  # times the dearest rent: as good as infinite, and its inverse as good as 0
 
 
@@ -55,15 +77,72 @@ class TimePrice:
         return state.job.weight * self.usd_per_h * (1.0 + side)
 
 
-def price_of_time(snapshot: Snapshot, sites: Sites, trusted_h: float = TRUSTED_H) -> TimePrice:
+@dataclass(frozen=True, slots=True)
+class HourWorth:
+    """USD per hour, by the menu of a job: the same for all if `usd` is given."""
+
+    usd: float | None
+    on_demand_P: Rents  # by list; infinite where there is none on demand
+    listed_P: Rents  # of all there is
+
+    def of(self, menu: Menu) -> float:
+        """Of a job with this menu, weight 1."""
+        least = LEAST * (max(self.listed_P, default=0.0) or 1.0)
+        if self.usd is not None:
+            return max(self.usd, least)
+        for rent_P in (self.on_demand_P, self.listed_P):
+            node_C = np.asarray(rent_P)[menu.site_C] * (menu.gpus_C + menu.spare_C)  # whole nodes
+            usd = float(node_C.min(initial=math.inf))
+            if math.isfinite(usd):
+                return max(usd, least)
+        return least
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOfTime:
+    """What an hour of each job is worth: as the budget has it; where none rules, no more than its owner would pay."""
+
+    price: TimePrice
+    worth: HourWorth | None = None  # None where a budget rules, or where all are in a hurry
+
+    def of(self, state: JobState, menu: Menu) -> float:
+        """USD per hour, the weight of the job included."""
+        value = self.price.of(state)
+        if self.worth is not None and not state.job.hurry:
+            value = min(value, state.job.weight * self.worth.of(menu))
+        return value
+
+    @property
+    def priceless(self) -> bool:
+        """No money is to be saved by taking longer."""
+        return self.price.priceless and self.worth is None
+
+    @property
+    def common_usd_per_h(self) -> float | None:
+        """The one for all jobs of weight 1; None where each has its own."""
+        return self.price.usd_per_h if self.worth is None else None
+
+
+def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:
+    """By the budget; where none rules, an hour is worth no more than `hour_usd`, None = the least rent on demand.
+
+    An average to spend, or a purse with an end, is a value of time already.
+    """
+    budget, price = terms.snapshot.budget, price_of_time(terms, trusted_h)
+    if hour_usd == HURRY or budget.average is not None or budget.until_s is not None:
+        return ValueOfTime(price)
+    return ValueOfTime(price, HourWorth(hour_usd, terms.on_demand_P, terms.listed_P))
+
+
+def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
     """At which the rest of the budget pays for what is to come, by the forecast and by what was seen.
 
     A forecast weighs as much as having counted for `trusted_h`.
 
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
     """
-    rent_P = rents(snapshot, listed=True)
-    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, sites, rent_P, trusted_h)
+    snapshot, rent_P = terms.snapshot, terms.listed_P
+    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.sites, rent_P, trusted_h)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
@@ -83,15 +162,18 @@ def _to_come(snapshot: Snapshot) -> float:
     return sum(kind.jobs for kind in expected.kinds.values()) * max(0.0, 1.0 - elapsed_h / expected.hours)
 
 
-def constant_price(snapshot: Snapshot, sites: Sites) -> TimePrice:
-    """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts."""
+def constant_price(terms: Terms, sites: Sites | None = None) -> TimePrice:
+    """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts.
+
+    With `sites`, as if there were no others.
+    """
+    snapshot = terms.snapshot
     demand, aim = snapshot.expected, snapshot.budget.average
     hours = 0.0 if demand is None else demand.hours
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    rent_P = rents(snapshot, listed=True)
-    line, _, _ = _frontier(None, demand, sites, rent_P, 0.0)
-    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), rent_P)
+    line, _, _ = _frontier(None, demand, terms.sites if sites is None else sites, terms.listed_P, 0.0)
+    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_P)
 
 
 def spending_rate(snapshot: Snapshot) -> float:

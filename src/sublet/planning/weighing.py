@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.weighed import Weighed
-from sublet.planning.menu import Rents, Sharers
 from sublet.planning.options import Options
+from sublet.planning.terms import Rents, Sharers
 from sublet.solve.arrays import Floats
 
 __all__ = ["WeighedOptions"]

@@ -14,6 +14,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import Policy
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
+from sublet.planning.value_of_time import HURRY
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
@@ -24,7 +25,6 @@ from sublet.policies.mip.policy import Mip
 from sublet.policies.optimus import Optimus
 from sublet.policies.price.plan import WorkBelief
 from sublet.policies.price.policy import Price
-from sublet.policies.price.worth import HURRY
 from sublet.policies.srtf import Srtf
 from sublet.policies.tiresias import Tiresias
 from sublet.studies import pollux_oracle

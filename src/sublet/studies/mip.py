@@ -26,13 +26,13 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
 from sublet.perf.speedup import PowerLaw
+from sublet.planning.value_of_time import HURRY
 from sublet.policies.fifo import Fifo
 from sublet.policies.greedy.keep import GreedyKeep
 from sublet.policies.greedy.speed import GreedySpeed
 from sublet.policies.greedy.time import GreedyTime
 from sublet.policies.mip.policy import Mip
 from sublet.policies.price.policy import Price as PriceOfTime
-from sublet.policies.price.worth import HURRY
 from sublet.sim.simulator import Cloud, simulate
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals
 

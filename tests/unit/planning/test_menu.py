@@ -18,7 +18,8 @@ from sublet.domain.shape import Shape, packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
-from sublet.planning.menu import MANY, menu_of, rents, sharers, sites_of
+from sublet.planning.menu import menu_of
+from sublet.planning.terms import MANY, Terms
 from sublet.testing import strategies
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -29,7 +30,7 @@ def on_demand(offer_id="o", gpus=4, usd_per_h="4", **fields):
 
 
 def menu(job, *offers, **facts):
-    return menu_of(job, sites_of(Kernel(offers or [on_demand()], **facts).snapshot()))
+    return menu_of(job, Terms.from_snapshot(Kernel(offers or [on_demand()], **facts).snapshot()).sites)
 
 
 def phased(ends, exponents):
@@ -144,7 +145,7 @@ def test_boot_and_restart_are_waited_for_at_the_start_and_only_the_restart_later
 
 
 def test_jobs_of_one_kind_have_one_menu_however_large_and_whenever_they_come():
-    sites = sites_of(Kernel([on_demand()]).snapshot())
+    sites = Terms.from_snapshot(Kernel([on_demand()]).snapshot()).sites
     first = a_job("a", work=5.0, speed=Amdahl(parallel=0.9), gpus=1, max_gpus=8)
     again = a_job("b", submit_s=70.0, work=9.0, speed=Amdahl(parallel=0.9), gpus=3, max_gpus=8, weight=2.0)
     assert menu_of(first, sites) is menu_of(again, sites)
@@ -163,7 +164,7 @@ def test_jobs_of_one_kind_have_one_menu_however_large_and_whenever_they_come():
     ],
 )
 def test_jobs_that_differ_in_anything_that_matters_do_not_share_a_menu(fields):
-    sites = sites_of(Kernel([on_demand()]).snapshot())
+    sites = Terms.from_snapshot(Kernel([on_demand()]).snapshot()).sites
     plain = {"speed": Amdahl(parallel=0.9), "max_gpus": 8}
     assert menu_of(a_job(**plain), sites) is not menu_of(a_job(**{**plain, **fields}), sites)
 
@@ -174,21 +175,21 @@ def test_jobs_that_differ_in_anything_that_matters_do_not_share_a_menu(fields):
 def test_rent_is_that_of_the_cheapest_offer_that_can_be_had():
     cheap, dear = on_demand("cheap", usd_per_h="4", pool="p"), on_demand("dear", usd_per_h="6", pool="p")
     kernel = Kernel([cheap, dear])
-    assert rents(kernel.snapshot()) == (1.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.0,)
     kernel.handle(PriceChanged(0.0, "cheap", Price.from_usd_per_h("8")))
-    assert rents(kernel.snapshot()) == (1.5,)
-    assert rents(kernel.snapshot(), listed=True) == (1.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.5,)
+    assert Terms.from_snapshot(kernel.snapshot()).listed_P == (1.0,)
     kernel.handle(AvailabilityChanged(1.0, "dear", 0))
-    assert rents(kernel.snapshot()) == (2.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (2.0,)
     kernel.handle(AvailabilityChanged(2.0, "cheap", 0))
-    assert rents(kernel.snapshot()) == (1.5,)  # what there would be
+    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.5,)  # what there would be
 
 
 def test_what_is_owned_costs_nothing_more():
     owned = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=2)})
-    assert rents(owned.snapshot()) == (0.0,)
+    assert Terms.from_snapshot(owned.snapshot()).rent_P == (0.0,)
     more = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=3)})
-    assert rents(more.snapshot()) == (1.0,)
+    assert Terms.from_snapshot(more.snapshot()).rent_P == (1.0,)
 
 
 def test_a_job_alone_pays_for_whole_nodes_and_one_among_many_for_its_gpus():
@@ -208,7 +209,7 @@ def test_sharers_are_the_jobs_in_a_pool_down_to_a_power_of_two(count):
     driver.submit(*jobs)
     if jobs:
         driver.plan(Plan(shapes={job.id: Shape("T4x4:on-demand", 1) for job in jobs}, hold={"o": count}))
-    (found,) = sharers(driver.kernel.snapshot())
+    (found,) = Terms.from_snapshot(driver.kernel.snapshot()).sharers_P
     assert math.log2(found) == int(math.log2(found))
     assert found <= max(1, count)
     assert found > min(count, MANY) / 2

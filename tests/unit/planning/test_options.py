@@ -16,8 +16,9 @@ from sublet.domain.shape import packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl
-from sublet.planning.menu import menu_of, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.testing.values import a_job, an_offer
 
 NEVER_S = 1e12  # a restart that nothing is worth
@@ -29,7 +30,7 @@ OFFERS = [
     an_offer("t", gpus=GPUS_PER_NODE, usd_per_h="3", market=Market.ON_DEMAND, boot_s=90.0, pool="t"),
     an_offer("a", gpus=GPUS_PER_NODE, usd_per_h="8", gpu="A100", market=Market.ON_DEMAND, boot_s=30.0, pool="a"),
 ]
-SITES = sites_of(Kernel(OFFERS).snapshot())
+SITES = Terms.from_snapshot(Kernel(OFFERS).snapshot()).sites
 
 moving = st.sampled_from([0.5, 1.0, 1.9, 2.7, 4.0, 9.0])
 rates = st.just(0.0) | moving
@@ -172,7 +173,7 @@ def test_a_resize_is_worth_it_exactly_when_it_gains_more_than_the_pause_costs():
     W hours of work left: staying costs 4 W, moving 5 (W / 2 + r), so that it pays to move if W > 10 r / 3.
     """
     offer = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
-    sites = sites_of(Kernel([offer]).snapshot())
+    sites = Terms.from_snapshot(Kernel([offer]).snapshot()).sites
     job = a_job(work=36_000.0, speed=Amdahl(parallel=1.0), gpus=1, max_gpus=2, restart_s=360.0)
     menu = menu_of(job, sites)
     for left_h, best in ((0.34, 2), (0.33, 1)):

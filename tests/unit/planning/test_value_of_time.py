@@ -19,7 +19,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, PowerLaw
-from sublet.planning.menu import sites_of
+from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import TimePrice, constant_price, price_of_time, spending_rate
 from sublet.solve.curves import Curves
 from sublet.solve.price import frontier
@@ -72,7 +72,7 @@ def snapshot(usd_per_h=None, *, now_h=0.0, spent="0", allowed=None, purse=None, 
 
 
 def price(seen):
-    return price_of_time(seen, sites_of(seen)).usd_per_h
+    return price_of_time(Terms.from_snapshot(seen)).usd_per_h
 
 
 def bounded(value):
@@ -100,7 +100,7 @@ def test_without_debt_the_price_is_that_of_the_exact_frontier(mix, usd_per_h):
     seen = snapshot(usd_per_h, expected=demand(mix))
     expected = pytest.approx(bounded(theory(mix, usd_per_h)), rel=1e-9)
     assert price(seen) == expected
-    assert constant_price(seen, sites_of(seen)).usd_per_h == expected
+    assert constant_price(Terms.from_snapshot(seen)).usd_per_h == expected
 
 
 def test_the_published_example_has_its_published_price():
@@ -173,7 +173,7 @@ def test_without_a_forecast_the_count_is_taken_as_if_a_silent_hour_had_gone_befo
     slower = {like: rate * now_h / (now_h + 1) for like, rate in mix.items()}
     expected = pytest.approx(bounded(theory(slower, usd_per_h)), rel=1e-9)
     assert price(seen) == expected
-    assert constant_price(seen, sites_of(seen)).usd_per_h == expected
+    assert constant_price(Terms.from_snapshot(seen)).usd_per_h == expected
 
 
 def test_the_constant_price_does_not_look_at_what_is_spent_or_counted():
@@ -187,7 +187,7 @@ def test_the_constant_price_does_not_look_at_what_is_spent_or_counted():
         expected=demand(mix),
         arrived=demand({next(iter(mix)): 9.0}, 500.0),
     )
-    assert constant_price(plain, sites_of(plain)) == constant_price(later, sites_of(later))
+    assert constant_price(Terms.from_snapshot(plain)) == constant_price(Terms.from_snapshot(later))
 
 
 def test_a_forecast_of_no_jobs_at_all_is_no_forecast():
@@ -214,7 +214,7 @@ def test_a_forecast_without_hours_is_no_forecast_for_the_constant_price_either()
     timeless = Demand.from_jobs([job_like(Amdahl(parallel=0.8))], 0.0)
     alone, told = (snapshot("2", now_h=1.0, expected=each, arrived=arrived) for each in (None, timeless))
     assert price(told) == price(alone)
-    constant = [constant_price(each, sites_of(each)).usd_per_h for each in (told, alone)]
+    constant = [constant_price(Terms.from_snapshot(each)).usd_per_h for each in (told, alone)]
     assert constant[0] == pytest.approx(constant[1])
 
 
@@ -225,7 +225,7 @@ def test_a_job_that_gets_stuck_in_one_of_its_phases_has_no_say(price_at):
     stuck = a_job(work=200.0, speed=Phased(ends=(100.0, 200.0), rates=lambda gpu, spread: (1.0, 0.0)))
     jobs = [fine, replace(fine, id="b")]
     plain, more = (snapshot("3", expected=Demand.from_jobs(each, 1.0)) for each in (jobs, [*jobs, stuck]))
-    found = [price_at(each, sites_of(each)).usd_per_h for each in (plain, more)]
+    found = [price_at(Terms.from_snapshot(each)).usd_per_h for each in (plain, more)]
     assert found[1] == pytest.approx(found[0])
 
 

@@ -7,7 +7,8 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl
-from sublet.planning.value_of_time import TimePrice
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import TimePrice, ValueOfTime
 from sublet.policies.price.plan import priced_plan
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -19,7 +20,8 @@ def weighed(offers, *, jobs, **facts):
     """The plan that jobs alike get, and what was weighed for them."""
     driver = Driver(offers, **facts)
     driver.submit(*(a_job(f"j{n}", work=36_000.0, max_gpus=8, speed=Amdahl(parallel=0.9)) for n in range(jobs)))
-    plan = priced_plan(driver.kernel.snapshot(), lambda _: TimePrice(HOUR_USD, 0.5), review_s=60.0)
+    terms = Terms.from_snapshot(driver.kernel.snapshot())
+    plan = priced_plan(terms, ValueOfTime(TimePrice(HOUR_USD, 0.5)), review_s=60.0)
     return plan, plan.weighed
 
 

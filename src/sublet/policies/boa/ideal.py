@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublet.domain.plan import Plan, Snapshot
-from sublet.planning.value_of_time import constant_price
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import ValueOfTime, constant_price
 from sublet.policies.price.plan import priced_plan
 
 __all__ = ["BoaIdeal"]
@@ -19,4 +20,5 @@ class BoaIdeal:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """The price for which the forecast spends the budget; what is really spent is never looked at."""
-        return priced_plan(snapshot, lambda sites: constant_price(snapshot, sites), review_s=self.review_s)
+        terms = Terms.from_snapshot(snapshot)
+        return priced_plan(terms, ValueOfTime(constant_price(terms)), review_s=self.review_s)

@@ -9,8 +9,9 @@ from itertools import islice
 from sublet.domain.demand import kind_of
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.planning.draft import Draft
-from sublet.planning.menu import menu_of, rents, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.ranking import arrival
+from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import constant_price
 from sublet.policies.boa.widths import boa_widths, exact_width
 
@@ -27,23 +28,23 @@ class Boa:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
-        draft = Draft(snapshot)
-        sites, rent_P = sites_of(snapshot), rents(snapshot)
+        terms = Terms.from_snapshot(snapshot)
+        draft, sites = Draft(snapshot, terms.most), terms.sites
         most = max(draft.most.values())  # no more jobs than that can have a GPU
         waiting = islice(snapshot.waiting.by(arrival), int(most) if math.isfinite(most) else None)
         everyone = sorted([*snapshot.active.values(), *waiting], key=lambda state: state.seq)
 
         def drawbacks(at: int) -> tuple[bool, int, float]:
             stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)
-            return draft.most[sites[at].pool] <= 0, stuck, rent_P[at]
+            return draft.most[sites[at].pool] <= 0, stuck, terms.rent_P[at]
 
         site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
         site = sites[site_at : site_at + 1]
-        rent, aim = rents(snapshot, listed=True)[site_at], snapshot.budget.average
+        rent, aim = terms.listed_P[site_at], snapshot.budget.average
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
             table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)
-        pool, price = site[0].pool, constant_price(snapshot, site) if self.exact else None
+        pool, price = site[0].pool, constant_price(terms, site) if self.exact else None
 
         def wanted(state: JobState) -> int:
             if not menu_of(state.job, site).shapes:

@@ -16,7 +16,8 @@ import numpy as np
 
 from sublet.domain.demand import Demand
 from sublet.domain.plan import JobState
-from sublet.planning.menu import Menu, Sites, menu_of
+from sublet.planning.menu import Menu, menu_of
+from sublet.planning.terms import Sites
 from sublet.planning.value_of_time import TimePrice
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.curves import Curves

@@ -16,7 +16,7 @@ from sublet.planning.options import Options
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "filled", "fit", "trimmed", "wishes"]
+__all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "fill", "fit", "trim", "wishes"]
 
 WAIT = -1
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
@@ -102,9 +102,9 @@ def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
             break
         short_P |= over_P
     if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
-        column_J = _assigned(all_wishes, surcharge_P, rank_J, most_P)
-    column_J = trimmed(all_wishes, column_J, rank_J, most_P)
-    return Fit(column_J=filled(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+        column_J = _assign(all_wishes, surcharge_P, rank_J, most_P)
+    column_J = trim(all_wishes, column_J, rank_J, most_P)
+    return Fit(column_J=fill(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
 
 
 def cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
@@ -112,8 +112,8 @@ def cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
     pools = len(most_P)
     column_J = all_wishes.columns(np.zeros(pools))
     if (all_wishes.gpus(column_J, pools) > most_P).any():
-        column_J = _assigned(all_wishes, np.zeros(pools), rank_J, most_P)
-        column_J = filled(all_wishes, trimmed(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
+        column_J = _assign(all_wishes, np.zeros(pools), rank_J, most_P)
+        column_J = fill(all_wishes, trim(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
     return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
 
 
@@ -142,7 +142,7 @@ def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
     return high
 
 
-def _assigned(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Floats) -> Ints:
+def _assign(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Floats) -> Ints:
     """The least cost, surcharge included, that fits every pool; as few as possible wait, and these rank behind."""
     cost_JC = all_wishes.cost_JC + np.where(
         np.isinf(all_wishes.cost_JC), 0.0, surcharge_P[all_wishes.site_JC] * all_wishes.use_JC
@@ -163,7 +163,7 @@ def _assigned(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: F
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
 
-def trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """In order of rank, as long as there is room; a job whose pool is full takes the best that fits, or waits."""
     if (all_wishes.gpus(column_J, len(most_P)) <= most_P).all():
         return column_J
@@ -179,7 +179,7 @@ def trimmed(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) 
     return column_J
 
 
-def filled(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """What is left over goes, in order of rank, to whom it helps."""
     room_P = most_P - all_wishes.gpus(column_J, len(most_P))
     if not (room_P > 0).any() or not len(column_J):

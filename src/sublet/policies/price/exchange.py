@@ -1,4 +1,4 @@
-"""Jobs that have a place keep it, unless a newcomer gains more by it than they lose.
+"""Who gets what of pools that are short: jobs that have a place keep it, unless a newcomer gains more than they lose.
 
 Any split of short pools among many jobs is one of many that are nearly as good, and the best one changes with every
 minute that passes and every speed that is learned. So a new split is weighed against the steady one, in which those
@@ -15,17 +15,59 @@ counts only until then:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sublet.planning.options import Options
-from sublet.policies.price.congestion import WAIT, Wishes, best_within, cheapest, filled, trimmed
+from sublet.planning.terms import Terms
+from sublet.policies.price.congestion import WAIT, Wishes, best_within, cheapest, fill, fit, trim, wishes
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["pays", "pinned", "steady"]
+__all__ = ["Shares", "pays", "pinned", "share_pools", "steady"]
 
-# J jobs, P pools
+# J jobs (those that could run), P pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """What each job that could run gets, and what a GPU of a short pool costs beside its rent."""
+
+    wishes: Wishes
+    column_J: Ints  # WAIT if it gets nothing
+    surcharge_P: Floats
+
+    def scarce(self, at: int) -> Floats:
+        """What the surcharge comes to, in USD, for each shape of a job (the rest is padding)."""
+        scarce_C: Floats = self.surcharge_P[self.wishes.site_JC[at]] * self.wishes.use_JC[at]
+        return scarce_C
+
+
+def share_pools(
+    options: Sequence[Options], work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
+) -> Shares:
+    """Everybody at once, within what can be held. All but `terms` are of the jobs that were asked.
+
+    `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
+    """
+    every = wishes(options, work_J, terms.alone_P)
+    pools = len(terms.sites)
+    if not len(every.row_J):
+        return Shares(wishes=every, column_J=every.row_J, surcharge_P=np.zeros(pools))
+    able, rank_J, held_J = [options[at] for at in every.row_J.tolist()], rank_J[every.row_J], held_J[every.row_J]
+    free_J = every.columns(np.zeros(pools))
+    split_by = cheapest if by_owner and pools > 1 else fit
+    found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, pools)))
+    column_J = found.column_J
+    if by_owner or any(each.menu.doubt_C is not None for each in able):
+        wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
+        most_P = terms.obtainable(wanted_P)
+        old_J = steady(every, held_J, rank_J, most_P)
+        if (old_J == WAIT).sum() > (column_J == WAIT).sum():
+            old_J = pinned(every, held_J, rank_J, most_P)
+        if not pays(able, held_J, column_J, old_J):
+            column_J = old_J
+    return Shares(wishes=every, column_J=column_J, surcharge_P=found.surcharge_P)
 
 
 def steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
@@ -38,8 +80,8 @@ def steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> 
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
     column_J: Ints = np.where(able_J, held_J, WAIT)
     first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
-    column_J = trimmed(all_wishes, column_J, first_J, most_P)
-    return filled(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
+    column_J = trim(all_wishes, column_J, first_J, most_P)
+    return fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
 
 
 def pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sublet.domain.job import Job
 from sublet.domain.plan import Plan, Policy, Snapshot
-from sublet.planning.menu import menu_of, sites_of
-from sublet.planning.value_of_time import TRUSTED_H, price_of_time
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import HURRY, TRUSTED_H, value_of_time
 from sublet.policies.price.plan import WorkBelief, priced_plan
-from sublet.policies.price.worth import HURRY, hour_worth
 
-__all__ = ["Price", "hour_usd_of", "in_a_hurry"]
+__all__ = ["Price", "in_a_hurry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +25,9 @@ class Price:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""
-        return priced_plan(
-            snapshot,
-            lambda sites: price_of_time(snapshot, sites, self.trusted_h),
-            review_s=self.review_s,
-            patience_s=self.patience_s,
-            knows=self.knows,
-            hour_usd=self.hour_usd,
-        )
-
-
-def hour_usd_of(policy: Price, snapshot: Snapshot, job: Job) -> float:
-    """What an hour of a job that comes now is worth to the policy, its weight included."""
-    sites = sites_of(snapshot)
-    value = price_of_time(snapshot, sites, policy.trusted_h).usd_per_h
-    worth = None if job.hurry else hour_worth(snapshot, policy.hour_usd)
-    return job.weight * (value if worth is None else min(value, worth(menu_of(job, sites))))
+        terms = Terms.from_snapshot(snapshot)
+        value = value_of_time(terms, self.trusted_h, self.hour_usd)
+        return priced_plan(terms, value, review_s=self.review_s, patience_s=self.patience_s, knows=self.knows)
 
 
 def in_a_hurry(policy: Policy) -> Policy:

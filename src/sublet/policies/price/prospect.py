@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.job import Job
-from sublet.domain.offer import Market
-from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
-from sublet.planning.affordable import most_gpus_alone
-from sublet.planning.menu import menu_of, rents, sharers, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import value_of_time as value_of_time_of
+from sublet.policies.price.choices import rent_to_the_end, within_purse
 from sublet.policies.price.congestion import WAIT
-from sublet.policies.price.own_purse import ever_had, rent_to_the_end, within_purse
+from sublet.policies.price.policy import Price
 
-__all__ = ["Prospect", "prospect"]
+__all__ = ["Prospect", "hour_usd_of", "prospect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +30,29 @@ class Prospect:
     usd_per_h: float
 
 
-def prospect(snapshot: Snapshot, job: Job, value_of_time: float, *, on_demand: bool = False) -> Prospect | None:
+def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = False) -> Prospect | None:
     """Of a job that starts now, within what can be had; None if nothing can. Cost: O(shapes)."""
-    sites, rent = sites_of(snapshot), (rents(snapshot), sharers(snapshot))
-    menu = menu_of(job, sites)
-    state = JobState(job=job, seq=0, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
-    options = options_of(menu, state, snapshot.now_s, value_of_time, *rent)
+    menu = menu_of(job, terms.sites)
+    state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
+    options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P)
     if job.purse_left_usd is not None:
-        options = within_purse(options, job.purse_left_usd, *rent, ever_had(snapshot), WAIT)
-    most = most_gpus_alone(snapshot)
-    had_P = [most[site.pool] if not on_demand or _is_on_demand(snapshot, site.pool) else 0.0 for site in sites]
-    cost_C = np.where(menu.gpus_C <= np.array(had_P)[menu.site_C], options.cost_C, np.inf)
+        options = within_purse(options, job.purse_left_usd, terms, WAIT)
+    had_P = np.where(np.isfinite(terms.on_demand_P), terms.alone_P, 0.0) if on_demand else terms.alone_P
+    cost_C = np.where(menu.gpus_C <= had_P[menu.site_C], options.cost_C, np.inf)
     if not np.isfinite(cost_C).any():
         return None
     at = int(cost_C.argmin())
     return Prospect(
         shape=menu.shapes[at],
         hours=float(options.hours_C[at]),
-        usd=float(rent_to_the_end(options, *rent)[at]),
-        usd_per_h=float(menu.pay(0.0, *rent)[at]),
+        usd=float(rent_to_the_end(options, terms)[at]),
+        usd_per_h=float(menu.pay(0.0, terms.rent_P, terms.sharers_P)[at]),
     )
 
 
-def _is_on_demand(snapshot: Snapshot, pool: str) -> bool:
-    offers = [snapshot.offers[offer_id].offer for offer_id in snapshot.pools[pool].offer_ids]
-    return any(offer.market is Market.ON_DEMAND for offer in offers)
+def hour_usd_of(policy: Price, terms: Terms, job: Job) -> float:
+    """What an hour of a job that comes now is worth to the policy, its weight included."""
+    value = value_of_time_of(terms, policy.trusted_h, policy.hour_usd)
+    if value.worth is None or job.hurry:
+        return job.weight * value.price.usd_per_h
+    return job.weight * min(value.price.usd_per_h, value.worth.of(menu_of(job, terms.sites)))

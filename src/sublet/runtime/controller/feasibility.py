@@ -14,8 +14,9 @@ from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState
 from sublet.errors import Infeasible
-from sublet.planning.menu import menu_of, rents, sharers, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.factory import RecordFactory
 from sublet.runtime.controller.inbox import Inbox
@@ -66,11 +67,11 @@ class Feasibility:
             return ""
         if spec.work is None or spec.samples_per_s is None:
             return "whether its deadline can be met is not known: training.target and training.samples_per_s would tell"
-        snapshot = self._inbox.kernel.snapshot()
+        terms = Terms.from_snapshot(self._inbox.kernel.snapshot())
         job = kernel_job(self._factory.bare_record(spec.name, spec), self._clock.speedup)
-        state = JobState(job=job, seq=0, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
-        menu = menu_of(job, sites_of(snapshot))
-        options = options_of(menu, state, snapshot.now_s, 1.0, rents(snapshot), sharers(snapshot))
+        state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
+        menu = menu_of(job, terms.sites)
+        options = options_of(menu, state, terms.now_s, 1.0, terms.rent_P, terms.sharers_P)
         most = {way.pool: way.most_workers for way in self._ways(spec)}
         ends_h = [
             (float(hours), shape)

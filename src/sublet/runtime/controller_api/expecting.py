@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sublet.policies.price.policy import Price, hour_usd_of
-from sublet.policies.price.prospect import prospect
+from sublet.planning.terms import Terms
+from sublet.policies.price.policy import Price
+from sublet.policies.price.prospect import hour_usd_of, prospect
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.views import ExpectedView
 from sublet.runtime.jobs.spec import JobSpec
@@ -23,11 +24,11 @@ def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
     if not isinstance(policy, Price):
         return None
     job = kernel_job(controller.factory.bare_record(spec.name, spec), controller.clock.speedup)
-    snapshot = controller.kernel.snapshot()
-    value = hour_usd_of(policy, snapshot, job)
-    ours = prospect(snapshot, job, value)
-    quick = prospect(snapshot, job, hour_usd_of(policy, snapshot, replace(job, hurry=True)))
-    steady = prospect(snapshot, job, value, on_demand=True)
+    terms = Terms.from_snapshot(controller.kernel.snapshot())
+    value = hour_usd_of(policy, terms, job)
+    ours = prospect(terms, job, value)
+    quick = prospect(terms, job, hour_usd_of(policy, terms, replace(job, hurry=True)))
+    steady = prospect(terms, job, value, on_demand=True)
     if ours is None or quick is None:
         return None
     known = spec.work is not None and spec.samples_per_s is not None

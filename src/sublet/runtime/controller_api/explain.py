@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.weighed import Weighed, Weighing
-from sublet.planning.affordable import most_gpus_alone
-from sublet.planning.menu import menu_of, rents, sharers, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView
 
@@ -70,11 +68,9 @@ def alternatives_of(
 
 def weighed_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
     """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
-    menu, rent_P, sharers_P = menu_of(state.job, sites_of(snapshot)), rents(snapshot), sharers(snapshot)
-    alone = most_gpus_alone(snapshot)
-    options = options_of(menu, state, snapshot.now_s, 1.0, rent_P, sharers_P)
-    most_P = [alone[pool] for pool in snapshot.pools]
-    weighing = WeighedOptions(options=options, rent_P=rent_P, sharers_P=sharers_P, most_P=np.array(most_P))
+    terms = Terms.from_snapshot(snapshot)
+    options = options_of(menu_of(state.job, terms.sites), state, terms.now_s, 1.0, terms.rent_P, terms.sharers_P)
+    weighing = WeighedOptions(options=options, rent_P=terms.rent_P, sharers_P=terms.sharers_P, most_P=terms.alone_P)
     return {row.shape: row for row in weighing.rows()}
 
 

@@ -14,8 +14,8 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.perf.speedup import Amdahl, PowerLaw
+from sublet.planning.value_of_time import HURRY
 from sublet.policies.price.policy import Price as PricePolicy
-from sublet.policies.price.worth import HURRY
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange, Physics
 from sublet.studies.study import Findings, Table, Tell, at_most, equals

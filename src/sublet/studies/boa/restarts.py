@@ -13,7 +13,8 @@ from sublet.domain.shape import Spread, packed
 from sublet.perf.phased import Phased
 from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.restart import RESTART_S
-from sublet.planning.menu import Site, menu_of
+from sublet.planning.menu import menu_of
+from sublet.planning.terms import Site
 from sublet.policies.boa.policy import Boa
 from sublet.policies.boa.widths import boa_widths
 from sublet.policies.price.policy import Price

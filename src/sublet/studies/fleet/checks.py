@@ -17,9 +17,9 @@ from sublet.domain.offer import Market, Offer
 from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
 from sublet.perf.speedup import Table as SpeedTable
+from sublet.planning.value_of_time import HURRY
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
-from sublet.policies.price.worth import HURRY
 from sublet.sim.metrics import Metrics
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics

@@ -18,7 +18,7 @@ from sublet.errors import Infeasible
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.menu import sites_of
+from sublet.planning.terms import Terms
 from sublet.policies.boa.policy import Boa
 from sublet.policies.boa.widths import boa_widths
 from sublet.solve.phase_frontier import best_for_budget
@@ -27,7 +27,7 @@ from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
-SITES = sites_of(Kernel([OFFER]).snapshot())
+SITES = Terms.from_snapshot(Kernel([OFFER]).snapshot()).sites
 WIDEST = 8
 WIDTHS = np.arange(1, WIDEST + 1)
 

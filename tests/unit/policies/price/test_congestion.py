@@ -14,8 +14,9 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState
 from sublet.kernel.kernel import Kernel
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.menu import menu_of, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.policies.price.congestion import WAIT, Wishes, fit, wishes
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
@@ -232,7 +233,9 @@ def options(job, sites, value):
 
 
 def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():
-    sites = sites_of(Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot())
+    sites = Terms.from_snapshot(
+        Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot()
+    ).sites
     wide = a_job("w", work=3600.0, speed=Linear(), gpus=6, min_gpus=6, max_gpus=8)
     slim = a_job("s", work=3600.0, speed=PowerLaw(exponent=0.9), gpus=1, max_gpus=8)
     every = wishes([options(job, sites, 100.0) for job in (wide, slim)], np.ones(2), np.array([5.0]))
@@ -242,7 +245,9 @@ def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():
 
 def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
     """With the rent r and the surcharge nu both per GPU-hour, the best width is sqrt(p v / ((1 - p) (r + nu)))."""
-    sites = sites_of(Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot())
+    sites = Terms.from_snapshot(
+        Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot()
+    ).sites
     job = a_job(work=3600.0, speed=Amdahl(parallel=0.8), gpus=1, max_gpus=40)
     every = wishes([options(job, sites, 144.0)], np.ones(1), np.array([64.0]))
     for surcharge, width in ((0.0, 24), (3.0, 12), (8.0, 8), (35.0, 4)):

@@ -19,10 +19,11 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan
 from sublet.kernel.kernel import Kernel
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.menu import menu_of, sites_of
+from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
+from sublet.planning.terms import Terms
 from sublet.policies.boa.ideal import BoaIdeal
-from sublet.policies.price.deadline import SAFETY, in_time
+from sublet.policies.price.choices import SAFETY, in_time
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
@@ -30,7 +31,7 @@ from sublet.testing.values import a_job, an_offer
 
 STEP = 2 ** (1 / 64)  # values of time are tried so close to one another
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
-SITES = sites_of(Kernel([OFFER]).snapshot())
+SITES = Terms.from_snapshot(Kernel([OFFER]).snapshot()).sites
 
 speeds = st.one_of(
     st.sampled_from([0.5, 0.9, 0.99, 1.0]).map(lambda p: Amdahl(parallel=p)),

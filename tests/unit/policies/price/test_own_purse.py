@@ -14,7 +14,8 @@ from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobChanged, NodeLost
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.planning.menu import menu_of, rents, sites_of
+from sublet.planning.menu import menu_of
+from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
@@ -103,8 +104,8 @@ def test_the_rent_to_the_end_is_within_the_purse_or_nothing_offered_is_cheaper(l
     driver.submit(job)
     snapshot = driver.kernel.snapshot()
     taken = Price().decide(snapshot).shapes.get("a")
-    menu = menu_of(job, sites_of(snapshot))
-    rent_C = menu.pay(0.0, rents(snapshot), (1.0, 1.0)) * (menu.start_C + work / menu.rate_EC[0])
+    menu = menu_of(job, Terms.from_snapshot(snapshot).sites)
+    rent_C = menu.pay(0.0, Terms.from_snapshot(snapshot).rent_P, (1.0, 1.0)) * (menu.start_C + work / menu.rate_EC[0])
     if taken is not None:
         assert rent_C[menu.column[taken]] <= max(left_usd, rent_C.min()) * (1 + 1e-9)
     else:  # it waits for spot

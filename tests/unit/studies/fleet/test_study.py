@@ -12,7 +12,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.market.hazard import trace_hazard
 from sublet.market.traces import load_trace
 from sublet.perf.preemption import NO_RECLAIMS
-from sublet.planning.menu import sites_of
+from sublet.planning.terms import Terms
 from sublet.studies.fleet.checks import lent, single
 from sublet.studies.fleet.study import CASES, STUDY, Blind, case_jobs, clouds_of, hours_at, hurried
 
@@ -57,7 +57,7 @@ def test_all_policies_of_a_case_have_the_same_jobs_and_spot_offers_and_only_the_
 
     class Spy:
         def decide(self, snapshot):
-            seen.append(sites_of(snapshot)[0].reclaims)
+            seen.append(Terms.from_snapshot(snapshot).sites[0].reclaims)
 
     snapshot = Kernel(clouds["both"].offers).snapshot()
     Spy().decide(snapshot)

@@ -1,0 +1,146 @@
+"""What one job may choose from: the shapes that it can run in, in time, within its own purse, and without gambles.
+
+A deadline raises the value of the job's time until it is met. A purse strikes out what it cannot pay to the end, as
+long as there are shapes that it can; where there are none, only the cheapest is left, which takes it furthest. A market
+that is sold out now may be back, so that it counts: who has two cents left waits for spot rather than be moved on
+demand, where they last a minute.
+
+What was refused may be refused again: nothing that is there, or on its way, is given up to ask for it once more. A
+cloud that does not tell how many nodes it has is asked by renting one. A job that trains can let others ask: it trains
+on until the node is there. It cannot if the node that boots for it would be given back meanwhile, or if there is no
+money to hold both. Then it stays with what it has; who has nothing asks for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sublet.domain.plan import JobState, Phase
+from sublet.planning.menu import Menu, menu_of
+from sublet.planning.options import SETTLED, Options, options_of
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import ValueOfTime
+from sublet.policies.price.congestion import WAIT
+from sublet.solve.arrays import Floats
+
+__all__ = ["Choices", "held_column", "in_time", "rent_to_the_end", "within_purse"]
+
+STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
+FINER = 6  # halvings of the last step
+SAFETY = 0.95  # of the time that is left: speeds are estimates, and GPUs come late
+MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Of every job, on the terms of one decision."""
+
+    terms: Terms
+    value: ValueOfTime
+
+    def of(self, state: JobState) -> tuple[Options, str]:
+        """Its options, and what its owner should know of them."""
+        options, warning = self._in_time(state, menu_of(state.job, self.terms.sites))
+        left_usd = state.job.purse_left_usd
+        if left_usd is not None and options.any:
+            options = within_purse(options, left_usd, self.terms, held_column(state, options))
+            had_C = options.menu.gpus_C <= self.terms.alone_P[options.menu.site_C]
+            if not np.isfinite(options.cost_C[had_C]).any():
+                warning = f"USD {left_usd:.2f} of its own budget pay for nothing that can be had now"
+        return _without_gambles(options, state, self.terms), warning
+
+    def least_usd(self, state: JobState) -> float:
+        """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
+        terms, menu = self.terms, menu_of(state.job, self.terms.sites)
+        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P, terms.sharers_P).cost_C
+        return float(cost_C.min(initial=np.inf))
+
+    def _in_time(self, state: JobState, menu: Menu) -> tuple[Options, str]:
+        terms, boots = self.terms, self.value.worth is not None
+
+        def options_at(value_of_time: float) -> Options:
+            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P, boots=boots)
+
+        value = self.value.of(state, menu)
+        if state.job.deadline_s is None or not len(menu.shapes):
+            return options_at(value), ""
+        return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / 3600)
+
+
+def held_column(state: JobState, options: Options) -> int:
+    """Where it is; WAIT if it has nothing, or nothing whole."""
+    if state.shape is None or state.phase is Phase.BROKEN:
+        return WAIT
+    here = state.runs_in if state.phase is Phase.RUNNING else None  # not what it was promised and may never get
+    return options.menu.column.get(here or state.shape, WAIT)
+
+
+def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h: float) -> tuple[Options, str]:
+    """The options at the least value of time, this or more, at which the job ends in time; a warning if none will do.
+
+    `options_at` gives the options at a value of time. Cost: those of a dozen or two values.
+    """
+    plain = options_at(value_of_time)
+    if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
+        return plain, ""
+    hurried = fastest = plain
+    for step in range(1, STEPS + 1):
+        hurried = options_at(value_of_time * STEP**step)
+        if hurried.hours_C[hurried.best] <= SAFETY * left_h:
+            low, high = step - 1.0, float(step)
+            for _ in range(FINER):
+                middle = (low + high) / 2
+                tried = options_at(value_of_time * STEP**middle)
+                if tried.hours_C[tried.best] <= SAFETY * left_h:
+                    hurried, high = tried, middle
+                else:
+                    low = middle
+            return hurried, ""
+        if hurried.hours_C[hurried.best] < fastest.hours_C[fastest.best]:
+            fastest = hurried
+    fastest_h = float(fastest.hours_C[fastest.best])
+    if fastest_h <= left_h:
+        return fastest, ""  # with nothing to spare
+    usd = float(fastest.cost_C[fastest.best]) - fastest_h * fastest.value_of_time
+    return plain, (
+        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {fastest.menu.shapes[fastest.best]}, takes "
+        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h:,.2f} h from now could be, for about USD {usd:,.2f}"
+    )
+
+
+def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> Options:
+    """The options without those that cost more rent than is left; what it runs on (`held`) it may keep. Cost: O(C)."""
+    rent_C = rent_to_the_end(options, terms)
+    hoped_C = np.where(terms.ever_P[options.menu.site_C], rent_C, np.inf)
+    dear_C = rent_C > max(left_usd, float(hoped_C.min(initial=np.inf)))
+    if held != WAIT:
+        dear_C[held] = False
+    return replace(options, cost_C=np.where(dear_C, np.inf, options.cost_C)) if dear_C.any() else options
+
+
+def rent_to_the_end(options: Options, terms: Terms) -> Floats:
+    """USD; infinite where it cannot run."""
+    menu = options.menu
+    if len(menu.rate_EC) == 1:
+        rent_C: Floats = menu.pay(0.0, terms.rent_P, terms.sharers_P) * options.hours_C
+    else:  # later phases may be elsewhere
+        rent_C = options.cost_C - options.value_of_time * options.hours_C
+    return np.where(np.isfinite(options.cost_C), rent_C, np.inf)
+
+
+def _without_gambles(options: Options, state: JobState, terms: Terms) -> Options:
+    """The options without those for which a job would have to give up what it has, if there are others. Cost: O(C)."""
+    refusals = terms.refusals
+    if refusals is None or state.shape is None or state.shape.pool not in refusals.place:
+        return options
+    own, menu = refusals.place[state.shape.pool], options.menu
+    waits = bool(refusals.coming_P[own]) and not (state.phase in SETTLED and state.runs_in == state.shape)
+    if not waits and not state.gpus:
+        return options
+    room_P = refusals.free_P if waits else np.maximum(refusals.free_P, refusals.beside_P)
+    gamble_C = refusals.refused_P[menu.site_C] & (menu.site_C != own) & (menu.gpus_C > room_P[menu.site_C])
+    cost_C = np.where(gamble_C, np.inf, options.cost_C)
+    return replace(options, cost_C=cost_C) if np.isfinite(cost_C).any() else options
