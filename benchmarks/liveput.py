@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sublet.perf.parcae import parcae_costs
-from sublet.sim.one_job import ride
+from sublet.sim.one_job import run_on_market
 from sublet.solve.expectation import Loss, expected_moves
 from sublet.spot.job import SpotJob, spot_job
 from sublet.spot.liveput import Liveput
@@ -53,12 +53,12 @@ def _job(size: int) -> SpotJob:
 
 
 def _decisions_ms(job: SpotJob, size: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of a ride with a change at every other tick; fewer of them for the largest, where each is new."""
+    """Of a run with a change at every other tick; fewer of them for the largest, where each is new."""
     rng = np.random.default_rng(size)
     steps = rng.integers(-min(size // 6, 16), min(size // 6, 16) + 1, 40 if size <= 128 else 6)
     walk = np.clip(size * 3 // 4 + np.cumsum(steps), size // 4, size)
     capacity = np.repeat(walk, 2).tolist()
-    spent = np.array(ride(job, Liveput(), capacity).decision_s)
+    spent = np.array(run_on_market(job, Liveput(), capacity).decision_s)
     return 1e3 * spent[np.diff(capacity, prepend=0) != 0]
 
 

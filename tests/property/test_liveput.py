@@ -7,10 +7,10 @@ import pytest
 
 from sublet.errors import Infeasible
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.sim.many_zones import ride_zones
-from sublet.sim.one_job import ride
+from sublet.sim.many_zones import run_in_zones
+from sublet.sim.one_job import run_on_market
 from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.job import Money, spot_job
+from sublet.spot.job import SpotPrices, spot_job
 from sublet.spot.liveput import Liveput
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record
@@ -39,7 +39,7 @@ def walk(seed, ticks=80, most=12):
 def test_more_notice_never_hurts_who_knows_the_future_nor_makes_more_of_it_than_can_be_prepared(seed):
     toy, record = job(), Record(capacity=walk(seed))
     best = [
-        ride(toy, oracle(toy, record, notice_s=notice_s), record, notice_s=notice_s).samples
+        run_on_market(toy, oracle(toy, record, notice_s=notice_s), record, notice_s=notice_s).samples
         for notice_s in (0.0, 1.0, 5.0, 25.0)
     ]
     assert best == sorted(best)
@@ -53,15 +53,15 @@ def test_notice_helps_liveput_over_many_markets(notice_s):
     toy, plain, told = job(), 0.0, 0.0
     for seed in SEEDS:
         record = Record(capacity=walk(seed))
-        plain += ride(toy, Liveput(), record).samples
-        told += ride(toy, Liveput(), record, notice_s=notice_s).samples
+        plain += run_on_market(toy, Liveput(), record).samples
+        told += run_on_market(toy, Liveput(), record, notice_s=notice_s).samples
     assert told > plain
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_rented_on_demand_for_samples_that_are_worth_nothing(seed):
-    money = Money(usd_per_sample=0.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
-    done = ride(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    money = SpotPrices(usd_per_sample=0.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    done = run_on_market(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
     assert (done.on_demand_h, done.usd, done.samples) == (0.0, 0.0, 0.0)
 
 
@@ -69,8 +69,8 @@ def test_nothing_is_rented_on_demand_for_samples_that_are_worth_nothing(seed):
 def test_on_demand_is_rented_only_where_a_sample_is_worth_it(seed):
     hours = []
     for value in (1e-6, 2e-5, 1e-2):
-        money = Money(usd_per_sample=value, usd_per_h=1.0, on_demand_usd_per_h=3.0)
-        done = ride(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
+        money = SpotPrices(usd_per_sample=value, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+        done = run_on_market(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
         hours.append(done.on_demand_h)
     assert hours[0] == 0.0
     assert hours[-1] > 0.0
@@ -86,7 +86,7 @@ def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, sha
         usd_per_h=1.0,
         on_demand_usd_per_h=3.0,
     )
-    done = ride(toy, plan, record, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    done = run_on_market(toy, plan, record, usd_per_h=1.0, on_demand_usd_per_h=3.0)
     assert done.samples >= plan.samples
     assert done.usd >= least_usd(toy, record, plan) * (1 - 1e-9)
 
@@ -94,7 +94,7 @@ def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, sha
 def test_a_deadline_that_nobody_could_keep_is_refused_with_its_own_code():
     plan = Punctual(samples=1e9, within_s=3600.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
     with pytest.raises(Infeasible, match="1,000,000,000 samples of toy") as refused:
-        ride(job(), plan, [8] * 60, on_demand_usd_per_h=3.0)
+        run_on_market(job(), plan, [8] * 60, on_demand_usd_per_h=3.0)
     assert refused.value.exit_code == 111
 
 
@@ -110,19 +110,21 @@ def test_more_zones_never_hurt_who_knows_the_future(seed):
     zones = ("us-east-1a", "us-east-1b", "us-west-2a")
     have = list(zip(*(walk(seed + 100 * place) for place in range(3)), strict=True))
     samples = [
-        ride_zones(zoned(zones[:count]), "oracle", [each[:count] for each in have], usd_per_h=1.0).samples
+        run_in_zones(zoned(zones[:count]), "oracle", [each[:count] for each in have], usd_per_h=1.0).samples
         for count in (1, 2, 3)
     ]
     assert samples == sorted(samples)
     for name in ("greedy-live", "liveput"):
-        assert ride_zones(zoned(zones), name, have, usd_per_h=1.0).samples <= samples[-1] * (1 + 1e-9)
+        assert run_in_zones(zoned(zones), name, have, usd_per_h=1.0).samples <= samples[-1] * (1 + 1e-9)
 
 
 def test_one_zone_is_as_without_zones():
     for seed in SEEDS:
         capacity, toy = walk(seed), job()
-        alone = ride_zones(zoned(("z",)), "oracle", [(each,) for each in capacity], usd_per_h=1.0)
-        assert alone.samples == pytest.approx(ride(toy, oracle(toy, Record(capacity=capacity)), capacity).samples)
+        alone = run_in_zones(zoned(("z",)), "oracle", [(each,) for each in capacity], usd_per_h=1.0)
+        assert alone.samples == pytest.approx(
+            run_on_market(toy, oracle(toy, Record(capacity=capacity)), capacity).samples
+        )
 
 
 def test_a_stage_boundary_never_crosses_zones():

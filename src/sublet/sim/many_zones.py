@@ -1,4 +1,4 @@
-"""One job rides the spot markets of several zones: where it runs is chosen together with its grid."""
+"""One job on the spot markets of several zones: where it runs is chosen together with its grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sublet.solve.arrays import Floats
 from sublet.spot.job import SUSPENDED
 from sublet.spot.zones import Have, ZonedJob, zoned_look, zoned_oracle
 
-__all__ = ["CHOICES", "Chooses", "ZonedRide", "have_of", "ride_zones"]
+__all__ = ["CHOICES", "Chooses", "ZonedRunResult", "have_of", "run_in_zones"]
 
 Chooses = Literal["oracle", "greedy-live", "liveput"]
 CHOICES: tuple[Chooses, ...] = get_args(Chooses)
@@ -24,7 +24,7 @@ LATE_TICKS = 120.0  # half-life of what is known about a zone's losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZonedRide:
+class ZonedRunResult:
     """What came of it."""
 
     samples: float
@@ -53,7 +53,7 @@ def have_of(traces: Sequence[SpotTrace], *, step_s: float, span_s: float | None 
     return zones, [tuple(trace.value_at(zone, tick * step_s) for trace, zone in every) for tick in range(ticks)]
 
 
-def ride_zones(job: ZonedJob, chooses: Chooses, have_T: Sequence[Have], *, usd_per_h: float) -> ZonedRide:
+def run_in_zones(job: ZonedJob, chooses: Chooses, have_T: Sequence[Have], *, usd_per_h: float) -> ZonedRunResult:
     """Only the instances of the grid are held."""
     at_least("usd_per_h", usd_per_h, 0.0)
     told = zoned_oracle(job, have_T) if chooses == "oracle" else ()
@@ -88,7 +88,7 @@ def ride_zones(job: ZonedJob, chooses: Chooses, have_T: Sequence[Have], *, usd_p
         suspended_s += step_s * (to == SUSPENDED)
         states.append(to)
         state, was = to, now
-    return ZonedRide(
+    return ZonedRunResult(
         samples=samples, usd=usd, changes=changes, moves=moves, suspended_s=suspended_s, state_T=tuple(states)
     )
 

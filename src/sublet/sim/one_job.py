@@ -1,4 +1,4 @@
-"""One job rides a spot market, event by event: samples, dollars, changes, and how long decisions took."""
+"""One job on a spot market, event by event: samples, dollars, changes, and how long decisions took."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sublet.domain.quantity import at_least
 from sublet.market.spot import SpotTrace
 from sublet.spot.job import ANY, SUSPENDED, SpotJob, short_chance
 from sublet.spot.measured import SPOT_USD_PER_H
-from sublet.spot.policies import Choice, Seen, SpotPolicy
+from sublet.spot.policies import Observation, SpotDecision, SpotPolicy
 from sublet.spot.record import Record
 
-__all__ = ["Ride", "capacity_of", "record_of", "ride"]
+__all__ = ["RunResult", "capacity_of", "record_of", "run_on_market"]
 
 BOOT_S = 45.0  # what Bamboo measured for creating an instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ride:
+class RunResult:
     """What came of it."""
 
     samples: float
@@ -57,7 +57,7 @@ def record_of(trace: SpotTrace, *, most: int | None = None, step_s: float = 60.0
     return Record(capacity=capacity, step_s=step_s, between=tuple(between.items()))
 
 
-def ride(  # noqa: PLR0913 - one argument per knob
+def run_on_market(  # noqa: PLR0913 - one argument per knob
     job: SpotJob,
     policy: SpotPolicy,
     market: Record | Sequence[int],
@@ -68,7 +68,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
     on_demand_usd_per_h: float | None = None,
     boot_s: float = BOOT_S,
     clock: Callable[[], float] = time.process_time,
-) -> Ride:
+) -> RunResult:
     """Run a policy. What a market was like before its start, pilots may learn from; the job starts after it.
 
     Losses are announced `notice_s` ahead. What was prepared since then shortens the restart that it was prepared for.
@@ -81,7 +81,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
     if not isinstance(market, Record):
         market = Record(capacity=tuple(market), before=tuple(before), step_s=job.step_s)
     known = np.array([*market.before, *market.capacity], dtype=np.float64)
-    pilot = policy.start(job, market.before)
+    agent = policy.start(job, market.before)
     fleet = _Fleet(spot=int(market.before[-1]) if market.before else 0)
     beyond = on_demand_usd_per_h is not None
     held, left_s = SUSPENDED, 0.0
@@ -89,7 +89,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
     changes, configs, spent = 0, [], []
     making, since_s = ANY, 0.0
     for place, moment in enumerate(market.moments(notice_s)):
-        choice = Choice(config=held, prepare=making)
+        choice = SpotDecision(config=held, prepare=making)
         if moment.on_tick or not policy.blind:
             tick = len(market.before) + moment.tick
             history = known[: tick + (not policy.blind or not tick)]
@@ -97,7 +97,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
                 history = np.append(history, moment.now)
             was = int(history[-2]) if policy.blind and len(history) > 1 else moment.was
             ready = (making, moment.at_s - since_s) if making != ANY else (ANY, 0.0)
-            seen = Seen(
+            seen = Observation(
                 history=history,
                 was=was,
                 held=held,
@@ -110,7 +110,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
                 samples=samples,
             )
             started_s = clock()
-            choice = pilot.decide(seen)
+            choice = agent.decide(seen)
             spent.append(clock() - started_s)
         config = choice.config if beyond else _cut(job, choice.config, moment.now)
         wanted = fleet.wanted(choice, int(job.use_C[config]), moment.now)
@@ -137,7 +137,7 @@ def ride(  # noqa: PLR0913 - one argument per knob
         if moment.on_tick:
             configs.append(config)
         held = config
-    return Ride(
+    return RunResult(
         samples=samples,
         usd=usd,
         on_demand_h=on_demand_s / 3600.0,
@@ -155,7 +155,7 @@ class _Fleet:
     spot: int
     on_demand: int = 0
 
-    def wanted(self, choice: Choice, use: int, now: int) -> _Fleet:
+    def wanted(self, choice: SpotDecision, use: int, now: int) -> _Fleet:
         """What the choice rents; on demand as many as its grid lacks, if it does not say."""
         spot = now if choice.hold is None else min(choice.hold, now)
         if choice.on_demand is None:

@@ -1,1 +1,1 @@
-"""How one large job rides a spot market: copies x stages on preemptible instances (`sublet spot`)."""
+"""How one large job makes use of a spot market: copies x stages on preemptible instances (`sublet spot`)."""

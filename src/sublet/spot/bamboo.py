@@ -14,7 +14,7 @@ import numpy as np
 
 from sublet.domain.quantity import at_least, whole
 from sublet.spot.job import SUSPENDED, SpotJob
-from sublet.spot.policies import Choice, Pilot, Seen
+from sublet.spot.policies import Observation, SpotAgent, SpotDecision
 
 __all__ = ["Bamboo"]
 
@@ -36,18 +36,18 @@ class Bamboo:
         whole("deep", self.deep, 1)
         at_least("seed", self.seed, 0)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - it needs no past
-        """A pilot that remembers who stands in for whom."""
-        return _Redundant(job, self.deep, np.random.default_rng(self.seed))
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - it needs no past
+        """An agent that remembers who stands in for whom."""
+        return _BambooAgent(job, self.deep, np.random.default_rng(self.seed))
 
 
-class _Redundant:
+class _BambooAgent:
     def __init__(self, job: SpotJob, deep: int, rng: np.random.Generator) -> None:
         self._job, self._deep, self._rng = job, deep, rng
         self._alive = np.zeros((0, deep), dtype=bool)  # pipelines by stages
         self._spare = 0
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         pause_s = 0.0
         if seen.first or seen.now > seen.was:
             self._spare += seen.now if seen.first else seen.now - seen.was
@@ -59,7 +59,7 @@ class _Redundant:
         config = self._job.at.get((len(self._alive), self._deep), SUSPENDED)
         speed = 1.0 / SLOWER if not self._alive.all() else 1.0  # pipelines wait for one another
         left_s = max(pause_s, seen.left_s) if pause_s else 0.0
-        return Choice(config=config, pause_s=left_s, speed=speed)
+        return SpotDecision(config=config, pause_s=left_s, speed=speed)
 
     def _lose(self, lost: int) -> float:
         """Victims are anyone; a pipeline that loses two neighbours, or one that had a stand-in, is gone."""

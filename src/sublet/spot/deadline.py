@@ -20,9 +20,9 @@ from sublet.domain.quantity import at_least, positive
 from sublet.errors import Infeasible
 from sublet.market.forecast.score import Persistence
 from sublet.solve.arrays import Floats
-from sublet.spot.job import SUSPENDED, Money, SpotJob, Stakes
+from sublet.spot.job import SUSPENDED, Objective, SpotJob, SpotPrices
 from sublet.spot.liveput import Contender, worth_a_look
-from sublet.spot.policies import Choice, Pilot, Seen, path_value
+from sublet.spot.policies import Observation, SpotAgent, SpotDecision, path_value
 from sublet.spot.record import Record
 
 __all__ = ["Punctual", "certain_samples", "least_usd"]
@@ -50,7 +50,7 @@ class Punctual:
         positive("within_s", self.within_s)
         at_least("on_demand_usd_per_h", self.on_demand_usd_per_h, self.usd_per_h)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - the history has it
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - the history has it
         """Refused where not even instances on demand would be fast enough."""
         certain = certain_samples(job, self.within_s)
         if self.samples > certain:
@@ -62,7 +62,7 @@ class Punctual:
                 hint="give it more time, or ask for less",
                 exit_code=TIME_IS_SHORT,
             )
-        return _OnTime(self, job)
+        return _PunctualAgent(self, job)
 
 
 def certain_samples(job: SpotJob, within_s: float) -> float:
@@ -84,13 +84,13 @@ def least_usd(job: SpotJob, record: Record, plan: Punctual) -> float:
     within = Record(capacity=record.capacity[:ticks], step_s=record.step_s, before=record.before)
     best = 0.0
     for value in _Values(plan, job).usd_per_sample[::2]:  # any value gives a bound
-        money = Money(
+        money = SpotPrices(
             usd_per_sample=value,
             usd_per_h=plan.usd_per_h,
             boot_s=plan.boot_s,
             on_demand_usd_per_h=plan.on_demand_usd_per_h,
         )
-        best = max(best, value * plan.samples - path_value(Stakes(job, money), within))
+        best = max(best, value * plan.samples - path_value(Objective(job, money), within))
     return best
 
 
@@ -133,53 +133,53 @@ def _steepest(job: SpotJob) -> float:
     return float(((use[top] - use[:top]) / (rate[top] - rate[:top])).max())
 
 
-class _OnTime:
+class _PunctualAgent:
     def __init__(self, plan: Punctual, job: SpotJob) -> None:
         self._plan, self._job, self._values = plan, job, _Values(plan, job)
-        self._stakes: dict[int, Stakes] = {}
+        self._objective: dict[int, Objective] = {}
         self._ahead = Contender(Persistence(), 10, gaps=2.5)
         self._state, self._level, self._waits = SUSPENDED, 0, False
         self._full, self._at_s, self._speed = 0.0, 0.0, 0.0  # samples as settled, until then; speed since
         self._last = False  # whether it is too late for anything but the fastest
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         todo, left_s = self._plan.samples - seen.samples, self._plan.within_s - seen.at_s
         if todo <= 0 or left_s <= 0:
             self._state = SUSPENDED
-            return Choice(config=SUSPENDED, hold=0, on_demand=0)
+            return SpotDecision(config=SUSPENDED, hold=0, on_demand=0)
         fastest = self._job.fastest(int(self._job.use_C.max()))
         self._last = self._last or left_s < self._reserve_s(seen, fastest, todo)
         if self._last:
-            return Choice(config=fastest, hold=0, on_demand=int(self._job.use_C[fastest]))
+            return SpotDecision(config=fastest, hold=0, on_demand=int(self._job.use_C[fastest]))
         level = self._values.level(seen.history, todo / left_s / self._reached(seen))
         self._speed = self._values.settled(level, seen.now)
         if level != self._level or seen.now != seen.was or self._waits or worth_a_look(seen.history):
             plan = self._ahead.look(self._at(level), seen, self._state, seen.left_s)
             self._state, self._waits, self._level = plan.now, plan.soon != plan.now, level
         config, hold = self._at(level).split(self._state)
-        return Choice(config=config, hold=hold)
+        return SpotDecision(config=config, hold=hold)
 
-    def _reached(self, seen: Seen) -> float:
+    def _reached(self, seen: Observation) -> float:
         """Share of the speed at which it should have settled that was reached: pauses, and changes not worth while."""
         self._full += self._speed * (seen.at_s - self._at_s)
         self._at_s = seen.at_s
         prior = PRIOR_S * float(self._job.rate_C.max())
         return min(1.0, max(LEAST_REACHED, (REACHED * prior + seen.samples) / (prior + self._full)))
 
-    def _reserve_s(self, seen: Seen, fastest: int, todo: float) -> float:
+    def _reserve_s(self, seen: Observation, fastest: int, todo: float) -> float:
         """Time that the fastest needs, started at the next tick, after a loss in between."""
         most = int(self._job.use_C.max())
         pause_s = max(_start_s(self._job, fastest), float(self._job.pauses_s(most, most)[seen.held, fastest]))
         again_s = float(self._job.moves.shrink_C[fastest])
         return todo / float(self._job.rate_C[fastest]) + pause_s + again_s + self._plan.boot_s + self._job.step_s
 
-    def _at(self, level: int) -> Stakes:
-        if level not in self._stakes:
-            money = Money(
+    def _at(self, level: int) -> Objective:
+        if level not in self._objective:
+            money = SpotPrices(
                 usd_per_sample=self._values.usd_per_sample[level],
                 usd_per_h=self._plan.usd_per_h,
                 boot_s=self._plan.boot_s,
                 on_demand_usd_per_h=self._plan.on_demand_usd_per_h,
             )
-            self._stakes[level] = Stakes(self._job, money)
-        return self._stakes[level]
+            self._objective[level] = Objective(self._job, money)
+        return self._objective[level]

@@ -16,7 +16,7 @@ from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.expectation import Loss, Moves, expected_moves
 
-__all__ = ["ANY", "SUSPENDED", "Money", "Plan", "SpotJob", "Stakes", "short_chance", "spot_job"]
+__all__ = ["ANY", "SUSPENDED", "NextStates", "Objective", "SpotJob", "SpotPrices", "short_chance", "spot_job"]
 
 
 # C configurations; 0 is suspended: it holds nothing and its state lies in a checkpoint
@@ -120,7 +120,7 @@ def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, step_s: float = 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Money:
+class SpotPrices:
     """What a sample is worth and an instance costs. Instances given back take `boot_s` to be had again.
 
     With a price for instances on demand, these stand in where a grid has more than there are.
@@ -152,7 +152,7 @@ def short_chance(instances: int, held: int, lost: int, spare: int) -> float:
     return 1.0 - ways / math.comb(instances, lost)
 
 
-class Plan(NamedTuple):
+class NextStates(NamedTuple):
     """Where a look ahead leads: the state to go to now, the one at the next step, and the one after a loss foretold."""
 
     now: int
@@ -160,19 +160,19 @@ class Plan(NamedTuple):
     then: int
 
 
-class Stakes:
+class Objective:
     """What a planner compares: samples alone, or samples x value - dollars.
 
     With money every configuration is there twice, first holding just its grid (S = c), then holding all instances that
     are to be had (S = C + c), so that spares are kept only if they are worth their rent.
     """
 
-    def __init__(self, job: SpotJob, money: Money | None = None) -> None:
+    def __init__(self, job: SpotJob, money: SpotPrices | None = None) -> None:
         self.job, self.money = job, money
         times = 1 if money is None else 2
         self.rate_S = np.tile(job.rate_C, times) * (1.0 if money is None else money.usd_per_sample)
         self.again_S = np.tile(job.moves.shrink_C, times)
-        self.looked: dict[tuple[object, ...], Plan] = {}  # markets come back to the same numbers
+        self.looked: dict[tuple[object, ...], NextStates] = {}  # markets come back to the same numbers
         self._kept: dict[tuple[int, int, float, int], Floats] = {}
 
     def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, only: int = ANY) -> Floats:
@@ -184,10 +184,10 @@ class Stakes:
             if only != ANY:
                 table_CC = table_CC.copy()
                 table_CC[:, only] = self.job.pauses_s(was, now, ready_s=ready_s, beyond=beyond)[:, only]
-            self._kept[key] = table_CC if self.money is None else self._booted(table_CC, was, now, self.money)
+            self._kept[key] = table_CC if self.money is None else self._add_boot(table_CC, was, now, self.money)
         return self._kept[key]
 
-    def _booted(self, table_CC: Floats, was: int, now: int, money: Money) -> Floats:
+    def _add_boot(self, table_CC: Floats, was: int, now: int, money: SpotPrices) -> Floats:
         use_C, lost, gained = self.job.use_C, max(0, was - now), max(0, now - was)
         short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or nobody of ours
         short_CC = short_CC.astype(np.float64)

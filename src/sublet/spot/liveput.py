@@ -2,11 +2,11 @@
 
 How far to look ahead, and with which forecast, depends on the market and on the job: after a look of 20 ticks a change
 pays that would not after 5. The usual look reaches over a few changes of capacity, at their pace of late. Others run
-beside it on paper, over the history and then along with the ride; whoever would have earned clearly more of late is
+beside it on paper, over the history and then along with the run; whoever would have earned clearly more of late is
 followed. Chance differences do not change the leader.
 
-Below the least number of instances the job is suspended. With money in the stakes, instances that add less than their
-rent are given back.
+Below the least number of instances the job is suspended. With money in the objective, instances that add less than
+their rent are given back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.market.forecast.score import Forecaster, Persistence
 from sublet.solve.arrays import Floats
-from sublet.spot.job import ANY, SUSPENDED, Money, Plan, SpotJob, Stakes
-from sublet.spot.policies import INSTANT_S, Choice, Leg, Pilot, Seen, look
-from sublet.spot.record import Warned
+from sublet.spot.job import ANY, SUSPENDED, NextStates, Objective, SpotJob, SpotPrices
+from sublet.spot.policies import INSTANT_S, Observation, SpotAgent, SpotDecision, Step, look_ahead
+from sublet.spot.record import AnnouncedLoss
 
 __all__ = ["Contender", "Liveput"]
 
@@ -49,31 +49,31 @@ class Contender:
         whole("steps", self.steps, 1)
         at_least("gaps", self.gaps, 0.0)
 
-    def look(self, stakes: Stakes, seen: Seen, state: int, left_s: float) -> Plan:
+    def look(self, objective: Objective, seen: Observation, state: int, left_s: float) -> NextStates:
         """Where to go; `then` is after the first loss that was announced."""
-        history, step_s = seen.history, stakes.job.step_s
+        history, step_s = seen.history, objective.job.step_s
         steps = self.steps
         if self.gaps:
-            far = max(self.gaps * _gap(history), PAYBACKS * stakes.payback_s / step_s)
+            far = max(self.gaps * _gap(history), PAYBACKS * objective.payback_s / step_s)
             steps = max(steps, min(FARTHEST, round(far)))
         ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
         future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
         only, ready_s = seen.ready
-        legs = [Leg(now, step_s) for now in future]
+        next_steps = [Step(now, step_s) for now in future]
         if seen.now < seen.was and only != ANY:
-            legs[0] = Leg(seen.now, step_s, ready_s, only)
-        legs, then = _warned(legs, seen.warned, step_s) if seen.warned else (legs, 0)
-        return look(stakes, seen.was, legs, state, left_s, then=then)
+            next_steps[0] = Step(seen.now, step_s, ready_s, only)
+        next_steps, then = _cut_at_losses(next_steps, seen.warned, step_s) if seen.warned else (next_steps, 0)
+        return look_ahead(objective, seen.was, next_steps, state, left_s, then=then)
 
 
-def _warned(legs: list[Leg], warned: Sequence[Warned], step_s: float) -> tuple[list[Leg], int]:
-    """The same time ahead, cut where a loss was announced and with so many fewer from there; which leg is the first.
+def _cut_at_losses(next_steps: list[Step], warned: Sequence[AnnouncedLoss], step_s: float) -> tuple[list[Step], int]:
+    """The same time ahead, cut where a loss was announced and with so many fewer from there; which step is the first.
 
     What will be needed can be prepared until then, but one thing at a time.
     """
-    cut: list[Leg] = []
+    cut: list[Step] = []
     at_s, place, then = 0.0, 0, 0
-    end_s, lost, last_s = len(legs) * step_s, 0, 0.0
+    end_s, lost, last_s = len(next_steps) * step_s, 0, 0.0
     coming = [each for each in warned if each.in_s < end_s]
     while at_s < end_s - INSTANT_S:
         ready_s = 0.0
@@ -83,9 +83,9 @@ def _warned(legs: list[Leg], warned: Sequence[Warned], step_s: float) -> tuple[l
             then = then or len(cut)
             place += 1
         next_s = min(at_s + step_s, coming[place].in_s if place < len(coming) else np.inf, end_s)
-        leg = legs[min(int(at_s // step_s), len(legs) - 1)]
-        first = leg.only if not cut else ANY
-        cut.append(Leg(max(0, leg.now - lost), next_s - at_s, leg.ready_s if not cut else ready_s, first))
+        step = next_steps[min(int(at_s // step_s), len(next_steps) - 1)]
+        first = step.only if not cut else ANY
+        cut.append(Step(max(0, step.now - lost), next_s - at_s, step.ready_s if not cut else ready_s, first))
         at_s = next_s
     return cut, then
 
@@ -119,7 +119,7 @@ class Liveput:
     contenders: tuple[Contender, ...] = CONTENDERS
     half_life_ticks: float = 120.0
     lead: float = 0.01
-    money: Money | None = None  # None: samples are all that counts
+    money: SpotPrices | None = None  # None: samples are all that counts
     blind: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -128,45 +128,45 @@ class Liveput:
         positive("half_life_ticks", self.half_life_ticks)
         at_least("lead", self.lead, 0.0)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:
-        """Contenders ride the history first, on paper."""
-        stakes = Stakes(job, self.money)
-        skill = _Skill(self, stakes)
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:
+        """Contenders run over the history first, on paper."""
+        objective = Objective(job, self.money)
+        skill = _Skill(self, objective)
         past = np.asarray(before, dtype=np.float64)
         for tick in range(1, len(past) + 1):
             skill.see(past[:tick])
-        return _Ours(stakes, skill)
+        return _LiveputAgent(objective, skill)
 
 
-class _Ours:
+class _LiveputAgent:
     """Follows the leader: on a loss announced, when capacity has changed, and again when it has not for long."""
 
-    def __init__(self, stakes: Stakes, skill: _Skill) -> None:
-        self._stakes, self._skill = stakes, skill
+    def __init__(self, objective: Objective, skill: _Skill) -> None:
+        self._objective, self._skill = objective, skill
         self._state, self._prepare = SUSPENDED, ANY
         self._warned = 0  # announcements at the last look
         self._waits = False  # for the next tick, to go on with a plan
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         told = len(seen.warned) > self._warned
         changed = seen.now != seen.was
         if seen.first or changed or told or (seen.on_tick and (self._waits or worth_a_look(seen.history))):
-            plan = self._skill.leader.look(self._stakes, seen, self._state, seen.left_s)
+            plan = self._skill.leader.look(self._objective, seen, self._state, seen.left_s)
             self._state, self._waits = plan.now, plan.soon != plan.now
-            self._prepare = self._stakes.split(plan.then)[0] if seen.warned else ANY
+            self._prepare = self._objective.split(plan.then)[0] if seen.warned else ANY
         self._warned = len(seen.warned)
         if seen.on_tick:
             self._skill.see(seen.history)
-        config, hold = self._stakes.split(self._state)
-        return Choice(config=config, hold=hold, prepare=self._prepare)
+        config, hold = self._objective.split(self._state)
+        return SpotDecision(config=config, hold=hold, prepare=self._prepare)
 
 
 class _Skill:
     """What each contender would have earned, the more recent the weightier."""
 
-    def __init__(self, policy: Liveput, stakes: Stakes) -> None:
-        self._policy, self._stakes = policy, stakes
-        self._riders = [(SUSPENDED, 0.0, False) for _ in policy.contenders]
+    def __init__(self, policy: Liveput, objective: Objective) -> None:
+        self._policy, self._objective = policy, objective
+        self._states = [(SUSPENDED, 0.0, False) for _ in policy.contenders]
         self._kept = np.zeros(len(policy.contenders))  # after rent
         self._earned = 0.0  # by the first: what is kept may be next to nothing, and everyone clearly ahead of it
         self._fade = 0.5 ** (1.0 / policy.half_life_ticks)
@@ -178,24 +178,24 @@ class _Skill:
         return self._policy.contenders[self._leader]
 
     def see(self, history: Floats) -> None:
-        """Let every contender ride the last tick of the history."""
+        """Let every contender run over the last tick of the history."""
         if len(self._policy.contenders) == 1:
             return
         was, now = (int(history[-2]) if len(history) > 1 else 0), int(history[-1])
         self._kept *= self._fade
         self._earned *= self._fade
         for index, contender in enumerate(self._policy.contenders):
-            to, left_s, waits = self._riders[index]
+            to, left_s, waits = self._states[index]
             state = to
             if self._first or waits or worth_a_look(history):
-                seen = Seen(history=history, was=was, held=SUSPENDED, left_s=left_s, first=False)
-                plan = contender.look(self._stakes, seen, state, left_s)
+                seen = Observation(history=history, was=was, held=SUSPENDED, left_s=left_s, first=False)
+                plan = contender.look(self._objective, seen, state, left_s)
                 to, waits = plan.now, plan.soon != plan.now
-            earned, paid, left_s = self._stakes.advance(state, left_s, to, was, now)
+            earned, paid, left_s = self._objective.advance(state, left_s, to, was, now)
             self._kept[index] += earned - paid
             if not index:
                 self._earned += earned
-            self._riders[index] = (to, left_s, waits)
+            self._states[index] = (to, left_s, waits)
         self._first = False
         best = int(self._kept.argmax())
         ahead = float(self._kept[best] - self._kept[0])

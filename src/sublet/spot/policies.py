@@ -1,4 +1,4 @@
-"""How one job rides a spot market: the published policies and their bounds, as values that a driver runs over a trace.
+"""How one job makes use of a spot market: the published policies and their bounds, as values for a driver to run.
 
 | name | decides | pays for a change |
 |---|---|---|
@@ -7,8 +7,8 @@
 | checkpoint-restart | the fastest grid at every change (stands for Varuna) | a restart through storage |
 | greedy-live | the fastest grid at every change | live migration |
 | parcae | a look ahead on a forecast, before the tick's capacity is known | live migration |
-| bamboo | pipelines of a fixed depth with a redundant stage (liveput_bamboo.py) | its own constants |
-| liveput | ours (liveput_ours.py) | live migration |
+| bamboo | pipelines of a fixed depth with a redundant stage (bamboo.py) | its own constants |
+| liveput | ours (liveput.py) | live migration |
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sublet.domain.quantity import whole
 from sublet.market.forecast.score import Forecaster, ParcaeForecast
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
-from sublet.spot.job import ANY, SUSPENDED, Money, Plan, SpotJob, Stakes
-from sublet.spot.record import Moment, Record, Warned
+from sublet.spot.job import ANY, SUSPENDED, NextStates, Objective, SpotJob, SpotPrices
+from sublet.spot.record import AnnouncedLoss, Moment, Record
 
 __all__ = [
     "CheckpointRestart",
-    "Choice",
     "GreedyLive",
     "Ideal",
-    "Leg",
+    "Observation",
     "Parcae",
-    "Pilot",
     "Scripted",
-    "Seen",
+    "SpotAgent",
+    "SpotDecision",
     "SpotPolicy",
-    "look",
+    "Step",
+    "look_ahead",
     "oracle",
     "path_value",
 ]
@@ -47,8 +47,8 @@ INSTANT_S = 1e-6  # times of announcements are differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a pilot knows. `history` has the instances of every tick so far, and of now; a blind one's ends before now.
+class Observation:
+    """What an agent knows. `history` has the instances of every tick so far, and of now; a blind one's ends before now.
 
     `ready` is the configuration that has been prepared, for so many seconds.
     """
@@ -60,7 +60,7 @@ class Seen:
     first: bool  # of the run
     at_s: float = 0.0  # since the start
     on_tick: bool = True
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[AnnouncedLoss, ...] = ()
     ready: tuple[int, float] = (ANY, 0.0)
     samples: float = 0.0  # so far
 
@@ -71,7 +71,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SpotDecision:
     """A configuration from now on. What is not said is as usual: live migration, full speed, all instances held.
 
     `prepare` is the configuration to make ready for the next loss that was announced. `on_demand` is how many instances
@@ -86,10 +86,10 @@ class Choice:
     on_demand: int | None = None
 
 
-class Pilot(Protocol):
-    """One ride; it may keep notes."""
+class SpotAgent(Protocol):
+    """One run; it may keep notes."""
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         """What to do at this tick."""
         ...
 
@@ -102,8 +102,8 @@ class SpotPolicy(Protocol):
         """Whether it decides before it sees."""
         ...
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:
-        """For one ride; `before` are the instances of earlier ticks."""
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:
+        """For one run; `before` are the instances of earlier ticks."""
         ...
 
 
@@ -116,9 +116,9 @@ class Ideal:
 
     blind: bool = field(default=False, init=False)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - it needs no past
-        """A pilot without memory."""
-        return _Fastest(job, free=True)
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - it needs no past
+        """An agent without memory."""
+        return _GreedyAgent(job, free=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,46 +133,46 @@ class Scripted:
     hold_T: tuple[int | None, ...] = ()
     blind: bool = field(default=False, init=False)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - it needs no past
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - it needs no past
         """Goes by the clock."""
         at_s = self.at_s or tuple(tick * job.step_s for tick in range(len(self.config_T)))
-        return _Script(self.config_T, at_s, self.hold_T or (None,) * len(self.config_T))
+        return _ScriptedAgent(self.config_T, at_s, self.hold_T or (None,) * len(self.config_T))
 
 
-def oracle(job: SpotJob, record: Record, *, notice_s: float = 0.0, money: Money | None = None) -> Scripted:
+def oracle(job: SpotJob, record: Record, *, notice_s: float = 0.0, money: SpotPrices | None = None) -> Scripted:
     """The best path for a market known in advance, by the same program that looks ahead."""
-    stakes, moments = Stakes(job, money), record.moments(notice_s)
-    path = best_path(_known(stakes, moments, notice_s), SUSPENDED).config_H
-    config_T, hold_T = zip(*(stakes.split(state) for state in path), strict=True)
+    objective, moments = Objective(job, money), record.moments(notice_s)
+    path = best_path(_steps_of(objective, moments, notice_s), SUSPENDED).config_H
+    config_T, hold_T = zip(*(objective.split(state) for state in path), strict=True)
     return Scripted(config_T, tuple(moment.at_s for moment in moments), hold_T)
 
 
-def path_value(stakes: Stakes, record: Record) -> float:
+def path_value(objective: Objective, record: Record) -> float:
     """What the best path is worth."""
-    return best_path(_known(stakes, record.moments(), 0.0), SUSPENDED).value
+    return best_path(_steps_of(objective, record.moments(), 0.0), SUSPENDED).value
 
 
-def _known(stakes: Stakes, moments: Sequence[Moment], notice_s: float) -> Ahead:
+def _steps_of(objective: Objective, moments: Sequence[Moment], notice_s: float) -> Ahead:
     """All of a market as steps ahead. What follows a loss has been ready since the one before, or for the notice."""
-    legs, lost_s = [], 0.0
+    next_steps, lost_s = [], 0.0
     for moment in moments:
         ready_s = 0.0
         if moment.now < moment.was:
             ready_s, lost_s = min(notice_s, moment.at_s - lost_s), moment.at_s
-        legs.append(Leg(moment.now, moment.lasts_s, ready_s))
-    return _ahead(stakes, moments[0].was, legs)
+        next_steps.append(Step(moment.now, moment.lasts_s, ready_s))
+    return _lookahead_of(objective, moments[0].was, next_steps)
 
 
 @dataclass(frozen=True, slots=True)
-class _Script:
+class _ScriptedAgent:
     config_T: tuple[int, ...]
     at_s: tuple[float, ...]
     hold_T: tuple[int | None, ...]
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         place = self._place(seen.at_s)
         prepare = self.config_T[self._place(seen.at_s + seen.warned[0].in_s)] if seen.warned else ANY
-        return Choice(config=self.config_T[place], hold=self.hold_T[place], prepare=prepare)
+        return SpotDecision(config=self.config_T[place], hold=self.hold_T[place], prepare=prepare)
 
     def _place(self, at_s: float) -> int:
         return bisect_right(self.at_s, at_s + INSTANT_S) - 1
@@ -187,18 +187,18 @@ class GreedyLive:
 
     blind: bool = field(default=False, init=False)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - it needs no past
-        """A pilot without memory."""
-        return _Fastest(job, free=False)
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - it needs no past
+        """An agent without memory."""
+        return _GreedyAgent(job, free=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fastest:
+class _GreedyAgent:
     job: SpotJob
     free: bool
 
-    def decide(self, seen: Seen) -> Choice:
-        return Choice(config=self.job.fastest(seen.now), pause_s=0.0 if self.free else None)
+    def decide(self, seen: Observation) -> SpotDecision:
+        return SpotDecision(config=self.job.fastest(seen.now), pause_s=0.0 if self.free else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,25 +207,25 @@ class CheckpointRestart:
 
     blind: bool = field(default=False, init=False)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - it needs no past
-        """A pilot without memory."""
-        return _Checkpointed(job)
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - it needs no past
+        """An agent without memory."""
+        return _CheckpointAgent(job)
 
 
 @dataclass(frozen=True, slots=True)
-class _Checkpointed:
+class _CheckpointAgent:
     job: SpotJob
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         config = self.job.fastest(seen.now)
         if config == SUSPENDED:
-            return Choice(config=config, pause_s=0.0)
+            return SpotDecision(config=config, pause_s=0.0)
         if not seen.first and seen.now == seen.was:
-            return Choice(config=config, pause_s=0.0)
+            return SpotDecision(config=config, pause_s=0.0)
         grid, grow = self.job.grids[config], seen.first or seen.now > seen.was
         pause_s = self.job.costs.checkpoint_s(*grid, grow=grow, saved=not seen.first)
         again_s = self.job.costs.restart_s(*grid, grow=grow) if seen.left_s > 0 else 0.0
-        return Choice(config=config, pause_s=pause_s + again_s)
+        return SpotDecision(config=config, pause_s=pause_s + again_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,29 +242,29 @@ class Parcae:
     def __post_init__(self) -> None:
         whole("steps", self.steps, 1)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> Pilot:  # noqa: ARG002 - the history has it
-        """A pilot without memory."""
-        return _Ahead(Stakes(job), self.forecaster, self.steps)
+    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - the history has it
+        """An agent without memory."""
+        return _ParcaeAgent(Objective(job), self.forecaster, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    stakes: Stakes
+class _ParcaeAgent:
+    objective: Objective
     forecaster: Forecaster
     steps: int
 
-    def decide(self, seen: Seen) -> Choice:
+    def decide(self, seen: Observation) -> SpotDecision:
         future = np.rint(self.forecaster.forecast(seen.history, self.steps)).astype(int)
         # Parcae has no suspended state: what is forecast below the least that runs is read as the least.
-        future = np.maximum(future, self.stakes.job.least)
-        legs = [Leg(now, self.stakes.job.step_s) for now in future.tolist()]
-        return Choice(config=look(self.stakes, seen.now, legs, seen.held, seen.left_s).now)
+        future = np.maximum(future, self.objective.job.least)
+        next_steps = [Step(now, self.objective.job.step_s) for now in future.tolist()]
+        return SpotDecision(config=look_ahead(self.objective, seen.now, next_steps, seen.held, seen.left_s).now)
 
 
 # ---------------------------------------------------------------------- looking ahead
 
 
-class Leg(NamedTuple):
+class Step(NamedTuple):
     """A step ahead. After a loss that was announced, configurations have been ready for so long: any, or `only` one."""
 
     now: int
@@ -273,29 +273,31 @@ class Leg(NamedTuple):
     only: int = ANY
 
 
-def look(stakes: Stakes, was: int, legs: Sequence[Leg], state: int, left_s: float, *, then: int = 0) -> Plan:
-    """The way to go."""
-    key = (was, *legs, state, left_s, then)
-    if key not in stakes.looked:
-        path = _path(stakes, was, legs, state, left_s)
-        stakes.looked[key] = Plan(path[0], path[min(1, len(path) - 1)], path[then])
-    return stakes.looked[key]
+def look_ahead(
+    objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float, *, then: int = 0
+) -> NextStates:
+    """The best way to go."""
+    key = (was, *next_steps, state, left_s, then)
+    if key not in objective.looked:
+        path = _path(objective, was, next_steps, state, left_s)
+        objective.looked[key] = NextStates(path[0], path[min(1, len(path) - 1)], path[then])
+    return objective.looked[key]
 
 
-def _path(stakes: Stakes, was: int, legs: Sequence[Leg], state: int, left_s: float) -> tuple[int, ...]:
-    return best_path(_ahead(stakes, was, legs), state, left_s=left_s).config_H
+def _path(objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float) -> tuple[int, ...]:
+    return best_path(_lookahead_of(objective, was, next_steps), state, left_s=left_s).config_H
 
 
-def _ahead(stakes: Stakes, was: int, legs: Sequence[Leg]) -> Ahead:
-    points = [was, *(leg.now for leg in legs)]
-    lasts_s = [leg.lasts_s for leg in legs]
+def _lookahead_of(objective: Objective, was: int, next_steps: Sequence[Step]) -> Ahead:
+    points = [was, *(step.now for step in next_steps)]
+    lasts_s = [step.lasts_s for step in next_steps]
     return Ahead(
-        rate_C=stakes.rate_S,
+        rate_C=objective.rate_S,
         pause_s=[
-            stakes.pauses_s(was, leg.now, ready_s=leg.ready_s, only=leg.only)
-            for was, leg in zip(points[:-1], legs, strict=True)
+            objective.pauses_s(was, step.now, ready_s=step.ready_s, only=step.only)
+            for was, step in zip(points[:-1], next_steps, strict=True)
         ],
         step_s=lasts_s,
-        again_C=stakes.again_S,
-        pay_HC=stakes.pay_HS(points[1:], lasts_s),
+        again_C=objective.again_S,
+        pay_HC=objective.pay_HS(points[1:], lasts_s),
     )

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from sublet.domain.quantity import at_least, positive
 from sublet.errors import InvalidValue
 
-__all__ = ["Moment", "Record", "Warned"]
+__all__ = ["AnnouncedLoss", "Moment", "Record"]
 
 
-class Warned(NamedTuple):
+class AnnouncedLoss(NamedTuple):
     """So many instances will be lost in `in_s`."""
 
     in_s: float
@@ -33,7 +33,7 @@ class Moment(NamedTuple):
     on_tick: bool
     was: int
     now: int
-    warned: tuple[Warned, ...]  # what has been announced and has not happened yet, the nearest first
+    warned: tuple[AnnouncedLoss, ...]  # what has been announced and has not happened yet, the nearest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +81,17 @@ class Record:
                 gone += 1
             lasts_s = (times[place + 1] if place + 1 < len(times) else self.span_s) - at_s
             tick, over_s = divmod(at_s, self.step_s)
-            warned = _warned(losses, gone, at_s, notice_s) if notice_s else ()
+            warned = _announced(losses, gone, at_s, notice_s) if notice_s else ()
             found.append(Moment(at_s, lasts_s, int(tick), over_s == 0.0, was, now, warned))
         return found
 
 
-def _warned(losses: Sequence[tuple[float, int]], gone: int, at_s: float, notice_s: float) -> tuple[Warned, ...]:
+def _announced(
+    losses: Sequence[tuple[float, int]], gone: int, at_s: float, notice_s: float
+) -> tuple[AnnouncedLoss, ...]:
     warned = []
     for loss_s, lost in losses[gone:]:
         if max(0.0, loss_s - notice_s) > at_s:
             break
-        warned.append(Warned(loss_s - at_s, lost))
+        warned.append(AnnouncedLoss(loss_s - at_s, lost))
     return tuple(warned)

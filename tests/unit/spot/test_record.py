@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.spot.record import Record, Warned
+from sublet.spot.record import AnnouncedLoss, Record
 
 
 def test_without_notice_moments_are_the_ticks():
@@ -19,14 +19,14 @@ def test_without_notice_moments_are_the_ticks():
 def test_a_loss_is_announced_ahead_of_it_and_an_arrival_is_not():
     moments = Record(capacity=(4, 6, 3)).moments(25.0)
     assert [each.at_s for each in moments] == [0.0, 60.0, 95.0, 120.0]
-    assert [each.warned for each in moments] == [(), (), (Warned(25.0, 3),), ()]
+    assert [each.warned for each in moments] == [(), (), (AnnouncedLoss(25.0, 3),), ()]
     assert [each.on_tick for each in moments] == [True, True, False, True]
 
 
 def test_several_losses_may_be_announced_at_a_time():
     moments = Record(capacity=(6, 5, 3)).moments(120.0)
-    assert moments[0].warned == (Warned(60.0, 1), Warned(120.0, 2))
-    assert moments[1].warned == (Warned(60.0, 2),)
+    assert moments[0].warned == (AnnouncedLoss(60.0, 1), AnnouncedLoss(120.0, 2))
+    assert moments[1].warned == (AnnouncedLoss(60.0, 2),)
 
 
 def test_changes_between_ticks_are_moments_and_all_time_is_covered():

@@ -11,8 +11,8 @@ from sublet.cli.print.tables import print_document, print_notes, print_table
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
-    from sublet.sim.one_job import Ride
-    from sublet.sim.report.spot import SpotRides, ZoneRuns
+    from sublet.sim.one_job import RunResult
+    from sublet.sim.report.spot import SpotRuns, ZoneRuns
     from sublet.spot.deadline import Punctual
 
 __all__ = ["json_from_runs", "note_on_deadline", "notes_on_runs", "print_runs", "print_zone_runs"]
@@ -21,18 +21,18 @@ MEASURED_ON = "V100"
 BOUNDS = frozenset({"oracle", "ideal", "parcae-truth"})
 
 
-def print_runs(found: SpotRides, notes: Sequence[str]) -> None:
+def print_runs(found: SpotRuns, notes: Sequence[str]) -> None:
     """A row per policy."""
-    from sublet.sim.report.spot import rows_from_rides
+    from sublet.sim.report.spot import rows_from_runs
 
     typer.echo(f"{found.job.name} on {found.trace}, {found.span_s / 3600:,.1f} h\n")
-    print_table(*rows_from_rides(found), words=(0,))
+    print_table(*rows_from_runs(found), words=(0,))
     typer.echo()
     print_notes(notes)
 
 
 def notes_on_runs(
-    found: SpotRides, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
+    found: SpotRuns, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
 ) -> list[str]:
     """What the figures rest on."""
     from sublet.spot.measured import least_usd_per_sample
@@ -41,7 +41,7 @@ def notes_on_runs(
     where = f"zone {zone}" if zone else f"{len(market.zones)} zones together" if len(market.zones) > 1 else "one zone"
     least = f"a sample costs USD {least_usd_per_sample(job, usd_per_h):.3g} at the least"
     paid = f"every instance that is to be had is held at USD {usd_per_h:g} per hour, suspended or not"
-    if found.usd_per_sample is not None and "liveput" in found.rides:
+    if found.usd_per_sample is not None and "liveput" in found.runs:
         paid += f", but by liveput only while it earns USD {found.usd_per_sample:g} a sample"
     notes = [
         f"{where}, at most {most} instances, parcae decides once a minute; migrations include repairs of the same grid",
@@ -52,7 +52,7 @@ def notes_on_runs(
     notes.extend(market.notes)
     if max(found.capacity) < job.least:
         notes.append(f"{job.name} needs {job.least} instances, and there were never more than {max(found.capacity)}")
-    if BOUNDS & set(found.rides):
+    if BOUNDS & set(found.runs):
         notes.append("bounds in samples: oracle and parcae-truth know the future, and for ideal migrations are free")
     if notice_s:
         notes.append(
@@ -61,7 +61,7 @@ def notes_on_runs(
     return notes
 
 
-def note_on_deadline(name: str, policy: Punctual, run: Ride) -> str:
+def note_on_deadline(name: str, policy: Punctual, run: RunResult) -> str:
     """Whether it was kept, and what on demand had to do with it."""
     ended = "on time" if run.samples >= policy.samples else f"only {run.samples / policy.samples:.1%} done: too late"
     return (
@@ -70,7 +70,7 @@ def note_on_deadline(name: str, policy: Punctual, run: Ride) -> str:
     )
 
 
-def json_from_runs(command: str, found: SpotRides, usd_per_h: float, notes: list[str]) -> dict[str, Any]:
+def json_from_runs(command: str, found: SpotRuns, usd_per_h: float, notes: list[str]) -> dict[str, Any]:
     """All of it."""
     return {
         "schema_version": 1,
@@ -92,7 +92,7 @@ def json_from_runs(command: str, found: SpotRides, usd_per_h: float, notes: list
                 "on_demand_h": run.on_demand_h,
                 "net_usd": found.net_usd(run),
             }
-            for name, run in {**found.rides, **found.frontier}.items()
+            for name, run in {**found.runs, **found.frontier}.items()
         ],
         "notes": notes,
     }

@@ -87,7 +87,7 @@ def spot(  # noqa: PLR0913 - one argument per option
     from sublet.errors import InvalidValue
     from sublet.market.traces import load_trace
     from sublet.sim.report.folder import prepare_folder
-    from sublet.sim.report.spot import SpotRides, write_spot_report
+    from sublet.sim.report.spot import SpotRuns, write_spot_report
     from sublet.spot.record import Record
 
     names = parse.parse_policies(policy)
@@ -123,11 +123,11 @@ def spot(  # noqa: PLR0913 - one argument per option
     runs = work.run_policies(job, names, market, usd_per_sample=usd_per_sample, begin=begin)
     if plan is not None:
         runs[ON_TIME] = work.run_deadline(job, plan, market)
-    found = SpotRides(
+    found = SpotRuns(
         job=job,
         trace=trace.name,
         capacity=capacity,
-        rides=runs,
+        runs=runs,
         usd_per_sample=usd_per_sample,
         frontier=work.run_frontier(job, market) if frontier else {},
     )

@@ -10,8 +10,8 @@ from sublet.errors import Infeasible
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
-    from sublet.sim.many_zones import ZonedRide
-    from sublet.sim.one_job import Ride
+    from sublet.sim.many_zones import ZonedRunResult
+    from sublet.sim.one_job import RunResult
     from sublet.sim.report.spot import ZoneRuns
     from sublet.spot.deadline import Punctual
     from sublet.spot.job import SpotJob
@@ -39,43 +39,47 @@ def run_policies(
     *,
     usd_per_sample: float | None,
     begin: Callable[[str], None],
-) -> dict[str, Ride]:
+) -> dict[str, RunResult]:
     """Each policy over the record; with the value of a sample, liveput weighs it against the rent."""
-    from sublet.sim.one_job import ride
-    from sublet.spot.job import Money
+    from sublet.sim.one_job import run_on_market
+    from sublet.spot.job import SpotPrices
     from sublet.spot.liveput import Liveput
     from sublet.spot.registry import policies_by_name
 
     known = policies_by_name(job, market.record, notice_s=market.notice_s)
     by_name = {name.replace(", ", "-"): policy for name, policy in known.items()}  # commas separate names
     if usd_per_sample is not None:
-        by_name["liveput"] = Liveput(money=Money(usd_per_sample=usd_per_sample, usd_per_h=market.usd_per_h))
+        by_name["liveput"] = Liveput(money=SpotPrices(usd_per_sample=usd_per_sample, usd_per_h=market.usd_per_h))
     runs = {}
     for name in names:
         begin(name)
-        runs[name] = ride(job, by_name[name], market.record, notice_s=market.notice_s, usd_per_h=market.usd_per_h)
+        runs[name] = run_on_market(
+            job, by_name[name], market.record, notice_s=market.notice_s, usd_per_h=market.usd_per_h
+        )
     return runs
 
 
-def run_deadline(job: SpotJob, policy: Punctual, market: SpotMarket) -> Ride:
+def run_deadline(job: SpotJob, policy: Punctual, market: SpotMarket) -> RunResult:
     """So many samples in time, on demand where spot is too slow."""
-    from sublet.sim.one_job import ride
+    from sublet.sim.one_job import run_on_market
 
     on_demand_usd_per_h = policy.on_demand_usd_per_h
-    return ride(job, policy, market.record, usd_per_h=market.usd_per_h, on_demand_usd_per_h=on_demand_usd_per_h)
+    return run_on_market(
+        job, policy, market.record, usd_per_h=market.usd_per_h, on_demand_usd_per_h=on_demand_usd_per_h
+    )
 
 
-def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, Ride]:
+def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RunResult]:
     """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
-    from sublet.sim.one_job import ride
-    from sublet.spot.job import Money
+    from sublet.sim.one_job import run_on_market
+    from sublet.spot.job import SpotPrices
     from sublet.spot.liveput import Liveput
     from sublet.spot.measured import least_usd_per_sample
 
     least, runs = least_usd_per_sample(job, market.usd_per_h), {}
     for times in VALUES:
-        money = Money(usd_per_sample=times * least, usd_per_h=market.usd_per_h)
-        runs[f"liveput, value {times * least:.3g}"] = ride(
+        money = SpotPrices(usd_per_sample=times * least, usd_per_h=market.usd_per_h)
+        runs[f"liveput, value {times * least:.3g}"] = run_on_market(
             job, Liveput(money=money), market.record, notice_s=market.notice_s, usd_per_h=market.usd_per_h
         )
     return runs
@@ -86,7 +90,7 @@ def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, Ride]:
 
 def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hours: float | None) -> ZoneRuns:
     """Zones are chosen together with the grid."""
-    from sublet.sim.many_zones import CHOICES, have_of, ride_zones
+    from sublet.sim.many_zones import CHOICES, have_of, run_in_zones
     from sublet.sim.report.spot import ZoneRuns
     from sublet.spot.measured import measured_zoned_job
     from sublet.spot.zones import Links
@@ -98,13 +102,13 @@ def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hou
     least = job.job.least
     if max(most.values()) < least:
         raise _fits_nowhere(model, least, largest=max(most.values()), together=max(map(sum, have_T)))
-    runs: dict[tuple[str, str], ZonedRide] = {
-        ("all", name): ride_zones(job, name, have_T, usd_per_h=usd_per_h) for name in CHOICES
+    runs: dict[tuple[str, str], ZonedRunResult] = {
+        ("all", name): run_in_zones(job, name, have_T, usd_per_h=usd_per_h) for name in CHOICES
     }
     for place, zone in enumerate(zones):
         only_T = [(have[place],) for have in have_T]
         here = measured_zoned_job(model, [zone], only_T, step_s=OFTEN_S, links=Links())
-        runs[zone, "liveput"] = ride_zones(here, "liveput", only_T, usd_per_h=usd_per_h)
+        runs[zone, "liveput"] = run_in_zones(here, "liveput", only_T, usd_per_h=usd_per_h)
     span_h = len(have_T) * OFTEN_S / 3600.0
     return ZoneRuns(model=model, zones=zones, span_h=span_h, runs=runs, least=least, most=most)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet import __version__
-from sublet.sim.many_zones import ZonedRide
-from sublet.sim.one_job import Ride
+from sublet.sim.many_zones import ZonedRunResult
+from sublet.sim.one_job import RunResult
 from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
@@ -25,7 +25,7 @@ from sublet.spot.job import SUSPENDED, SpotJob
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpotRides", "ZoneRuns", "frontier_plot", "rows_from_rides", "timeline", "write_spot_report"]
+__all__ = ["SpotRuns", "ZoneRuns", "frontier_plot", "rows_from_runs", "timeline", "write_spot_report"]
 
 PAGE, PICTURE, FRONTIER, FACTS = "report.html", "timeline.png", "frontier.png", "spot.json"
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
@@ -33,24 +33,24 @@ PANEL_IN = 1.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SpotRides:
+class SpotRuns:
     """A job, the instances of every tick, and what each policy made of them."""
 
     job: SpotJob
     trace: str
     capacity: Sequence[int]
-    rides: Mapping[str, Ride]
+    runs: Mapping[str, RunResult]
     usd_per_sample: float | None  # what a sample is worth; None = it was not said
-    frontier: Mapping[str, Ride] = field(default_factory=dict)  # liveput from the cheapest to the fastest
+    frontier: Mapping[str, RunResult] = field(default_factory=dict)  # liveput from the cheapest to the fastest
 
     @property
     def span_s(self) -> float:
-        """How long the ride was."""
+        """How long the run was."""
         return len(self.capacity) * self.job.step_s
 
-    def net_usd(self, ride: Ride) -> float | None:
+    def net_usd(self, run: RunResult) -> float | None:
         """What is left of the worth of the samples after rent."""
-        return None if self.usd_per_sample is None else self.usd_per_sample * ride.samples - ride.usd
+        return None if self.usd_per_sample is None else self.usd_per_sample * run.samples - run.usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,39 +60,39 @@ class ZoneRuns:
     model: str
     zones: Sequence[str]
     span_h: float
-    runs: Mapping[tuple[str, str], ZonedRide]  # (zones, policy)
+    runs: Mapping[tuple[str, str], ZonedRunResult]  # (zones, policy)
     least: int  # instances that a pipeline needs
     most: Mapping[str, int]  # instances that a zone ever had
 
 
-def rows_from_rides(found: SpotRides) -> tuple[list[str], list[list[str]]]:
+def rows_from_runs(found: SpotRuns) -> tuple[list[str], list[list[str]]]:
     """Titles and one row per policy."""
     titles = ["policy", "samples", "samples/s", "USD", "samples/USD", "migrations", "suspended"]
     rows = [
         [
             name,
-            f"{ride.samples:,.0f}",
-            f"{ride.samples / found.span_s:,.1f}",
-            f"{ride.usd:,.2f}",
-            f"{ride.samples_per_usd:,.0f}",
-            f"{ride.changes:,}",
-            duration(ride.suspended_s) if ride.suspended_s else "0",
+            f"{run.samples:,.0f}",
+            f"{run.samples / found.span_s:,.1f}",
+            f"{run.usd:,.2f}",
+            f"{run.samples_per_usd:,.0f}",
+            f"{run.changes:,}",
+            duration(run.suspended_s) if run.suspended_s else "0",
         ]
-        for name, ride in {**found.rides, **found.frontier}.items()
+        for name, run in {**found.runs, **found.frontier}.items()
     ]
     if found.usd_per_sample is not None:
         titles.append("net USD")
-        for row, ride in zip(rows, [*found.rides.values(), *found.frontier.values()], strict=True):
-            row.append(f"{found.net_usd(ride):,.2f}")
+        for row, run in zip(rows, [*found.runs.values(), *found.frontier.values()], strict=True):
+            row.append(f"{found.net_usd(run):,.2f}")
     return titles, rows
 
 
 def write_spot_report(
-    found: SpotRides, folder: Path, *, facts: Mapping[str, Any], notes: Sequence[str], command: str
+    found: SpotRuns, folder: Path, *, facts: Mapping[str, Any], notes: Sequence[str], command: str
 ) -> Path:
     """The page, the picture and the numbers; the path of the page."""
     png = timeline(found)
-    titles, rows = rows_from_rides(found)
+    titles, rows = rows_from_runs(found)
     title = f"{found.job.name} on {found.trace}"
     lead = (
         f"{duration(found.span_s)} of a spot market, {np.mean(found.capacity):,.1f} instances on average, "
@@ -118,25 +118,25 @@ def write_spot_report(
 # ---------------------------------------------------------------------- the picture
 
 
-def timeline(found: SpotRides) -> bytes:
+def timeline(found: SpotRuns) -> bytes:
     """A PNG: one panel per policy, all over the same instances; colours are the depth of the pipelines."""
     from matplotlib import rc_context, rcdefaults
     from matplotlib.patches import Patch
 
     buffer = io.BytesIO()
-    used = {found.job.grids[config][1] for ride in found.rides.values() for config in ride.config_T} - {0}
+    used = {found.job.grids[config][1] for run in found.runs.values() for config in run.config_T} - {0}
     colours = {deep: GROUP_COLOURS[place % len(GROUP_COLOURS)] for place, deep in enumerate(sorted(used))}
     unit_s, unit = (3600.0, "hours") if found.span_s >= 7200.0 else (60.0, "minutes")  # noqa: PLR2004 - two hours
     edges = np.arange(len(found.capacity) + 1, dtype=np.float64) * (found.job.step_s / unit_s)
     with rc_context():
         rcdefaults()
         set_style()
-        picture, axes = canvas(rows=len(found.rides), height_in=1.1 + PANEL_IN * len(found.rides), share_x=True)
-        for ax, (name, ride) in zip(axes, found.rides.items(), strict=True):
+        picture, axes = canvas(rows=len(found.runs), height_in=1.1 + PANEL_IN * len(found.runs), share_x=True)
+        for ax, (name, run) in zip(axes, found.runs.items(), strict=True):
             ax.stairs(*_merged(found.capacity, edges), fill=True, color=IDLE)
             ax.stairs(*_merged(found.capacity, edges), color=HELD, linewidth=0.8, baseline=None)
-            _draw_grids(ax, found, ride, edges, colours)
-            ax.set_title(f"{name}   {ride.samples:,.0f} samples", loc="left", fontsize=11, fontweight="bold", color=INK)
+            _draw_grids(ax, found, run, edges, colours)
+            ax.set_title(f"{name}   {run.samples:,.0f} samples", loc="left", fontsize=11, fontweight="bold", color=INK)
             ax.set_ylabel("instances")
             ax.set_ylim(0, 1.16 * max(1, *found.capacity))
         axes[-1].set_xlim(0, edges[-1])
@@ -144,16 +144,16 @@ def timeline(found: SpotRides) -> bytes:
         patches = [Patch(color=colour, label=f"{deep} stages") for deep, colour in colours.items()]
         patches.append(Patch(color=IDLE, label="unused"))
         picture.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)))
-        picture.savefig(buffer, format="png", metadata={"Software": None})  # equal rides, equal files
+        picture.savefig(buffer, format="png", metadata={"Software": None})  # equal runs, equal files
     return buffer.getvalue()
 
 
-def _frontier_lines(found: SpotRides) -> dict[str, list[tuple[float, float]]]:
-    def points(rides: Mapping[str, Ride]) -> list[tuple[float, float]]:
-        return sorted((ride.samples, 1e6 * ride.usd / ride.samples) for ride in rides.values() if ride.samples)
+def _frontier_lines(found: SpotRuns) -> dict[str, list[tuple[float, float]]]:
+    def points(runs: Mapping[str, RunResult]) -> list[tuple[float, float]]:
+        return sorted((run.samples, 1e6 * run.usd / run.samples) for run in runs.values() if run.samples)
 
-    ours = {name: ride for name, ride in found.rides.items() if name == "liveput"}
-    others = {name: points({name: ride}) for name, ride in found.rides.items() if name != "liveput"}
+    ours = {name: run for name, run in found.runs.items() if name == "liveput"}
+    others = {name: points({name: run}) for name, run in found.runs.items() if name != "liveput"}
     return {"liveput": points({**found.frontier, **ours}), **{name: line for name, line in others.items() if line}}
 
 
@@ -175,13 +175,13 @@ def frontier_plot(lines: Mapping[str, Mapping[str, list[tuple[float, float]]]]) 
             ax.set_xlabel("million samples")
             ax.set_ylabel("USD per million")
             ax.legend(loc="upper left")
-        picture.savefig(buffer, format="png", metadata={"Software": None})  # equal rides, equal files
+        picture.savefig(buffer, format="png", metadata={"Software": None})  # equal runs, equal files
     return buffer.getvalue()
 
 
-def _draw_grids(ax: Axes, found: SpotRides, ride: Ride, edges: Floats, colours: Mapping[int, str]) -> None:
+def _draw_grids(ax: Axes, found: SpotRuns, run: RunResult, edges: Floats, colours: Mapping[int, str]) -> None:
     """Instances in the grid, the grid itself where there is room, and a mark above every change of it."""
-    config_T = np.array(ride.config_T)
+    config_T = np.array(run.config_T)
     use_T, deep_T = found.job.use_C[config_T], np.array([grid[1] for grid in found.job.grids])[config_T]
     for deep, colour in colours.items():
         ax.stairs(*_merged(np.where(deep_T == deep, use_T, 0), edges), fill=True, color=colour, alpha=0.8)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sublet.perf.parcae import PARCAE_MODELS
-from sublet.sim.one_job import Ride, ride
+from sublet.sim.one_job import RunResult, run_on_market
 from sublet.sim.report.spot import frontier_plot
 from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.job import Money, SpotJob
+from sublet.spot.job import SpotJob, SpotPrices
 from sublet.spot.liveput import Liveput
 from sublet.spot.measured import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.spot.policies import Parcae, Scripted
@@ -58,19 +58,19 @@ def money_findings(job_of: JobOf, whole: Record, low: Record, *, quick: bool) ->
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bought:
     least_usd: float
-    rides: Mapping[str, Ride]
-    by_value: Mapping[float, Ride]
-    constant: Mapping[float, tuple[str, Ride]]  # grid
+    runs: Mapping[str, RunResult]
+    by_value: Mapping[float, RunResult]
+    constant: Mapping[float, tuple[str, RunResult]]  # grid
 
-    def kept(self, times: float, one: Ride) -> float:
+    def kept(self, times: float, one: RunResult) -> float:
         return times * self.least_usd * one.samples - one.usd
 
     def points(self) -> dict[str, list[tuple[float, float]]]:
         """Samples, and dollars per million of them."""
         ours = sorted((one.samples, 1e6 * one.usd / one.samples) for one in self.by_value.values())
-        fast = self.rides["liveput"]
+        fast = self.runs["liveput"]
         lines = {"liveput": [*ours, (fast.samples, 1e6 * fast.usd / fast.samples)]}
-        parcae = self.rides["parcae"]
+        parcae = self.runs["parcae"]
         grids = {grid: (one.samples, 1e6 * one.usd / one.samples) for grid, one in self.constant.values()}
         return (
             lines
@@ -83,24 +83,24 @@ def _bought(job: SpotJob, whole: Record, *, quick: bool) -> _Bought:
     least = least_usd_per_sample(job)
     ticks = len(whole.capacity)
     constant = {
-        config: ride(job, Scripted((config,) * ticks, (), (int(job.use_C[config]),) * ticks), whole)
+        config: run_on_market(job, Scripted((config,) * ticks, (), (int(job.use_C[config]),) * ticks), whole)
         for config in range(1, len(job.grids))
     }
     by_value, best = {}, {}
     for times in (LOW_VALUE, 4.0) if quick else VALUES:
-        money = Money(usd_per_sample=times * least, usd_per_h=SPOT_USD_PER_H)
-        by_value[times] = ride(job, Liveput(money=money), whole)
+        money = SpotPrices(usd_per_sample=times * least, usd_per_h=SPOT_USD_PER_H)
+        by_value[times] = run_on_market(job, Liveput(money=money), whole)
         config = max(constant, key=lambda each: times * least * constant[each].samples - constant[each].usd)
         best[times] = ("x".join(map(str, job.grids[config])), constant[config])
-    rides = {"parcae": ride(job, Parcae(), whole), "liveput": ride(job, Liveput(), whole)}
-    return _Bought(least_usd=least, rides=rides, by_value=by_value, constant=best)
+    runs = {"parcae": run_on_market(job, Parcae(), whole), "liveput": run_on_market(job, Liveput(), whole)}
+    return _Bought(least_usd=least, runs=runs, by_value=by_value, constant=best)
 
 
 def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
     checks = [
         at_least(
             f"{model}: samples per dollar of parcae's, a sample worth {LOW_VALUE:g} of what it costs at least",
-            found[model].by_value[LOW_VALUE].samples_per_usd / found[model].rides["parcae"].samples_per_usd,
+            found[model].by_value[LOW_VALUE].samples_per_usd / found[model].runs["parcae"].samples_per_usd,
             1.3,
             unit="x",
         )
@@ -118,8 +118,8 @@ def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
 def _money_table(found: Mapping[str, _Bought]) -> Table:
     rows = []
     for model, one in found.items():
-        base = one.rides["parcae"].samples_per_usd
-        for name, done in one.rides.items():
+        base = one.runs["parcae"].samples_per_usd
+        for name, done in one.runs.items():
             rows.append([model, name, *_figures(done, base), "", "", ""])
         for times, done in one.by_value.items():
             grid, constant = one.constant[times]
@@ -129,7 +129,7 @@ def _money_table(found: Mapping[str, _Bought]) -> Table:
     return Table(title="Money, whole trace: the cheapest to the fastest", columns=columns, rows=rows, texts=2)
 
 
-def _figures(one: Ride, base: float) -> list[str]:
+def _figures(one: RunResult, base: float) -> list[str]:
     return [
         f"{one.samples:,.0f}",
         f"{one.usd:,.2f}",
@@ -147,7 +147,7 @@ def _floors(job: SpotJob, low: Record) -> dict[int, tuple[float, float]]:
     for floor in FLOORS[job.name]:
         have = tuple(min(MOST, each + floor) for each in low.capacity)
         before = tuple(min(MOST, each + floor) for each in low.before)
-        done = ride(job, Liveput(), Record(capacity=have, before=before))
+        done = run_on_market(job, Liveput(), Record(capacity=have, before=before))
         spot_h = sum(each - floor for each in have) / 60.0
         found[floor] = (done.samples, spot_h * SPOT_USD_PER_H + floor * len(have) / 60.0 * ON_DEMAND_USD_PER_H)
     return found
@@ -182,13 +182,13 @@ def _floor_table(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> Tab
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Due:
     plan: Punctual
-    ride: Ride
+    run: RunResult
     bound_usd: float
 
 
 def _due(job: SpotJob, whole: Record, *, quick: bool) -> dict[float, _Due]:
     within = Record(capacity=whole.capacity[: int(WITHIN_S // whole.step_s)])
-    usual, found = ride(job, Liveput(), within).samples, {}
+    usual, found = run_on_market(job, Liveput(), within).samples, {}
     for share in (LOOSE, 1.0) if quick else SHARES:
         samples = share * usual
         if samples > certain_samples(job, WITHIN_S):
@@ -196,22 +196,22 @@ def _due(job: SpotJob, whole: Record, *, quick: bool) -> dict[float, _Due]:
         plan = Punctual(
             samples=samples, within_s=WITHIN_S, usd_per_h=SPOT_USD_PER_H, on_demand_usd_per_h=ON_DEMAND_USD_PER_H
         )
-        done = ride(job, plan, within, on_demand_usd_per_h=ON_DEMAND_USD_PER_H)
-        found[share] = _Due(plan=plan, ride=done, bound_usd=least_usd(job, within, plan))
+        done = run_on_market(job, plan, within, on_demand_usd_per_h=ON_DEMAND_USD_PER_H)
+        found[share] = _Due(plan=plan, run=done, bound_usd=least_usd(job, within, plan))
     return found
 
 
 def _due_checks(due: Mapping[str, Mapping[float, _Due]]) -> list[Check]:
     checks = []
     for model, found in due.items():
-        done = min(one.ride.samples / one.plan.samples for one in found.values())
-        loose = max(one.ride.on_demand_h for share, one in found.items() if share <= LOOSE)
+        done = min(one.run.samples / one.plan.samples for one in found.values())
+        loose = max(one.run.on_demand_h for share, one in found.items() if share <= LOOSE)
         checks += [
             at_least(f"{model}: done by the deadline, the least of {len(found)}", 100.0 * done, 100.0, unit="%"),
             at_most(f"{model}: on demand where spot has time to spare", loose, 0.0, unit="instance-hours"),
             at_least(
                 f"{model}: dollars above the bound, the least",
-                min(one.ride.usd / one.bound_usd for one in found.values()),
+                min(one.run.usd / one.bound_usd for one in found.values()),
                 1.0,
                 unit="x",
             ),
@@ -225,9 +225,9 @@ def _due_table(due: Mapping[str, Mapping[float, _Due]]) -> Table:
             model,
             f"{share:g}",
             f"{one.plan.samples:,.0f}",
-            f"{100.0 * one.ride.samples / one.plan.samples:.1f}",
-            f"{one.ride.usd:,.2f}",
-            f"{one.ride.on_demand_h:,.1f}",
+            f"{100.0 * one.run.samples / one.plan.samples:.1f}",
+            f"{one.run.usd:,.2f}",
+            f"{one.run.on_demand_h:,.1f}",
             f"{one.bound_usd:,.2f}",
         ]
         for model, found in due.items()

@@ -8,8 +8,8 @@ import numpy as np
 
 from sublet.market.traces import load_trace
 from sublet.perf.parcae import PARCAE_MODELS
-from sublet.sim.many_zones import CHOICES, ZonedRide, have_of, ride_zones
-from sublet.sim.one_job import ride
+from sublet.sim.many_zones import CHOICES, ZonedRunResult, have_of, run_in_zones
+from sublet.sim.one_job import run_on_market
 from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
 from sublet.spot.measured import SPOT_USD_PER_H, measured_zoned_job
@@ -42,11 +42,13 @@ def notice_findings(job_of: Callable[[str], SpotJob], parts: Mapping[str, Record
         for hour, record in parts.items():
             if quick and hour != "lh":
                 continue
-            best = ride(job, oracle(job, record), record).samples
+            best = run_on_market(job, oracle(job, record), record).samples
             ours, also = [], []
             for notice_s in NOTICE_S:
-                ours.append(ride(job, Liveput(), record, notice_s=notice_s).samples)
-                also.append(ride(job, oracle(job, record, notice_s=notice_s), record, notice_s=notice_s).samples)
+                ours.append(run_on_market(job, Liveput(), record, notice_s=notice_s).samples)
+                also.append(
+                    run_on_market(job, oracle(job, record, notice_s=notice_s), record, notice_s=notice_s).samples
+                )
             least = min(least, *(100.0 * each / ours[0] - 100.0 for each in ours))
             shares = [f"{100.0 * each / best:.2f}" for each in ours]
             rows.append([model, hour, *shares, *(f"{100.0 * a / b:.2f}" for a, b in zip(ours, also, strict=True))])
@@ -121,7 +123,7 @@ def _one_place(
     """Every way to choose in all zones, and liveput in each alone."""
     step_s = WHOLE_TRACES[trace]
     together = measured_zoned_job(model, zones, have_T, step_s=step_s, links=Links())
-    found = {name: ride_zones(together, name, have_T, usd_per_h=SPOT_USD_PER_H) for name in CHOICES}
+    found = {name: run_in_zones(together, name, have_T, usd_per_h=SPOT_USD_PER_H) for name in CHOICES}
     best = found["oracle"].samples
     for name, one in found.items():
         rows.append([trace, model, "all", name, *_row(one, best)])
@@ -129,7 +131,7 @@ def _one_place(
     for place, zone in enumerate(zones):
         only_T: list[Have] = [(have[place],) for have in have_T]
         here = measured_zoned_job(model, [zone], only_T, step_s=step_s, links=Links())
-        alone.append(ride_zones(here, "liveput", only_T, usd_per_h=SPOT_USD_PER_H))
+        alone.append(run_in_zones(here, "liveput", only_T, usd_per_h=SPOT_USD_PER_H))
         rows.append([trace, model, zone, "liveput", *_row(alone[-1], best)])
     where, ours = f"{trace}/{model}", found["liveput"].samples
     single = max(one.samples for one in alone)
@@ -142,6 +144,6 @@ def _one_place(
     ]
 
 
-def _row(one: ZonedRide, best: float) -> list[str]:
+def _row(one: ZonedRunResult, best: float) -> list[str]:
     shares = (f"{one.samples:,.0f}", f"{100.0 * one.samples / best:.2f}", f"{one.samples_per_usd:,.0f}")
     return [*shares, f"{one.moves}", f"{one.suspended_s / 3600:,.1f}"]

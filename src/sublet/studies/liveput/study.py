@@ -1,8 +1,8 @@
 """Training on spot instances: Parcae's own numbers again, and what is left to gain once decisions follow events.
 
-Everything rides the trace on which Parcae was evaluated (p3.2xlarge, 11.4 hours; four of its hours and all of it) under
-its own tables and migration costs. The figures to reproduce are what its published code prints; the random part of it
-is its forecaster. The oracle is one exact program over the true trace, with a suspended state.
+Everything runs over the trace on which Parcae was evaluated (p3.2xlarge, 11.4 hours; four of its hours and all of it),
+under its own tables and migration costs. The figures to reproduce are what its published code prints; the random part
+of it is its forecaster. The oracle is one exact program over the true trace, with a suspended state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from sublet.market.traces import load_trace
 from sublet.perf.migration import smoothed
 from sublet.perf.parcae import PARCAE_MODELS, parcae_rates
-from sublet.sim.one_job import Ride, capacity_of, record_of, ride
+from sublet.sim.one_job import RunResult, capacity_of, record_of, run_on_market
 from sublet.solve.expectation import Loss, Moves, expected_moves
 from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
@@ -29,7 +29,7 @@ from sublet.studies.liveput.money import money_findings
 from sublet.studies.liveput.places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
 
-__all__ = ["HOURS", "STUDY", "Part", "part_of", "rides"]
+__all__ = ["HOURS", "STUDY", "Part", "part_of", "run_policies"]
 
 TRACE, ELSEWHERE = "bamboo-p3", "bamboo-gcp"
 HOURS = {"hh": (330, 390), "hl": (90, 150), "lh": (480, 540), "ll": (600, 660), "full": (0, 683)}  # minutes
@@ -67,7 +67,7 @@ SHIPPED = {  # value of the decisions that Parcae published, percent of the orac
 TRUTH_CHANGES = 118  # bert, full trace
 GOAL = {"bert": 99.0, "resnet152": 99.0, "gpt-1.5b": 98.0, "gpt-6.7b": 98.0}  # percent of the oracle
 DECISION_MS, MATRIX_MS = 10.0, 30.0
-ROUNDING = 1e-9  # two rides with the same decisions add up the same samples in another order
+ROUNDING = 1e-9  # two runs with the same decisions add up the same samples in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,39 +97,43 @@ def part_of(name: str) -> Part:
     return Part(name=name, capacity=tuple(capacity[start:end]), before=tuple(capacity[:start]))
 
 
-def rides(job: SpotJob, part: Part) -> dict[str, Ride]:
+def run_policies(job: SpotJob, part: Part) -> dict[str, RunResult]:
     """All policies over one stretch."""
-    return {name: ride(job, policy, part.record) for name, policy in policies_by_name(job, part.record).items()}
+    return {
+        name: run_on_market(job, policy, part.record) for name, policy in policies_by_name(job, part.record).items()
+    }
 
 
 # ---------------------------------------------------------------------- the study
 
-Found = Mapping[str, Mapping[str, Mapping[str, Ride]]]  # model -> hour -> policy -> ride
+Found = Mapping[str, Mapping[str, Mapping[str, RunResult]]]  # model -> hour -> policy -> run
 
 
 def _run(quick: bool, tell: Tell) -> Findings:
-    found: dict[str, dict[str, dict[str, Ride]]] = {}
+    found: dict[str, dict[str, dict[str, RunResult]]] = {}
     for model in PARCAE_MODELS:
         job, found[model] = measured_job(model), {}
         for hour in HOURS:
             if quick and hour == "full" and model != "bert":
                 continue
             tell(f"{model}, {hour}")
-            found[model][hour] = rides(job, part_of(hour))
+            found[model][hour] = run_policies(job, part_of(hour))
     tell("money, on demand and deadlines")
     money = money_findings(measured_job, part_of("full").record, part_of("lh").record, quick=quick)
     tell("losses announced")
     notice = notice_findings(measured_job, {hour: part_of(hour).record for hour in HOURS}, quick=quick)
     tell("several zones")
     zones = zones_findings(quick=quick)
-    elsewhere: dict[str, dict[str, dict[str, Ride]]] = {}
+    elsewhere: dict[str, dict[str, dict[str, RunResult]]] = {}
     for model in () if quick else PARCAE_MODELS:
         tell(f"{model}, on other traces")
-        elsewhere[f"{model}, {ELSEWHERE}"] = {"full": rides(measured_job(model), _elsewhere())}
-        elsewhere[f"{model}, {ELSEWHERE}, to the second"] = {"full": rides(measured_job(model), _to_the_second())}
+        elsewhere[f"{model}, {ELSEWHERE}"] = {"full": run_policies(measured_job(model), _elsewhere())}
+        elsewhere[f"{model}, {ELSEWHERE}, to the second"] = {
+            "full": run_policies(measured_job(model), _to_the_second())
+        }
         for trace, step_s in WHOLE_TRACES.items():
             job = measured_job(model, step_s=step_s)
-            elsewhere[f"{model}, {trace}"] = {"full": rides(job, _whole(trace, step_s))}
+            elsewhere[f"{model}, {trace}"] = {"full": run_policies(job, _whole(trace, step_s))}
     tell("speed")
     more = (money, notice, zones)
     forecasts, forecast_tables = forecast_checks(quick, tell)
@@ -138,7 +142,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
             *_reproduced(found),
             *_beaten(found),
             *_speed(),
-            *_ahead(elsewhere),
+            *_lookahead_of(elsewhere),
             *(c for m in more for c in m.checks),
             *forecasts,
         ],
@@ -181,12 +185,12 @@ def _beaten(found: Found) -> list[Check]:
     low = found["gpt-6.7b"]["lh"]["liveput"]
     return [
         *checks,
-        *_ahead(found),
+        *_lookahead_of(found),
         at_least("gpt-6.7b/lh: time suspended below 12 instances", low.suspended_s, 60.0, unit="s"),
     ]
 
 
-def _ahead(found: Found) -> list[Check]:
+def _lookahead_of(found: Found) -> list[Check]:
     checks = []
     for model, hours in found.items():
         for rival in ("greedy-live", "parcae"):
@@ -213,7 +217,7 @@ def _whole(trace: str, step_s: float) -> Part:
     return Part(name=trace, capacity=capacity, before=(), step_s=step_s)
 
 
-def _percent(by_name: Mapping[str, Ride], name: str) -> float:
+def _percent(by_name: Mapping[str, RunResult], name: str) -> float:
     return 100.0 * by_name[name].samples / by_name["oracle"].samples
 
 
@@ -227,7 +231,7 @@ def _speed() -> list[Check]:
     changed = np.diff(part.known, prepend=0.0) != 0
     for model in PARCAE_MODELS:
         job = measured_job(model)
-        spent_ms = 1e3 * np.array(ride(job, Liveput(), part.capacity).decision_s)[changed]
+        spent_ms = 1e3 * np.array(run_on_market(job, Liveput(), part.capacity).decision_s)[changed]
         checks += [
             at_most(f"{model}: a decision at 32 instances, median", float(np.median(spent_ms)), DECISION_MS, unit="ms"),
             at_most(f"{model}: all pairs of grids, 6 of 32 lost", _matrix_ms(job.moves), MATRIX_MS, unit="ms"),

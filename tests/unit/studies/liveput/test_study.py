@@ -8,7 +8,7 @@ from sublet import plugins
 from sublet.errors import MissingData
 from sublet.spot.measured import measured_job
 from sublet.studies.liveput import study as liveput
-from sublet.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, rides
+from sublet.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, run_policies
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def part():
 
 @pytest.mark.parametrize("model", GOAL)
 def test_an_hour_is_as_published_and_ours_is_near_the_oracle(part, model):
-    by_name = rides(measured_job(model), part)
+    by_name = run_policies(measured_job(model), part)
     assert round(by_name["ideal"].samples) == IDEAL[model]["hh"]
     assert round(by_name["checkpoint-restart"].samples) == CHECKPOINT[model]["hh"]
     assert by_name["parcae, truth"].samples == pytest.approx(TRUTH[model]["hh"], rel=1e-3)
@@ -33,7 +33,7 @@ def test_an_hour_is_as_published_and_ours_is_near_the_oracle(part, model):
 
 def test_the_largest_model_rides_through_too_few_instances():
     job, low = measured_job("gpt-6.7b"), part_of("lh")
-    done = rides(job, low)["liveput"]
+    done = run_policies(job, low)["liveput"]
     assert done.suspended_s > 0
     assert done.samples > 0
 
