@@ -49,7 +49,7 @@ class CrashingStore(Store):
         outermost = self._depth == 0
         if outermost:
             self._seen: set[str] = set()
-        with super().together():
+        with super().transaction():
             yield
             if outermost and self.when == "before-commit" and self.kind in self._seen:
                 die()

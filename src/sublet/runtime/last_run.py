@@ -17,7 +17,7 @@ from sublet.errors import BadInput
 from sublet.kernel.values_json import restored
 from sublet.runtime.providers.aws.records import home_of
 from sublet.runtime.settings import Settings, settings_from_json
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = [
     "Change",
@@ -82,7 +82,7 @@ def last_settings(state_dir: Path) -> Settings | None:
 
 
 def _budget_in_force(store: Store) -> Budget | None:
-    if (text := store.get("budget_in_force")) is not None:
+    if (text := store.get(MetaKey.BUDGET_IN_FORCE)) is not None:
         return _budget_from(json.loads(text))
     found = None
     for line in store.lines():  # of a version that did not note it
@@ -100,21 +100,21 @@ def _budget_from(facts: Any) -> Budget:
 def reset_budget(state_dir: Path) -> None:
     """The budget of the settings counts at the next start, also where it is the one that was once begun with."""
     store = Store(state_dir / "log.sqlite")
-    store.put("budget", "")
+    store.put(MetaKey.BUDGET, "")
     store.close()
 
 
 def mark_moved(state_dir: Path) -> None:
     """Its owner says that it was moved: the next start here takes over what was rented at another place."""
     store = Store(state_dir / "log.sqlite")
-    store.put("moved_to", home_of(state_dir))
+    store.put(MetaKey.MOVED_TO, home_of(state_dir))
     store.close()
 
 
 def take_moved_mark(store: Store, state_dir: Path) -> bool:
     """Whether its owner said of this place that it was moved here: true once, and then forgotten."""
-    moved = store.get("moved_to") == home_of(state_dir)
-    store.put("moved_to", "")
+    moved = store.get(MetaKey.MOVED_TO) == home_of(state_dir)
+    store.put(MetaKey.MOVED_TO, "")
     return moved
 
 

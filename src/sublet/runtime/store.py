@@ -12,13 +12,14 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from sublet.errors import BadInput
 from sublet.runtime.private import private_file
 
-__all__ = ["Store", "StoredRow"]
+__all__ = ["MetaKey", "Store", "StoredRow"]
 
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -33,10 +34,25 @@ CREATE TABLE history (
 );
 CREATE INDEX history_of_job ON history (job_id, seq);
 """
-LATER = """
+ADDED_TABLES = """
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, kernel INTEGER NOT NULL, state TEXT NOT NULL);
 """  # what a store of the same version may lack
-KEPT = 2  # snapshots, beside the first of each version of the kernel
+SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel
+
+
+class MetaKey(StrEnum):
+    """Names of the single facts. They are in stores of before, so they stay."""
+
+    SCHEMA = "schema"  # version of the tables
+    SERVER_ID = "server_id"  # what the nodes of this controller are marked with
+    LIFE = "life"  # how many controllers had this store before
+    HEADER = "header"  # first line of the log: offers, limits and budget that it began with
+    BUDGET = "budget"  # of the settings, when it was last applied
+    BUDGET_IN_FORCE = "budget_in_force"  # as it was changed at run time
+    MOVED_TO = "moved_to"  # where its owner says that the state directory is now
+    SECRET = "secret"  # noqa: S105 - the name of it; what the tokens of nodes follow from
+    MARK = "mark"  # cloud time and wall time, lately
+    EPOCH = "epoch"  # wall time of the first start; left by versions before marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +70,17 @@ class StoredRow:
 
 
 class Store:
-    """One file, one writer. Every verb is one transaction, or part of the one that `together` opens."""
+    """One file, one writer. Every verb is one transaction, or part of the one that `transaction` opens."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._close_to_others()
+            self._make_private()
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._prepare()
-            self._look_for_damage()
+            self._refuse_damage()
         except (sqlite3.DatabaseError, OSError) as error:
             hint = "nothing was changed; move the file away to begin anew, after 'sublet gc' has found what is rented"
             raise BadInput(path, f"cannot be used as a store ({error})", hint=hint) from error
@@ -73,27 +89,27 @@ class Store:
     def _prepare(self) -> None:
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             self._db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
-            self.put("schema", str(SCHEMA_VERSION))
-        self._db.executescript(LATER)
-        version = self.get("schema")
+            self.put(MetaKey.SCHEMA, str(SCHEMA_VERSION))
+        self._db.executescript(ADDED_TABLES)
+        version = self.get(MetaKey.SCHEMA)
         if version != str(SCHEMA_VERSION):
             raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
 
-    def _close_to_others(self) -> None:
+    def _make_private(self) -> None:
         """The tokens of nodes follow from what is in it. SQLite gives its other files the mode of the first."""
         private_file(self.path)
         for end in ("-wal", "-shm"):
             if (beside := self.path.with_name(self.path.name + end)).exists():
                 private_file(beside)
 
-    def _look_for_damage(self) -> None:
+    def _refuse_damage(self) -> None:
         """Better now than in the middle of a replay."""
         (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """All or nothing; may be nested."""
         self._depth += 1
         try:
@@ -156,12 +172,12 @@ class Store:
         self._db.execute(
             "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?) "
             "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel)",
-            (KEPT,),
+            (SNAPSHOTS_KEPT,),
         )
 
     def snapshots(self) -> list[tuple[int, str]]:
         """(event, state), the newest first."""
-        return list(self._db.execute("SELECT seq, state FROM snapshots ORDER BY seq DESC LIMIT ?", (KEPT,)))
+        return list(self._db.execute("SELECT seq, state FROM snapshots ORDER BY seq DESC LIMIT ?", (SNAPSHOTS_KEPT,)))
 
     def first_snapshot(self, kernel: int) -> tuple[int, str] | None:
         """(event, state): where this version of the kernel began."""
@@ -196,7 +212,7 @@ class Store:
 
     # ------------------------------------------------------------------ history
 
-    def tell(self, rows: Iterable[tuple[float, str, str, str, str, str, str]]) -> None:
+    def add_history(self, rows: Iterable[tuple[float, str, str, str, str, str, str]]) -> None:
         """(at_s, at, kind, job, node, text, facts as JSON)."""
         self._db.executemany(
             "INSERT INTO history (at_s, at, kind, job_id, node_id, text, facts) VALUES (?, ?, ?, ?, ?, ?, ?)", rows

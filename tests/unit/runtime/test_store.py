@@ -22,7 +22,7 @@ from sublet.runtime.store import Store
 store = Store(Path(sys.argv[1]))
 number = len(list(store.lines()))
 while True:
-    with store.together():
+    with store.transaction():
         for _ in range(3):
             store.append(float(number), str(number))
             number += 1
@@ -73,7 +73,7 @@ def test_a_file_that_is_no_store_is_named_in_the_error(tmp_path, damage):
 def test_damage_inside_a_store_is_an_error_and_not_a_shorter_log(tmp_path):
     path = tmp_path / "log.sqlite"
     store = Store(path)
-    with store.together():
+    with store.transaction():
         for number in range(2000):
             store.append(float(number), "x" * 50)
     store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -91,9 +91,9 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path):
     store = Store(tmp_path / "log.sqlite")
 
     def fails():
-        with store.together():
+        with store.transaction():
             store.append(0.0, "a")
-            with store.together():
+            with store.transaction():
                 store.append(1.0, "b")
                 raise ZeroDivisionError
 

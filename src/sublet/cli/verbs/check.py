@@ -124,14 +124,14 @@ def _print_iam() -> None:
 
 def _server_id() -> str | None:
     from sublet.runtime.settings import default_state_dir
-    from sublet.runtime.store import Store
+    from sublet.runtime.store import MetaKey, Store
 
     path = default_state_dir() / "log.sqlite"
     if not path.exists():
         return None
     store = Store(path)
     try:
-        return store.get("server_id")
+        return store.get(MetaKey.SERVER_ID)
     finally:
         store.close()
 

@@ -177,14 +177,14 @@ def _why_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -
 
 
 def _server_id(folder: Path) -> str | None:
-    from sublet.runtime.store import Store
+    from sublet.runtime.store import MetaKey, Store
 
     path = folder / "log.sqlite"
     if not path.exists():
         return None
     store = Store(path)
     try:
-        return store.get("server_id")
+        return store.get(MetaKey.SERVER_ID)
     finally:
         store.close()
 

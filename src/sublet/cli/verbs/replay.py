@@ -146,8 +146,9 @@ def _kept(path: Path, store: Store, tell: _Teller) -> dict[str, Any]:
     """A controller's own log: compared from where this version of the kernel began."""
     from sublet.kernel.kernel import KERNEL_VERSION
     from sublet.kernel.snapshots import kernel_from_snapshot
+    from sublet.runtime.store import MetaKey
 
-    header = store.get("header") or ""
+    header = store.get(MetaKey.HEADER) or ""
     if not _of_another_version(header):
         return _lived(path, [header, *store.lines()], tell)
     first = store.first_snapshot(KERNEL_VERSION)

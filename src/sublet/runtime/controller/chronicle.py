@@ -61,5 +61,5 @@ class Chronicle:
             text = row.text.encode(errors="replace").decode()  # half a character is no text to the store
             rows.append((now_s, at, row.kind, row.job_id, row.node_id, text, json.dumps(facts)))
         self._rows.clear()
-        with self._store.together():
-            self._store.tell(rows)
+        with self._store.transaction():
+            self._store.add_history(rows)

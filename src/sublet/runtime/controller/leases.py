@@ -26,7 +26,7 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.protocol import Billed, MarketNews, Provider
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Leases", "Tenants"]
 
@@ -84,10 +84,10 @@ class Leases:
 
     def token(self, node_id: str) -> str:
         """The same for the same node, whoever asks: a repeated order rents nothing new."""
-        secret = self._store.get("secret")
+        secret = self._store.get(MetaKey.SECRET)
         if secret is None:
             secret = secrets.token_hex(32)
-            self._store.put("secret", secret)
+            self._store.put(MetaKey.SECRET, secret)
         return hashlib.sha256(f"{secret} {self._server_id} {node_id}".encode()).hexdigest()
 
     async def rent(self, action: order.RentNode) -> None:

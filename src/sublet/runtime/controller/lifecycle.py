@@ -57,7 +57,7 @@ class Lifecycle:
         """Take a job; it is on disk when this returns."""
         record = self._factory.record(job_id, spec, self._inbox.now_s())
         self._secret_files.keep(job_id, spec.secrets)
-        with self._store.together():
+        with self._store.transaction():
             self._store.add_job(job_id, key, json.dumps(spec_to_json(spec, secrets=False)))
             self._store.change_job(job_id, facts=json.dumps(record.facts()))
         self._table.keep(record)
@@ -172,7 +172,7 @@ class Lifecycle:
         self._change(record)
 
     def _change(self, record: JobRecord) -> None:
-        with self._store.together():
+        with self._store.transaction():
             self._store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)
         if record.id in self._inbox.kernel.jobs:
@@ -223,7 +223,7 @@ class Lifecycle:
 
     def save_all_facts(self) -> None:
         """Of those that live: nothing changes any more about the others."""
-        with self._store.together():
+        with self._store.transaction():
             for record in self._table.live.values():
                 self.save_facts(record)
 

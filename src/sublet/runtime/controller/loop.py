@@ -59,7 +59,7 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Controller"]
 
@@ -92,8 +92,8 @@ class Controller:
         self.reasons: dict[str, str] = {}
         self.weighed: dict[str, tuple[float, Weighing]] = {}  # by job: when its shapes were last weighed, and how
         self.stopping = False
-        self._life = int(store.get("life") or 0)  # controllers before this one
-        self._server_id = store.get("server_id") or secrets.token_hex(8)
+        self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
+        self._server_id = store.get(MetaKey.SERVER_ID) or secrets.token_hex(8)
         self._pending: deque[Event] = deque()
         self._pumping = self._waking = self._holding = False
         self._listening = True  # the kernel hears at once what is told
@@ -163,11 +163,11 @@ class Controller:
 
     async def start(self) -> None:
         """Recover what an earlier controller left, or begin."""
-        with self.store.together():
-            self.store.put("server_id", self._server_id)
-            self.store.put("life", str(self._life + 1))
-            if self.store.get("header") is None:
-                self.store.put("header", header_line(self.provider.offers, self.limits, UNLIMITED))
+        with self.store.transaction():
+            self.store.put(MetaKey.SERVER_ID, self._server_id)
+            self.store.put(MetaKey.LIFE, str(self._life + 1))
+            if self.store.get(MetaKey.HEADER) is None:
+                self.store.put(MetaKey.HEADER, header_line(self.provider.offers, self.limits, UNLIMITED))
         stored = StoredJobs(self, store=self.store, secret_files=self.secret_files, factory=self.factory)
         recovery = Recovery(
             loop=self,
@@ -323,7 +323,7 @@ class Controller:
         try:
             while self._pending:
                 orders: list[Action] = []
-                with self.store.together():
+                with self.store.transaction():
                     while self._pending:
                         orders += self._hear(self._pending.popleft())
                     self.memory.write_if_due()

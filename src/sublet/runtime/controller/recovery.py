@@ -35,7 +35,7 @@ from sublet.runtime.controller.timekeeping import last_sign_s
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.protocol import Provider
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Recovery"]
 
@@ -83,7 +83,7 @@ class Recovery:
     async def _begin(self) -> None:
         """The first controller of this state directory."""
         self.loop.tell(news.BudgetChanged(self.loop.now_s(), self.budget))
-        self.store.put("budget", repr(self.budget))
+        self.store.put(MetaKey.BUDGET, repr(self.budget))
         await self.engine.open(self.router.hear_agent)
         await self.provider.open(self.leases.hear)
 
@@ -172,8 +172,8 @@ class Recovery:
         self._submit_again()
         for action in list(self.memory.timers.values()):
             self.timers.resume(action)
-        if self.store.get("budget") != repr(self.budget):  # it was started with another one than last time
-            self.store.put("budget", repr(self.budget))
+        if self.store.get(MetaKey.BUDGET) != repr(self.budget):  # it was started with another one than last time
+            self.store.put(MetaKey.BUDGET, repr(self.budget))
             if self.budget != self.loop.kernel.supply.budget:  # which may have been changed since
                 self.loop.tell(news.BudgetChanged(self.loop.now_s(), self.budget))
         for record in self.table.records.values():  # what was stopped with the controller may go on

@@ -36,7 +36,7 @@ from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Memory"]
 
@@ -75,7 +75,7 @@ class Memory:
         self._since += 1
         self._follow_timers(event, actions)
         if isinstance(event, news.BudgetChanged):
-            self._store.put("budget_in_force", json.dumps(plain(event.budget)))
+            self._store.put(MetaKey.BUDGET_IN_FORCE, json.dumps(plain(event.budget)))
 
     def write_if_due(self) -> None:
         """In the transaction of the events."""
@@ -89,7 +89,7 @@ class Memory:
             "bill": self._bill.facts(),
             "timers": {timer_to_text(timer): each.at_s for timer, each in self.timers.items()},
         }
-        with self._store.together():
+        with self._store.transaction():
             for record in self._table.records.values():  # the log before this will not be asked again
                 if record.id not in self._told:
                     self._jobs.save_facts(record)
@@ -126,7 +126,7 @@ class Memory:
         raise AssertionError  # without a snapshot there is the whole log
 
     def _read_from(self, seq: int, snapshot: dict[str, Any] | None) -> int:
-        header = self._store.get("header")
+        header = self._store.get(MetaKey.HEADER)
         if header is None or not self._store.last_seq():
             return 0  # the first start
         version = 0 if snapshot is None else version_of_snapshot(snapshot["kernel"])

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sublet.runtime.clock import Clock
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "mark", "time_away_s"]
 
@@ -49,7 +49,7 @@ def time_away_s(last: Mark, today: Mark) -> float:
 
 def mark(store: Store, clock: Clock) -> None:
     """A controller was alive now."""
-    store.put("mark", json.dumps(asdict(now(clock.now_s()))))
+    store.put(MetaKey.MARK, json.dumps(asdict(now(clock.now_s()))))
 
 
 def last_sign_s(store: Store) -> float:
@@ -62,16 +62,16 @@ def clock_from(store: Store, speedup: float) -> Clock:
     """Cloud time goes on where it was, and by as much as has passed while no controller was there."""
     last = _last_mark(store, speedup)
     if last is None:
-        store.put("epoch", repr(time.time()))
+        store.put(MetaKey.EPOCH, repr(time.time()))
         return Clock(speedup=speedup)
     passed_s = time_away_s(last, now(0.0)) * speedup
     return Clock(speedup=speedup, began_s=max(store.last_s(), last.cloud_s + passed_s))
 
 
 def _last_mark(store: Store, speedup: float) -> Mark | None:
-    if (text := store.get("mark")) is not None:
+    if (text := store.get(MetaKey.MARK)) is not None:
         return Mark(**json.loads(text))
-    if (epoch := store.get("epoch")) is None:
+    if (epoch := store.get(MetaKey.EPOCH)) is None:
         return None
     last_s = store.last_s()  # of a version that left no marks: its last event stands in for one
     return Mark(cloud_s=last_s, unix_s=float(epoch) + last_s / speedup)

@@ -16,7 +16,7 @@ from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
-from sublet.runtime.store import Store
+from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["build", "server_id_from"]
 
@@ -48,8 +48,8 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
 
 def server_id_from(store: Store) -> str:
     """Whose instances these are; the same for the life of a state directory."""
-    known = store.get("server_id")
+    known = store.get(MetaKey.SERVER_ID)
     if known is None:
         known = secrets.token_hex(8)
-        store.put("server_id", known)
+        store.put(MetaKey.SERVER_ID, known)
     return known
