@@ -39,12 +39,12 @@ class Answers:
                 first = state is not None and state.phase is Phase.STARTING
                 answer = news.JobStarted if first else news.JobResized
                 self._inbox.queue(answer(now_s, record.id, item.generation, record.share, now_s))
-                self._attempts.moved(record)
+                self._attempts.hold_in_place(record)
             case Outcome.STOPPED:
                 self._inbox.queue(news.JobStopped(now_s, record.id, item.generation, record.share))
                 self._jobs.save_facts(record)
             case Outcome.FINISHED:
-                self._attempts.finished(record, time.monotonic())
+                self._attempts.check_workers_met(record, time.monotonic())
                 self._end(record, Ending.FINISHED, now_s, exit_code=0)
                 self._inbox.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:

@@ -58,14 +58,14 @@ class Attempts:
         self._inbox, self._jobs, self._bill, self._clock = inbox, jobs, bill, clock
         self._running: dict[str, _Attempt] = {}  # by job
 
-    def dressed(self, record: JobRecord, order: wire.StartWorker, wall_s: float) -> wire.StartWorker:
+    def prepare_start(self, record: JobRecord, order: wire.StartWorker, wall_s: float) -> wire.StartWorker:
         """The order to start one of its workers; the first of a round begins an attempt."""
-        round_ = order.worker_id.rsplit(".", 2)[1]
+        round_ = _round_of(order.worker_id)
         running = self._running.get(record.id)
         if running is None:
             self._bill.lost(record.id)  # of a start that ended while no controller was there
         if running is None or running.round != round_:
-            self.over(record)
+            self.end_attempt(record)
             self._running[record.id] = _Attempt(round_, wall_s)
             record.start_useful = self._bill.jobs[record.id].useful
         worker = record.group.workers.get(order.worker_id)
@@ -75,7 +75,7 @@ class Attempts:
         note = f"sublet: {warning}" if (warning := record.warnings.get("starts-over")) else ""
         return replace(order, watch=True, reads=first, note=note)
 
-    def moved(self, record: JobRecord) -> None:
+    def hold_in_place(self, record: JobRecord) -> None:
         """Its workers run: it stays as it is until it has saved something."""
         running, held = self._running.get(record.id), self._inbox.kernel.tenancy.placement.get(record.id, ())
         if running is None or running.kept or not held:
@@ -83,16 +83,16 @@ class Attempts:
         pool = self._inbox.kernel.cluster.nodes[held[0][0]].offer.pool
         self._pin(record, (pool, sum(gpus for _, gpus in held)))
 
-    def let_go(self, record: JobRecord) -> None:
+    def unpin(self, record: JobRecord) -> None:
         """It has to move whatever it costs, or has nothing to lose any more."""
         self._pin(record, None)
 
-    def heard(self, record: JobRecord, message: object) -> None:
+    def hear(self, record: JobRecord, message: object) -> None:
         """Its agent has looked at a worker, or a worker has ended."""
         running = self._running.get(record.id)
         if running is None and isinstance(message, wire.WorkerSeen) and message.worker_id in record.group.workers:
-            round_ = message.worker_id.rsplit(".", 2)[1]  # it was started by an earlier controller
-            running = self._running[record.id] = _Attempt(round_, time.monotonic())
+            # It was started by an earlier controller.
+            running = self._running[record.id] = _Attempt(_round_of(message.worker_id), time.monotonic())
         if running is None:
             return
         running.wide = max(running.wide, record.group.size)
@@ -103,33 +103,34 @@ class Attempts:
             running.loaded = message.loaded or running.loaded
             running.reader_seen |= message.worker_id == running.reader
             if message.saved_ago_s is not None and running.reader_seen:
-                self._kept(record, running, message.saved_ago_s * self._clock.speedup)
+                self._note_save(record, running, message.saved_ago_s * self._clock.speedup)
         elif isinstance(message, wire.WorkerDown) and message.code == LEFT_ON_ORDER:
-            self._kept(record, running, 0.0)
+            self._note_save(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """Several workers that never look for one another train as many models."""
         running = self._running.get(record.id)
-        if running is None or running.met or record.group.size < 2 or "apart" in record.warnings:  # noqa: PLR2004
+        if running is None or running.met or record.group.size <= 1 or "apart" in record.warnings:
             return
         if wall_s - running.began_wall_s > ALONE_S:
-            self._warn(record, "apart", _apart(record.group.size, "train"))
+            self._warn(record, "apart", _describe_apart(record.group.size, "train"))
 
-    def finished(self, record: JobRecord, wall_s: float) -> None:
+    def check_workers_met(self, record: JobRecord, wall_s: float) -> None:
         """It is done; if its workers never met, what for is not known."""
         running = self._running.get(record.id)
-        if running is None or running.met or running.wide < 2:  # noqa: PLR2004
+        if running is None or running.met or running.wide <= 1:
             return
         if wall_s - running.began_wall_s > LOOKED_AT_S:
-            record.apart = _apart(running.wide, "trained")
+            record.apart = _describe_apart(running.wide, "trained")
             self._warn(record, "apart", record.apart)
 
-    def over(self, record: JobRecord) -> None:
+    def end_attempt(self, record: JobRecord) -> None:
         """Its workers have ended, and it has not; what they did since the last save was for nothing."""
         running = self._running.pop(record.id, None)
-        if running is not None and record.outcome is Ending.FINISHED and record.start_useful and _anew(record, running):
+        finished = record.outcome is Ending.FINISHED
+        if running is not None and finished and record.start_useful and _starts_anew(record, running):
             self._start_over(record, at_most=self._bill.jobs[record.id].unknown)  # it may have had little to do
         if running is None or record.outcome or record.paused is Hold.CANCEL:
             return
@@ -137,19 +138,20 @@ class Attempts:
         bill = self._bill
         bill.settle_job(record.id, self._inbox.now_s())
         bill.lost(record.id)
-        self.let_go(record)
+        self.unpin(record)
         if running.kept or running.failed or running.loaded == "yes":
             return
         if record.paused in (Hold.BACK_OFF, Hold.GIVEN_UP):  # other words are told of these
             return
-        if not _anew(record, running) or record.start_useful is not None:  # else it was counted when it wrote anew
-            self._count(record)
+        counted_before = _starts_anew(record, running) and record.start_useful is None  # when it wrote anew
+        if not counted_before:
+            self._count_start_over(record)
 
-    def _count(self, record: JobRecord) -> None:
+    def _count_start_over(self, record: JobRecord) -> None:
         record.starts_over += 1
         many = MANY_STARTS if record.loads else 1  # one that was seen not to load is told of at once
         if record.starts_over >= many:
-            text = _advice(record, self._bill.jobs[record.id].told())
+            text = _advise(record, self._bill.jobs[record.id].told())
             again = record.starts_over / many
             if again == int(again) and int(again).bit_count() == 1:
                 self._warn(record, "starts-over", text)
@@ -159,11 +161,11 @@ class Attempts:
         """After a restart of the controller."""
         if record.starts_over >= (MANY_STARTS if record.loads else 1) and not record.spec.sdk:
             told = self._bill.jobs[record.id].told()
-            record.warnings["starts-over"] = _advice(record, told)
+            record.warnings["starts-over"] = _advise(record, told)
 
-    def _kept(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
+    def _note_save(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
         self._bill.settle_job(record.id, self._inbox.now_s())
-        anew = _anew(record, running)
+        anew = _starts_anew(record, running)
         if anew and record.start_useful is not None:
             self._start_over(record, at_most=record.start_useful)
         self._bill.kept(record.id, ago_s)
@@ -176,13 +178,13 @@ class Attempts:
             running.kept = True
             record.starts_over = 0
             record.warnings.pop("starts-over", None)
-            self.let_go(record)
+            self.unpin(record)
 
     def _start_over(self, record: JobRecord, *, at_most: int) -> None:
         """It is past the point where it would have read what it had saved: that was for nothing."""
         self._bill.jobs[record.id].throw_away(min(record.start_useful or 0, at_most))
         record.start_useful, record.loads = None, False
-        self._count(record)
+        self._count_start_over(record)
         self._jobs.save_facts(record)
 
     def _pin(self, record: JobRecord, where: tuple[str, int] | None) -> None:
@@ -195,20 +197,25 @@ class Attempts:
         self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
 
 
-def _apart(wide: int, train: str) -> str:
+def _round_of(worker_id: str) -> str:
+    """As in its name."""
+    return worker_id.rsplit(".", 2)[1]
+
+
+def _describe_apart(wide: int, train: str) -> str:
     return (
         f"its {wide} workers have not connected to one another: they {train} {wide} models. "
         "Initialise torch.distributed in the script, or use --workers 1"
     )
 
 
-def _anew(record: JobRecord, running: _Attempt) -> bool:
+def _starts_anew(record: JobRecord, running: _Attempt) -> bool:
     """There was work of an earlier start to read, and it was not read. What others left there is none of it."""
     before = not record.loads if record.start_useful is None else record.start_useful > 0
     return running.loaded == "no" and before
 
 
-def _advice(record: JobRecord, bill: Mapping[str, int]) -> str:
+def _advise(record: JobRecord, bill: Mapping[str, int]) -> str:
     over = f"has started over {counted(record.starts_over, 'time')}, USD {Money(bill['redone']).usd:.2f} for nothing"
     if not record.loads:
         return (

@@ -44,7 +44,7 @@ class Blame:
         self._suspicions: dict[str, _Suspicion] = {}
         self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
 
-    def lost(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
+    def judge_loss(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
         """A node is gone without notice; these had workers on it. Those that were not preempted by it, by id.
 
         `why`: the provider knows that it did not take the node.
@@ -53,7 +53,7 @@ class Blame:
             for record in records:
                 self._ended_its_node(record, wall_s, why, alone=len(records) == 1)
             return {record.id for record in records}
-        early = [record for record in records if _age_s(record, node_id, wall_s) < EARLY_S]
+        early = [record for record in records if _youngest_s(record, node_id, wall_s) < EARLY_S]
         for record in records:
             if record not in early and (found := self._suspicions.get(record.id)) is not None:
                 found.rounds.clear()
@@ -120,6 +120,6 @@ class Blame:
         self._jobs.relearn(record)
 
 
-def _age_s(record: JobRecord, node_id: str, wall_s: float) -> float:
+def _youngest_s(record: JobRecord, node_id: str, wall_s: float) -> float:
     """Of its youngest worker there."""
     return min(wall_s - worker.born_s for worker in record.group.workers.values() if worker.node_id == node_id)

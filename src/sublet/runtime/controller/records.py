@@ -16,7 +16,7 @@ from sublet.perf.learned import Learned, Measured
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
-from sublet.runtime.group.widths import narrower_than
+from sublet.runtime.group.widths import widest_below
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
@@ -241,7 +241,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         if work and math.isfinite(rate) and record.reports[gpu, workers] >= WARM_REPORTS
     )
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
-    high, pools = narrower_than(spec, record.too_wide, record.back_to), record.pools
+    high, pools = widest_below(spec, record.too_wide, record.back_to), record.pools
     low, sizes = min(spec.min_workers, high), spec.sizes
     if sizes and high not in sizes:
         sizes = (high, *sizes)

@@ -148,7 +148,7 @@ class Router:
         for job_id in node.jobs if node is not None else ():
             record = self._table.records[job_id]
             record.noticed += 1
-            self.attempts.let_go(record)
+            self.attempts.unpin(record)
             where = {worker.node_id for worker in record.group.workers.values()}
             if must_save(where, self._noticed_wall.keys(), self._is_spot):
                 record.group.save_now()
@@ -189,10 +189,10 @@ class Router:
         jobs = self._forget_node(node_id) | set(node.jobs if node is not None else ())
         records = [self._table.records[job_id] for job_id in jobs]
         there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
-        blamed = set() if noticed else self.blame.lost(node_id, there, wall_s, why)
+        blamed = set() if noticed else self.blame.judge_loss(node_id, there, wall_s, why)
         for record in records:
             self.touch(record)
-            self.attempts.let_go(record)
+            self.attempts.unpin(record)
             if record in there:
                 self._bill.settle_job(record.id, self._inbox.now_s())
                 record.unnoticed += not noticed and record.id not in blamed
@@ -272,7 +272,7 @@ class Router:
             self._logs.of(record.id).joined(message.worker_id, message.generation, message.printed)
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._bill.settle_job(record.id, self._inbox.now_s())  # before it begins or ceases to train
-        self.attempts.heard(record, message)
+        self.attempts.hear(record, message)
         record.group.hear(message, wall_s)
         self.touch(record)
         self._reports.learn(record, message, step, wall_s)
@@ -298,12 +298,12 @@ class Router:
                 for item in said:
                     self._answers.take(record, item)
             if not group.workers:
-                self.attempts.over(record)
+                self.attempts.end_attempt(record)
 
     def _send(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
         if isinstance(message, wire.StartWorker):
             self._jobs_on[node_id].add(record.id)
             if not record.spec.sdk:
-                message = self.attempts.dressed(record, message, time.monotonic())
+                message = self.attempts.prepare_start(record, message, time.monotonic())
         self._logs.note_rank(record, node_id, message)
         self._engine.send(node_id, message)

@@ -13,8 +13,8 @@ from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.runtime.group.rounds import Round
-from sublet.runtime.group.widths import Widths, narrowed
-from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split
+from sublet.runtime.group.widths import Widths, narrow_placement
+from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 
@@ -115,7 +115,7 @@ class GroupCore(ABC):
         self._ends_before = []
         self.broken = not trains
         if trains:
-            self._widths.stepped(self._wanted)
+            self._widths.note_step(self._wanted)
 
     # ------------------------------------------------------------------ nodes and workers
 
@@ -159,7 +159,7 @@ class GroupCore(ABC):
 
         Members that it has no room for train on until the new group forms. The others meet rank 0 at `address`.
         """
-        staying, leaving = split(self._roster.staying, self._placement)
+        staying, leaving = split_by_room(self._roster.staying, self._placement)
         for worker in leaving:
             if worker.phase is not WorkerPhase.MEMBER:
                 self._roster.end(worker, 0.0, wall_s)
@@ -211,9 +211,9 @@ class GroupCore(ABC):
         """The width of the order does not work: go on with the last that did, and let the kernel know."""
         self._tell(Outcome.NARROWED, failure, width=self._wanted, back_to=width)
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
-        self._placement = narrowed(self._placement, width, here)
+        self._placement = narrow_placement(self._placement, width, here)
         self._patience.forgive(self._widths.failures - 1)  # the tries before this one
-        self._widths.ordered()
+        self._widths.begin_order()
 
     def _tell(self, outcome: Outcome, failure: Failure, *, width: int = 0, back_to: int = 0) -> None:
         told = GroupNews(

@@ -68,7 +68,7 @@ class ElasticGroup(Regrouping):
             self._answer_move()
             return
         self._next_round()
-        self._widths.ordered()
+        self._widths.begin_order()
         self._unjudged = Unjudged()
         if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
             self._answer_move()
@@ -245,7 +245,7 @@ class ElasticGroup(Regrouping):
         if isinstance(self.state, Training):
             self.state = replace(self.state, progress_s=wall_s, adopted=False)
             if message.generation == self.round.number:
-                self._widths.stepped(self._wanted)
+                self._widths.note_step(self._wanted)
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step

@@ -29,7 +29,7 @@ from sublet.runtime.group.states import (
     Stopping,
     Training,
 )
-from sublet.runtime.group.workers import Worker, WorkerPhase, regroups, split
+from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 
@@ -98,7 +98,7 @@ class Regrouping(GroupCore):
         if not isinstance(self.state, Gathering) or self._roster.in_phase(WorkerPhase.LAUNCHED):
             return
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
-        staying, leaving = split(here, self._placement)
+        staying, leaving = split_by_room(here, self._placement)
         if len(staying) < self._wanted or not staying:
             return
         if not any(worker.phase is WorkerPhase.MEMBER for worker in staying):
@@ -111,7 +111,7 @@ class Regrouping(GroupCore):
         elif self.state.saving is not None and not self.broken:
             return
         self._unjudged = Unjudged()
-        for order in regroups(staying, self.round.number, self._batch, broken=self.broken):
+        for order in regroup_orders(staying, self.round.number, self._batch, broken=self.broken):
             worker = self.workers[order.worker_id]
             worker.adopted = False
             self._roster.send(worker, order)

@@ -8,7 +8,7 @@ from sublet.domain.shape import Placement
 from sublet.runtime.group.workers import Worker
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["Widths", "narrowed", "narrower_than"]
+__all__ = ["Widths", "narrow_placement", "widest_below"]
 
 TRIES = 2  # of a group to form at a width, before it is taken for one that never will
 
@@ -21,11 +21,11 @@ class Widths:
         self.widest = 0  # workers with which it ever did
         self.failures = 0  # in a row, without a step, under this order
 
-    def ordered(self) -> None:
+    def begin_order(self) -> None:
         """A new order: whatever failed before had other reasons."""
         self.failures = 0
 
-    def stepped(self, width: int) -> None:
+    def note_step(self, width: int) -> None:
         """It trains."""
         self.worked, self.failures = width, 0
         self.widest = max(self.widest, width)
@@ -37,25 +37,25 @@ class Widths:
         that does not form may do so with fewer, whom nothing has to carry from one to the other.
         """
         self.failures += 1
-        narrow = self.worked or (0 if crashed else smallest(spec))
+        narrow = self.worked or (0 if crashed else narrowest_allowed(spec))
         if not 0 < narrow < width or (self.failures < TRIES and not crashed):
             return None
         return narrow
 
 
-def smallest(spec: JobSpec) -> int:
+def narrowest_allowed(spec: JobSpec) -> int:
     """The narrowest that its owner allows."""
     return min(spec.sizes, default=spec.min_workers)
 
 
-def narrower_than(spec: JobSpec, width: int | None, back_to: int | None = None) -> int:
+def widest_below(spec: JobSpec, width: int | None, back_to: int | None = None) -> int:
     """The widest that its owner allows, below `width` if there is such a one; if not, where it went `back_to`."""
-    if width is None or width <= smallest(spec):
+    if width is None or width <= narrowest_allowed(spec):
         return (width and back_to) or spec.max_workers
     return max((size for size in spec.sizes if size < width), default=min(spec.max_workers, width - 1))
 
 
-def narrowed(placement: Placement, width: int, workers: Iterable[Worker]) -> Placement:
+def narrow_placement(placement: Placement, width: int, workers: Iterable[Worker]) -> Placement:
     """As much of the placement as `width` workers need, first where those are who have made the most steps."""
     steps: dict[str, int] = {}
     for worker in workers:

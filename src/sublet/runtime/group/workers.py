@@ -10,7 +10,7 @@ from enum import StrEnum
 from sublet.domain.shape import Placement
 from sublet.wire import messages as wire
 
-__all__ = ["Roster", "Worker", "WorkerPhase", "regroups", "split"]
+__all__ = ["Roster", "Worker", "WorkerPhase", "regroup_orders", "split_by_room"]
 
 
 class WorkerPhase(StrEnum):
@@ -100,7 +100,7 @@ class Roster:
         return members[0].id if broken else ""
 
 
-def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:
+def split_by_room(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:
     """Those that fill the placement, the furthest on first, and the rest."""
     room = Counter(dict(placement))
     furthest = {WorkerPhase.MEMBER: 0, WorkerPhase.READY: 1}
@@ -114,7 +114,7 @@ def split(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker]
     return staying, leaving
 
 
-def regroups(staying: Iterable[Worker], generation: int, batch: int, *, broken: bool) -> Iterator[wire.Regroup]:
+def regroup_orders(staying: Iterable[Worker], generation: int, batch: int, *, broken: bool) -> Iterator[wire.Regroup]:
     """An order for each; it takes its new rank here. Those who have made steps come first, so that rank 0 has."""
     members = sorted(staying, key=lambda w: (w.phase is not WorkerPhase.MEMBER, -w.step, w.rank))
     nodes = list(dict.fromkeys(worker.node_id for worker in members))

@@ -122,7 +122,7 @@ def test_nodes_that_live_for_a_while_are_the_clouds_to_take(blame):
     record = a_record()
     for turn in range(10):
         start(record, "n", at_s=100.0 * turn)
-        assert blame.lost("n", [record], 100.0 * turn + 30.0) == set()
+        assert blame.judge_loss("n", [record], 100.0 * turn + 30.0) == set()
     assert (record.paused, record.blamed) == ("", "")
 
 
@@ -130,7 +130,7 @@ def test_a_start_that_lives_makes_up_for_those_that_did_not(blame):
     record = a_record()
     for turn in range(12):
         start(record, "n", at_s=100.0 * turn)
-        blame.lost("n", [record], 100.0 * turn + (30.0 if turn % 2 else 1.0))
+        blame.judge_loss("n", [record], 100.0 * turn + (30.0 if turn % 2 else 1.0))
     assert (record.paused, record.blamed) == ("", "")
 
 
@@ -139,8 +139,8 @@ def test_a_cloud_that_takes_older_nodes_at_the_same_time_is_to_blame_itself(blam
     start(other, "old", at_s=-1000.0)
     for turn in range(10):
         start(record, "n", at_s=100.0 * turn)
-        assert blame.lost("old", [other], 100.0 * turn + 1.0) == set()
-        assert blame.lost("n", [record], 100.0 * turn + 2.0) == set()
+        assert blame.judge_loss("old", [other], 100.0 * turn + 1.0) == set()
+        assert blame.judge_loss("n", [record], 100.0 * turn + 2.0) == set()
     assert (record.paused, record.blamed) == ("", "")
 
 
@@ -149,7 +149,7 @@ def test_two_jobs_that_both_bring_nodes_down_do_not_excuse_one_another(blame):
     for turn in range(4):
         for record in records:
             start(record, record.id, at_s=100.0 * turn)
-            blame.lost(record.id, [record], 100.0 * turn + 1.0)
+            blame.judge_loss(record.id, [record], 100.0 * turn + 1.0)
     assert all("4 times in a row" in record.blamed for record in records)
 
 
@@ -160,9 +160,9 @@ def test_nodes_that_the_cloud_did_not_take_count_at_any_age_and_what_it_takes_be
     record = a_record()
     for turn in range(4):
         start(record, "n", at_s=1e6 * turn)
-        assert blame.lost("n", [record], 1e6 * turn + 500_000.0) == set()  # the cloud's
+        assert blame.judge_loss("n", [record], 1e6 * turn + 500_000.0) == set()  # the cloud's
         start(record, "n", at_s=1e6 * turn + 600_000.0)
-        assert blame.lost("n", [record], 1e6 * turn + 600_000.0 + age_s, "its agent ended") == {"j"}
+        assert blame.judge_loss("n", [record], 1e6 * turn + 600_000.0 + age_s, "its agent ended") == {"j"}
         assert record.paused == ("" if turn == 0 else "back-off" if turn < 3 else "preemption")
     assert "4 times" in record.blamed
 
@@ -172,7 +172,7 @@ def test_of_two_jobs_on_a_node_that_ended_neither_is_failed_for_the_other_but_bo
     for turn in range(10):
         for record in records:
             start(record, "n", at_s=1000.0 * turn)
-        assert blame.lost("n", records, 1000.0 * turn + 24.0, "its agent ended") == {"a", "b"}
+        assert blame.judge_loss("n", records, 1000.0 * turn + 24.0, "its agent ended") == {"a", "b"}
     assert [(record.paused, record.blamed) for record in records] == [("back-off", "")] * 2
 
 
@@ -182,7 +182,7 @@ def test_several_nodes_of_one_start_count_once(blame):
         assert (record.paused, record.blamed) == ("" if turn < 2 else "back-off", "")
         start(record, "a", "b", "c", "d", at_s=100.0 * turn)
         for node in "abcd":  # from the third start on all of them are its own doing
-            assert blame.lost(node, [record], 100.0 * turn + 1.0) == ({"j"} if turn == 2 else set())
+            assert blame.judge_loss(node, [record], 100.0 * turn + 1.0) == ({"j"} if turn == 2 else set())
     assert record.group.failures["user"] == 1
 
 
@@ -190,7 +190,7 @@ def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):
     record, rests = a_record(user=None), []
     for turn in range(14):
         start(record, "n", at_s=10_000.0 * turn)
-        blame.lost("n", [record], 10_000.0 * turn + 1.0)
+        blame.judge_loss("n", [record], 10_000.0 * turn + 1.0)
         if record.paused:
             rests.append(blame._suspicions["j"].rests_until_s - 10_000.0 * turn - 1.0)
     assert rests[:4] == [2.0, 4.0, 8.0, 16.0]
