@@ -18,8 +18,8 @@ from scipy.optimize import linprog
 
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curve, Curves, alike
-from sublet.solve.phase_frontier import best_for_budget, plan_book
 from sublet.solve.phases import Phases, best_plans
+from sublet.solve.plan_book import best_for_budget, plan_book
 from sublet.solve.price import Frontier, frontier
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from sublet.solve.phase_frontier import best_for_budget, plan_book
 from sublet.solve.phases import NOT_STARTED, Phases, best_plans
+from sublet.solve.plan_book import best_for_budget, plan_book
 from sublet.solve.price import frontier
 
 amounts = st.one_of(st.integers(0, 6).map(float), st.floats(1e-2, 1e2))

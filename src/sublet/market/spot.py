@@ -19,7 +19,7 @@ from sublet.data.csvfile import read_columns
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.steps import Steps
-from sublet.market.trace_rows import Holes, notes_from_zones, zones_from_table
+from sublet.market.zone_rows import Holes, notes_from_zones, zones_from_table
 from sublet.solve.arrays import Ints
 
 __all__ = [

@@ -32,8 +32,8 @@ from sublet.planning.menu import Menu, menu_of
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
-from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
+from sublet.solve.plan_book import plan_book
 from sublet.solve.price import Frontier, frontier
 
 __all__ = [

@@ -7,8 +7,8 @@ import pytest
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.curves import Curves
-from sublet.solve.phase_frontier import best_for_budget, plan_book
 from sublet.solve.phases import Phases, best_plans, padded
+from sublet.solve.plan_book import best_for_budget, plan_book
 from sublet.solve.price import frontier
 
 WIDTH = np.array([1.0, 2.0, 4.0, 8.0, 16.0])

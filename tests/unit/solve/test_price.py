@@ -27,7 +27,7 @@ def curves_over(width):
     return Curves.from_tables(1 / speed, width / speed)
 
 
-@pytest.mark.parametrize("module", ["hull", "curves", "price", "phases", "phase_frontier"])
+@pytest.mark.parametrize("module", ["hull", "curves", "price", "phases", "plan_book"])
 def test_the_examples_in_the_docstrings_hold(module):
     failed, tried = doctest.testmod(importlib.import_module(f"sublet.solve.{module}"))
     assert tried > 0

@@ -22,8 +22,8 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.group.failures import LEFT_ON_ORDER
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["Attempts"]
 
@@ -104,7 +104,7 @@ class Attempts:
             running.reader_seen |= message.worker_id == running.reader
             if message.saved_ago_s is not None and running.reader_seen:
                 self._note_save(record, running, message.saved_ago_s * self._clock.speedup)
-        elif isinstance(message, wire.WorkerDown) and message.code == LEFT_ON_ORDER:
+        elif isinstance(message, wire.WorkerDown) and message.code == EXIT_LEFT:
             self._note_save(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True

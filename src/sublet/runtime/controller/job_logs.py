@@ -6,9 +6,10 @@ from pathlib import Path
 
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.worker_logs import WorkerLogs
-from sublet.runtime.group.failures import LEFT_ON_ORDER, ending_of
+from sublet.runtime.group.failures import ending_of
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["JobLogs"]
 
@@ -41,5 +42,5 @@ class JobLogs:
         logs.settle(message.worker_id)
         worker = record.group.workers.get(message.worker_id)
         told = worker is None or worker.phase is WorkerPhase.LEAVING
-        if not told and message.code not in (0, LEFT_ON_ORDER):
+        if not told and message.code not in (0, EXIT_LEFT):
             logs.ended(message.worker_id, ending_of(message.code))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from sublet.domain.shape import Placement
-from sublet.runtime.group.failures import LEFT_ON_ORDER, Failure, Fault, Patience
+from sublet.runtime.group.failures import Failure, Fault, Patience
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
 from sublet.runtime.group.protocol import GroupNews, Outcome
@@ -17,6 +17,7 @@ from sublet.runtime.group.widths import Widths, narrow_placement
 from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["GroupCore", "Verdict"]
 
@@ -82,7 +83,7 @@ class GroupCore(ABC):
     def node_released(self, node_id: str, wall_s: float) -> None:
         """See the protocol."""
         for worker in self._roster.on_node(node_id):
-            code = LEFT_ON_ORDER if worker.phase is WorkerPhase.LEAVING else -9
+            code = EXIT_LEFT if worker.phase is WorkerPhase.LEAVING else -9
             self._lose_worker(worker, code, "", wall_s)
 
     @abstractmethod

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.spec import Retries
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 
 __all__ = [
-    "LEFT_ON_ORDER",
     "Ended",
     "Failure",
     "Fault",
@@ -24,8 +24,6 @@ __all__ = [
     "how_it_stopped_short",
 ]
 
-LEFT_ON_ORDER = 83  # exit code of a worker that left as told
-NOBODY_CAME = 75  # exit code of a worker that heard no order for too long
 SHELL = 128  # a shell says 128 + n of a command that signal n ended
 OWN_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP})
 FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were nobody's fault
@@ -97,7 +95,7 @@ def back_off_s(failures: int) -> float:
 
 def fault_of(code: int) -> Fault:
     """A signal from outside is nobody's bug; a crash or an exit code of its own is the script's."""
-    if code in (LEFT_ON_ORDER, NOBODY_CAME, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
+    if code in (EXIT_LEFT, EXIT_LOST, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
         return Fault.INFRA
     return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
 

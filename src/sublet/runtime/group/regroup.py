@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from sublet.runtime.group.core import GroupCore, Verdict
 from sublet.runtime.group.failures import (
-    LEFT_ON_ORDER,
     Ended,
     Failure,
     Fault,
@@ -32,6 +31,7 @@ from sublet.runtime.group.states import (
 from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["Regrouping"]
 
@@ -169,7 +169,7 @@ class Regrouping(GroupCore):
         if isinstance(state, Over):
             return
         if isinstance(state, Stopping):
-            if code not in (0, LEFT_ON_ORDER):
+            if code not in (0, EXIT_LEFT):
                 self._save_elsewhere(state, wall_s)
             self._stop_if_empty(wall_s)
             return

@@ -33,7 +33,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
-from sublet.sim.advice.window import SpotJob, ride, ride_on, starts
+from sublet.sim.advice.window import ReplayedJob, replay_going_on, replay_waiting, starts
 from sublet.solve.arrays import Floats
 
 __all__ = ["WINDOWS", "Outlook", "Quantiles", "outlook", "replayed"]
@@ -104,10 +104,10 @@ def replayed(
     if choice.reclaims > 0:
         if not traces:
             raise InvalidValue("traces", 0, "at least one for a cluster with spot nodes")
-        job = SpotJob.of(choice, ask)
+        job = ReplayedJob.of(choice, ask)
         times = [ask.reclaims * _stated(choice, trace) for trace in traces]
         begun = starts(traces, times, choice, windows, rng)
-        go = ride_on if choice.goes_on else ride
+        go = replay_going_on if choice.goes_on else replay_waiting
         ends = [go(job, train_s, *at, rng) for train_s, at in zip(train_s_W.tolist(), begun, strict=True)]
         ended_s_W, away_s_W, reclaims_W = (np.array(column, dtype=np.float64) for column in zip(*ends, strict=True))
     else:

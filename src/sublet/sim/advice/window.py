@@ -16,7 +16,7 @@ from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Place", "SpotJob", "ride", "ride_on", "starts"]
+__all__ = ["Place", "ReplayedJob", "replay_going_on", "replay_waiting", "starts"]
 
 # F falls of a place
 
@@ -105,7 +105,7 @@ def starts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotJob:
+class ReplayedJob:
     """A job on its cluster."""
 
     nodes: int
@@ -118,7 +118,7 @@ class SpotJob:
     peers: bool  # checkpoints are in the memory of nodes that may be lost together
 
     @classmethod
-    def of(cls, choice: Choice, ask: Ask) -> SpotJob:
+    def of(cls, choice: Choice, ask: Ask) -> ReplayedJob:
         """What the replay needs to know of a cluster."""
         return cls(
             nodes=choice.nodes,
@@ -142,8 +142,8 @@ class SpotJob:
         return done_s % BACKGROUND_S if both else 0.0
 
 
-def ride(
-    job: SpotJob, train_s: float, place: Place, start_s: float, rng: np.random.Generator
+def replay_waiting(
+    job: ReplayedJob, train_s: float, place: Place, start_s: float, rng: np.random.Generator
 ) -> tuple[float, float, int]:
     """Waiting after a loss: when it ends, the node-seconds that spot nodes were gone, and how often some were taken."""
     left_s, ready_s, back_s, away_s = train_s, job.first_s, 0.0, 0.0
@@ -169,8 +169,8 @@ def ride(
     return _onward(train_s, left_s, ready_s, away_s, reclaims)
 
 
-def ride_on(
-    job: SpotJob, train_s: float, place: Place, start_s: float, rng: np.random.Generator
+def replay_going_on(
+    job: ReplayedJob, train_s: float, place: Place, start_s: float, rng: np.random.Generator
 ) -> tuple[float, float, int]:
     """The same, but going on with the nodes that are left; those that are lost come back one loss after the other."""
     left_s, ready_s, away_s, reclaims = train_s, job.first_s, 0.0, 0
@@ -208,7 +208,7 @@ def ride_on(
     return _onward(train_s, left_s, ready_s, away_s, reclaims)
 
 
-def _writes(work_s: float, job: SpotJob) -> float:
+def _writes(work_s: float, job: ReplayedJob) -> float:
     """Checkpoints during so much work; the last needs none."""
     return math.ceil(work_s / job.every_s) - 1 if math.isfinite(work_s) else 0.0
 

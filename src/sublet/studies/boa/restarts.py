@@ -22,8 +22,8 @@ from sublet.sim.simulator import simulate
 from sublet.sim.workloads.profiled import sizing_of
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
-from sublet.solve.phase_frontier import plan_book
 from sublet.solve.phases import Phases
+from sublet.solve.plan_book import plan_book
 from sublet.solve.price import Frontier, frontier
 from sublet.studies.boa.cases import GPU, gpu_cloud
 from sublet.studies.study import Findings, Table, Tell, at_most

@@ -21,8 +21,8 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.terms import Terms
 from sublet.policies.boa.policy import Boa
 from sublet.policies.boa.widths import boa_widths
-from sublet.solve.phase_frontier import best_for_budget
 from sublet.solve.phases import Phases
+from sublet.solve.plan_book import best_for_budget
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
