@@ -20,9 +20,9 @@ from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.inbox import Restart
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.leases import Leases
+from sublet.runtime.controller.pump import Pump
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
 __all__ = ["Absence", "latest_end_s"]
@@ -38,7 +38,7 @@ class Absence:
 
     def __init__(
         self,
-        loop: Restart,
+        pump: Pump,
         *,
         table: JobTable,
         leases: Leases,
@@ -46,32 +46,32 @@ class Absence:
         clock: Clock,
         latest_s: float,
     ) -> None:
-        self._loop, self._table, self._leases, self._agents = loop, table, leases, agents
+        self._pump, self._table, self._leases, self._agents = pump, table, leases, agents
         self._clock, self._latest_s = clock, latest_s
 
     @property
     def was_too_long(self) -> bool:
         """Something was rented, and cannot have lived until now."""
-        return bool(self._loop.kernel.cluster.nodes) and self._clock.now_s() > self._latest_s
+        return bool(self._pump.kernel.cluster.nodes) and self._clock.now_s() > self._latest_s
 
     async def settle(self, first: list[Event]) -> None:
         """Find out what is left; the kernel, which hears nothing till then, hears of every end, then of `first`."""
         await self.wait_for_agents()
-        kernel = self._loop.kernel
+        kernel = self._pump.kernel
         nodes = kernel.cluster.nodes
         survivors = any(node_id in self._agents for node_id in nodes)
         if survivors:
             self._clock.set_back(self._latest_s)
             text = "agents are back that end with their lease: the clock was set forward, and is not believed"
-            self._loop.note(HistoryRow(kind="Alarm", text=text))
+            self._pump.note(HistoryRow(kind="Alarm", text=text))
         gone = [node_id for node_id in nodes if node_id not in self._agents]
         if gone:
             ending = [asyncio.ensure_future(self._leases.release_lost(node_id)) for node_id in gone]
             await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
-        now_s = self._loop.now_s()
+        now_s = self._pump.now_s()
         jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
         nothing = [] if survivors else [self._nothing_wanted()]
-        self._loop.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s)])
+        self._pump.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s)])
         for job_id in jobs & kernel.jobs.keys():  # nobody is left who trains it
             state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
             if not any(node_id in self._agents for node_id, _ in placement):
@@ -87,12 +87,12 @@ class Absence:
     def silent(self) -> list[str]:
         """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
         ready = (NodePhase.READY, NodePhase.NOTICED)
-        nodes = self._loop.kernel.cluster.nodes
+        nodes = self._pump.kernel.cluster.nodes
         return [node.id for node in nodes.values() if node.phase in ready and node.id not in self._agents]
 
     def _nothing_wanted(self) -> Event:
         """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
-        plan = Plan(hold=dict.fromkeys(self._loop.kernel.supply.offers, 0))
+        plan = Plan(hold=dict.fromkeys(self._pump.kernel.supply.offers, 0))
         return news.PlanMade(self._latest_s, plan, seen=0)
 
 

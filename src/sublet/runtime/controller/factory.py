@@ -13,9 +13,9 @@ from sublet.market.hazard import believed_per_h
 from sublet.perf.migration import checkpoint_every_s
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.job_logs import JobLogs
-from sublet.runtime.controller.job_table import JobTable
+from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.records import JobRecord, pools_for
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private

@@ -19,9 +19,9 @@ from sublet.runtime.controller.factory import RecordFactory
 from sublet.runtime.controller.feasibility import STOP_S
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.secret_files import SecretFiles

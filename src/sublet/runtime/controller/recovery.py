@@ -23,14 +23,15 @@ from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.away import Absence, latest_end_s
 from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.inbox import Restart
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.orders import Orders
+from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.stored_jobs import StoredJobs
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import last_sign_s
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.engines.protocol import Engine
@@ -44,7 +45,8 @@ __all__ = ["Recovery"]
 class Recovery:
     """Of one controller, whose parts it brings to where the log ends; it is done with when the controller lives."""
 
-    loop: Restart
+    pump: Pump
+    orders: Orders
     table: JobTable
     stored: StoredJobs
     memory: Memory
@@ -64,7 +66,7 @@ class Recovery:
         for record in self.stored.read():
             self.table.keep(record)
         absence = Absence(
-            self.loop,
+            self.pump,
             table=self.table,
             leases=self.leases,
             agents=self.router.agents,
@@ -74,7 +76,7 @@ class Recovery:
         read = self.memory.read()
         for record in self.table.records.values():
             self.router.attempts.remember(record)
-        if self.loop.kernel.seen == 0:
+        if self.pump.kernel.seen == 0:
             await self._begin()
         else:
             await self._go_back_to_work(absence, read)
@@ -82,13 +84,13 @@ class Recovery:
 
     async def _begin(self) -> None:
         """The first controller of this state directory."""
-        self.loop.tell(news.BudgetChanged(self.loop.now_s(), self.budget))
+        self.pump.tell(news.BudgetChanged(self.pump.now_s(), self.budget))
         self.store.put(MetaKey.BUDGET, repr(self.budget))
         await self.engine.open(self.router.hear_agent)
         await self.provider.open(self.leases.hear)
 
     async def _go_back_to_work(self, absence: Absence, read: int) -> None:
-        kernel, other_offers = self.loop.kernel, self._other_offers()
+        kernel, other_offers = self.pump.kernel, self._other_offers()
         for node in kernel.cluster.nodes.values():
             if node.phase is not NodePhase.RELEASING:
                 self.engine.expect(node.id, self.leases.token(node.id))
@@ -97,30 +99,30 @@ class Recovery:
                 placement, trains = kernel.tenancy.placement[job_id], state.phase is Phase.RUNNING
                 group = self.table.records[job_id].group
                 group.adopt(state.generation, placement, trains=trains, wall_s=time.monotonic())
-        self.loop.hold_orders(held=True)  # orders for workers are given when it is known who is still there
+        self.orders.holding = True  # orders for workers are given when it is known who is still there
         text = f"the controller is back; {read} of {kernel.seen} events replayed"
-        self.loop.note(HistoryRow(kind="Recovered", text=text))
+        self.pump.note(HistoryRow(kind="Recovered", text=text))
         held = list(kernel.cluster.nodes)
         await self._meet_the_world(absence, other_offers)
         await self._compare_nodes(held)
         await self._release_silent_nodes(absence)
-        self.loop.hold_orders(held=False)
+        self.orders.holding = False
         self._finish_moves()
         self._go_on()
 
     async def _meet_the_world(self, absence: Absence, first: list[Event]) -> None:
         """Agents and the market speak from now on; what ended long ago is heard first, then what is on offer now."""
-        self.loop.stop_listening()
+        self.pump.stop_listening()
         await self.engine.open(self.router.hear_agent)
         await self.provider.open(self.leases.hear)
         if absence.was_too_long:
             await absence.settle(first)
         else:
-            self.loop.hear_first(lambda told: [*first, *told])
+            self.pump.hear_first(lambda told: [*first, *told])
 
     def _other_offers(self) -> list[Event]:
         """What can be rented now, and within which limits, where that is not what the kernel knows."""
-        supply, offers = self.loop.kernel.supply, tuple(self.provider.offers)
+        supply, offers = self.pump.kernel.supply, tuple(self.provider.offers)
         known = tuple(offer for offer_id, offer in supply.offers.items() if offer_id not in supply.offering.withdrawn)
         limits = {offer.id: self.limits.get(offer.id, Limit()) for offer in offers}
         if (
@@ -134,25 +136,25 @@ class Recovery:
             hint = "start it as before and 'sublet down', then change it; or begin anew with 'sublet up --fresh'"
             why = f"cannot go on with other offers: {str(error).partition(chr(10))[0]}"
             raise BadInput(self.store.path, why, hint=hint) from error
-        return [news.OffersChanged(self.loop.now_s(), offers, dict(self.limits))]
+        return [news.OffersChanged(self.pump.now_s(), offers, dict(self.limits))]
 
     async def _compare_nodes(self, held: list[str]) -> None:
         """What the last controller held, with what there is; orders for others were given a moment ago."""
         listed: Mapping[str, object] = {node.node_id: node for node in await self.provider.list()}
-        for node in [node for node_id, node in self.loop.kernel.cluster.nodes.items() if node_id in held]:
+        for node in [node for node_id, node in self.pump.kernel.cluster.nodes.items() if node_id in held]:
             if node.phase is NodePhase.REQUESTED:  # the same token: at most one node comes of it
-                self.loop.carry_out(order.RentNode(node.id, node.offer.id))
+                self.orders.carry_out(order.RentNode(node.id, node.offer.id))
             elif node.phase is NodePhase.RELEASING:
-                self.loop.carry_out(order.ReleaseNode(node.id))
+                self.orders.carry_out(order.ReleaseNode(node.id))
             elif node.id not in listed:  # the provider may know since when
-                self.loop.spawn(self.leases.release_lost(node.id), f"lost {node.id}")
+                self.pump.spawn(self.leases.release_lost(node.id), f"lost {node.id}")
 
     async def _release_silent_nodes(self, absence: Absence) -> None:
         """Give agents time to come; a node whose agent stays away is given back, and counts as lost."""
         await absence.wait_for_agents()
         for node_id in absence.silent():
             text = "its agent did not come back: it is given back"
-            self.loop.note(HistoryRow(kind="Alarm", node_id=node_id, text=text))
+            self.pump.note(HistoryRow(kind="Alarm", node_id=node_id, text=text))
             await self.leases.release_lost(node_id)
 
     def _finish_moves(self) -> None:
@@ -161,12 +163,12 @@ class Recovery:
         for record in self.table.records.values():
             group = record.group
             group.all_agents_came(wall_s)
-            if record.id in self.loop.kernel.jobs:
+            if record.id in self.pump.kernel.jobs:
                 self.router.heal(record)
             elif group.workers:  # ended, but its workers were not told
                 group.stop(group.generation + 1, resumable=False, wall_s=wall_s)
             self.router.touch(record)
-        self.loop.carry_on()
+        self.pump.carry_on()
 
     def _go_on(self) -> None:
         self._submit_again()
@@ -174,24 +176,24 @@ class Recovery:
             self.timers.resume(action)
         if self.store.get(MetaKey.BUDGET) != repr(self.budget):  # it was started with another one than last time
             self.store.put(MetaKey.BUDGET, repr(self.budget))
-            if self.budget != self.loop.kernel.supply.budget:  # which may have been changed since
-                self.loop.tell(news.BudgetChanged(self.loop.now_s(), self.budget))
+            if self.budget != self.pump.kernel.supply.budget:  # which may have been changed since
+                self.pump.tell(news.BudgetChanged(self.pump.now_s(), self.budget))
         for record in self.table.records.values():  # what was stopped with the controller may go on
-            if record.id in self.loop.kernel.jobs:
-                job = self.loop.kernel.jobs[record.id].job
+            if record.id in self.pump.kernel.jobs:
+                job = self.pump.kernel.jobs[record.id].job
                 if job.paused != bool(record.paused) or job.pools != record.pools:
                     self.jobs.relearn(record)
-        if self.loop.kernel.planning:
-            self.loop.carry_out(order.MakePlan())
+        if self.pump.kernel.planning:
+            self.orders.carry_out(order.MakePlan())
         else:
-            self.loop.tell(news.TimerFired(self.loop.now_s(), CheckPurse()))  # look at the purse after the time away
+            self.pump.tell(news.TimerFired(self.pump.now_s(), CheckPurse()))  # look at the purse after the time away
 
     def _submit_again(self) -> None:
         """A job that was taken, and one that had ended, of which the kernel had not heard."""
         for record in list(self.table.records.values()):
             if record.id not in self.table.submitted:
                 self.jobs.submit(record)
-            elif record.id in self.loop.kernel.jobs and record.outcome is Ending.FINISHED:
-                self.loop.tell(news.JobFinished(self.loop.now_s(), record.id))
-            elif record.id in self.loop.kernel.jobs and record.outcome is Ending.FAILED:
-                self.loop.tell(news.JobFailed(self.loop.now_s(), record.id, record.error))
+            elif record.id in self.pump.kernel.jobs and record.outcome is Ending.FINISHED:
+                self.pump.tell(news.JobFinished(self.pump.now_s(), record.id))
+            elif record.id in self.pump.kernel.jobs and record.outcome is Ending.FAILED:
+                self.pump.tell(news.JobFailed(self.pump.now_s(), record.id, record.error))

@@ -26,13 +26,13 @@ from sublet.runtime.controller.blame import Blame
 from sublet.runtime.controller.gauges import Gauges, ResizeCause
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.job_logs import JobLogs
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.notice import must_save
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.reports import Reports
 from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire

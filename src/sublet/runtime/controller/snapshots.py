@@ -31,10 +31,10 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
 from sublet.runtime.store import MetaKey, Store
 

@@ -9,8 +9,8 @@ from sublet.errors import Infeasible, InvalidValue
 from sublet.runtime.controller.feasibility import Feasibility, least_width
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.job_table import JobTable
 from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.table import JobTable
 
 __all__ = ["Waits"]
 

@@ -211,6 +211,6 @@ def _sources(controller: Controller) -> JobSources:
         bill=controller.bill,
         now_s=controller.now_s(),
         speedup=controller.clock.speedup,
-        plan_reasons=controller.reasons,
+        plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,
     )

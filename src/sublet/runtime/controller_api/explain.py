@@ -30,7 +30,7 @@ TRIFLE_H = 1 / 3600
 def explain_view(controller: Controller, record: JobRecord, *, policy: str, reason: str) -> ExplainView:
     """Why a job has this width, and what else was weighed; `reason` is why it has none, where it has none."""
     state = controller.kernel.jobs.get(record.id)
-    at_s, weighing = controller.weighed.get(record.id, (controller.plan_s, None))
+    at_s, weighing = controller.decisions.weighed.get(record.id, (controller.decisions.plan_s, None))
     shape = None if state is None else state.shape
     rows, notes = [], []
     if state is not None and weighing is not None:
@@ -46,9 +46,11 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         "at_s": at_s,
         "policy": policy,
         "shape": "" if shape is None else str(shape),
-        "reason": reason if shape is None else controller.reasons.get(record.id, "it gave no reason"),
+        "reason": reason if shape is None else controller.decisions.reasons.get(record.id, "it gave no reason"),
         "value_of_time_usd_per_h": None if weighing is None else weighing.hour_usd,
-        "congestion_usd_per_gpu_h": {} if controller.plan is None else dict(controller.plan.congestion_usd_per_gpu_h),
+        "congestion_usd_per_gpu_h": {}
+        if controller.decisions.plan is None
+        else dict(controller.decisions.plan.congestion_usd_per_gpu_h),
         "alternatives": rows,
         "notes": notes,
     }

@@ -11,7 +11,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.kernel.journal import replay
 from sublet.policies.max_speedup import MaxSpeedup
-from sublet.runtime.controller import loop
+from sublet.runtime.controller import pump
 from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase
 
 
@@ -57,7 +57,7 @@ def test_news_that_cannot_be_are_told_and_are_no_part_of_the_log(tmp_path, monke
     async def live():
         async with story.controller() as desk:
             controller = desk._controller
-            monkeypatch.setattr(loop, "_is_old", lambda *_: False)
+            monkeypatch.setattr(pump, "_is_old", lambda *_: False)
             controller.tell(NodeLost(controller.now_s(), "n77"))
             rows = await desk.events()
             assert any("no such node" in row["text"] for row in rows if row["kind"] == "Refused")

@@ -90,7 +90,9 @@ async def planned_again(desk, job_id="j-1"):
     """A plan is made that knows of everything."""
     controller, now_s = desk._controller, desk._controller.now_s()
     controller.jobs.relearn(desk.record(job_id))
-    await until(lambda: asyncio.sleep(0, controller.plan_s > now_s and not controller.kernel.planning), "no plan")
+    await until(
+        lambda: asyncio.sleep(0, controller.decisions.plan_s > now_s and not controller.kernel.planning), "no plan"
+    )
 
 
 async def start_over(desk, job_id="j-1"):

@@ -59,7 +59,7 @@ def test_explain_prints_the_very_numbers_that_the_policy_compared(tmp_path, aver
             await server.desk.submit(a_spec(max_workers=4, **KNOWN))
             await running(server.desk)
             found = await server.desk.explain("j-1")
-            _, weighed = server.desk._controller.weighed["j-1"]
+            _, weighed = server.desk._controller.decisions.weighed["j-1"]
             assert any(weighed is plan.weighed.get("j-1") for plan in policy.plans)
             rows = {str(row.shape): row for row in weighed.rows()}
             assert len(found["alternatives"]) == len(rows) == 8  # one to four workers on two markets

@@ -1,0 +1,214 @@
+"""The inbox itself: what is told waits in line, is heard by the kernel in batches, and is in the log before it is done.
+
+    tell, queue -> kernel -> events and orders in one commit -> orders are carried out, groups say what they have to say
+
+A batch is all that waits. When the store fails nothing more is done, for nothing may be done whose intent is not
+written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Protocol
+
+from sublet.domain import events as news
+from sublet.domain.actions import Action
+from sublet.domain.events import Event
+from sublet.errors import BadInput, SubletError
+from sublet.kernel.cluster import NodePhase
+from sublet.kernel.journal import line_from
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.chronicle import Chronicle
+from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.store import Store
+
+__all__ = ["Journal", "Outlet", "Pump"]
+
+log = logging.getLogger("sublet.controller")
+
+
+class Journal(Protocol):
+    """Who keeps, beside the log, what the next controller starts from."""
+
+    def heard(self, event: Event, actions: list[Action]) -> None:
+        """One more event is in the log."""
+
+    def write_if_due(self) -> None:
+        """In the transaction of the events."""
+
+
+class Outlet(Protocol):
+    """Where it goes on from here."""
+
+    def warn(self, event: news.NodeNoticed | news.NodeLost) -> None:
+        """A node goes: those who have workers there must know. Raises nothing."""
+
+    def carry_out(self, action: Action) -> None:
+        """An order of the kernel, which is in the log."""
+
+    def drain(self) -> None:
+        """Let groups say what they have to say, to agents and to the kernel."""
+
+
+class Pump:
+    """An `Inbox` over one kernel and one store. `connect` it before anything is told."""
+
+    def __init__(self, kernel: Kernel, *, store: Store, clock: Clock, bill: Bill, chronicle: Chronicle) -> None:
+        self.kernel = kernel
+        self._store, self._clock, self._bill, self._chronicle = store, clock, bill, chronicle
+        self.ended = asyncio.Event()  # nothing is heard or done from now on
+        self.failure: Exception | None = None  # why, if it had to
+        self._pending: deque[Event] = deque()
+        self._pumping = self._waking = False
+        self._listening = True
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connect(self, *, journal: Journal, outlet: Outlet, alarms: Alarms) -> None:
+        """With those who themselves need an inbox."""
+        self._journal, self._outlet, self._alarms = journal, outlet, alarms
+
+    def adopt(self, kernel: Kernel) -> None:
+        """Go on with this one, which has lived already."""
+        self.kernel = self._bill.kernel = kernel
+
+    # ------------------------------------------------------------------ what the parts see
+
+    def now_s(self) -> float:
+        """Cloud time; never before the kernel's own."""
+        return max(self._clock.now_s(), self.kernel.now_s)
+
+    def tell(self, event: Event) -> None:
+        """Something happened: the kernel hears of it now, or after what it is busy with."""
+        self._pending.append(event)
+        if not self._pumping and not self.ended.is_set():
+            self._pump()
+
+    def queue(self, event: Event) -> None:
+        """As `tell`, for one that is heard together with others, at the next `wake`."""
+        self._pending.append(event)
+
+    def wake(self) -> None:
+        """Hear what was queued as soon as everybody who speaks now has spoken: one commit for all of them."""
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self.carry_on)
+
+    def note(self, row: HistoryRow) -> None:
+        """Something for the history alone."""
+        self._chronicle.add(row)
+        self.wake()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do it beside everything else; a failure is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+            if isinstance(error, sqlite3.Error):
+                self.fail(error)
+
+    # ------------------------------------------------------------------ for whoever is in charge
+
+    def stop_listening(self) -> None:
+        """The kernel hears nothing until `hear_first`."""
+        self._listening = False
+
+    def hear_first(self, sort: Callable[[list[Event]], list[Event]]) -> None:
+        """Listen again, to what was told meanwhile in another order."""
+        self._pending = deque(sort(list(self._pending)))
+        self._listening = True
+        self.carry_on()
+
+    def carry_on(self) -> None:
+        """Let groups say what they have to say, now, and the kernel hear it."""
+        self._waking = False
+        if self._listening and not self._pumping and not self.ended.is_set():
+            self._outlet.drain()
+            self._pump()
+
+    def fail(self, error: sqlite3.Error) -> BadInput:
+        """The store does not work."""
+        log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
+        hint = "make room or repair the disk, then 'sublet up': what was done is in the log"
+        self.failure = failure = BadInput(self._store.path, f"cannot be written ({error})", hint=hint)
+        self.ended.set()
+        return failure
+
+    async def end_tasks(self) -> None:
+        """All that was spawned."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ the pump
+
+    def _pump(self) -> None:
+        if not self._listening:
+            return
+        self._pumping = True
+        try:
+            while self._pending:
+                orders: list[Action] = []
+                with self._store.transaction():
+                    while self._pending:
+                        orders += self._hear(self._pending.popleft())
+                    self._journal.write_if_due()
+                    self._chronicle.write(self.kernel, self.kernel.now_s)
+                for action in orders:
+                    self._outlet.carry_out(action)
+                self._outlet.drain()
+            self._chronicle.write(self.kernel, self.now_s())
+        except sqlite3.Error as error:
+            self.fail(error)
+        finally:
+            self._pumping = False
+
+    def _hear(self, event: Event) -> list[Action]:
+        if _is_old(event, self.kernel):
+            return []
+        if event.at_s < (earliest_s := max(self.kernel.now_s, self._bill.settled_s)):
+            event = replace(event, at_s=earliest_s)
+        if isinstance(event, news.NodeLost):  # before the kernel forgets who was there
+            self._outlet.warn(event)
+        try:
+            actions = self._bill.handle(event)
+        except SubletError as error:  # news that cannot be: the kernel is as it was before it, and so is the log
+            log.exception("the kernel refused %s", event)
+            self._chronicle.add(HistoryRow(kind="Refused", text=str(error)))
+            return []
+        self._store.append(event.at_s, line_from(event, actions))
+        self._journal.heard(event, actions)
+        if isinstance(event, news.NodeNoticed):
+            self._outlet.warn(event)
+        try:
+            self._chronicle.tell(event, actions, self.kernel)
+        except Exception as error:  # what was ordered is done, whether or not it can be told
+            log.exception("%s cannot be told", type(event).__name__)
+            self._alarms.sound("history", f"{type(event).__name__} is not in the history: {type(error).__name__}")
+        return actions
+
+
+def _is_old(event: Event, kernel: Kernel) -> bool:
+    """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
+    if isinstance(event, news.NodeReady | news.NodeNoticed | news.NodeLost | news.NodeReleased | news.RentRefused):
+        node = kernel.cluster.nodes.get(event.node_id)
+        if node is None:
+            return True
+        return isinstance(event, news.NodeReleased) and node.phase is not NodePhase.RELEASING
+    if isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled | news.JobChanged):
+        job_id = event.job.id if isinstance(event, news.JobChanged) else event.job_id
+        return job_id not in kernel.jobs
+    return False
