@@ -87,7 +87,7 @@ class Controller:
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(kernel, table.trains, table.has_session, table.is_doubtful, table.gpus_at_work)
         chronicle = Chronicle(store, table.has_session)
-        inbox = self._pump = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
+        inbox = self.inbox = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
         self.gauges = Gauges()
         self.alarms = Alarms(self.gauges, inbox.note)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
@@ -160,9 +160,9 @@ class Controller:
             self.store.put(MetaKey.LIFE, str(self._life + 1))
             if self.store.get(MetaKey.HEADER) is None:
                 self.store.put(MetaKey.HEADER, header_line(self.provider.offers, self.limits, UNLIMITED))
-        stored = StoredJobs(self._pump, store=self.store, secret_files=self.secret_files, factory=self.factory)
+        stored = StoredJobs(self.inbox, store=self.store, secret_files=self.secret_files, factory=self.factory)
         recovery = Recovery(
-            pump=self._pump,
+            pump=self.inbox,
             orders=self._orders,
             table=self.table,
             stored=stored,
@@ -179,19 +179,19 @@ class Controller:
             limits=self.limits,
         )
         await recovery.recover()
-        self._pump.spawn(self._ticking(), "ticking")
-        self._pump.spawn(self.leases.sweeping(), "sweeping")
+        self.inbox.spawn(self._ticking(), "ticking")
+        self.inbox.spawn(self.leases.sweeping(), "sweeping")
 
     async def wait(self) -> None:
         """Until `stop` or `abandon` has done its work; raises what made it impossible to go on."""
-        await self._pump.ended.wait()
-        if self._pump.failure is not None:
-            raise self._pump.failure
+        await self.inbox.ended.wait()
+        if self.inbox.failure is not None:
+            raise self.inbox.failure
 
     async def stop(self, *, end_jobs: bool = False, limit_s: float = 60.0) -> None:
         """Save and stop every job, give everything back, and end."""
         if self.stopping:
-            await self._pump.ended.wait()
+            await self.inbox.ended.wait()
             return
         self.stopping = True
         self.jobs.stop_all(end=end_jobs)
@@ -204,13 +204,13 @@ class Controller:
             if record.paused is Hold.CANCEL:
                 self.jobs.cancel(record, now=True)  # it has left, or has had its time
         await self.leases.release_all()
-        await self._pump.end_tasks()
+        await self.inbox.end_tasks()
         await self.jobs.forget_all_secrets(failed_too=end_jobs)
         await self.engine.close()
         await self.provider.close()
         self.jobs.save_all_facts()
         self.memory.write()
-        self._pump.ended.set()
+        self.inbox.ended.set()
 
     async def abandon(self) -> None:
         """Stop at once and for ever, as a crash would: nothing is saved, released or closed, and nobody is told.
@@ -218,16 +218,16 @@ class Controller:
         What was rented and what runs stays for the next controller of this state directory to find.
         """
         self.stopping = True
-        self._pump.ended.set()
+        self.inbox.ended.set()
         self._timers.cancel_all()
-        await self._pump.end_tasks()
+        await self.inbox.end_tasks()
 
     # ------------------------------------------------------------------ for whoever asks from outside
 
     @property
     def kernel(self) -> Kernel:
         """To be read."""
-        return self._pump.kernel
+        return self.inbox.kernel
 
     @property
     def records(self) -> dict[str, JobRecord]:
@@ -236,26 +236,26 @@ class Controller:
 
     def now_s(self) -> float:
         """Cloud time; never before the kernel's own."""
-        return self._pump.now_s()
+        return self.inbox.now_s()
 
     def tell(self, event: Event) -> None:
         """Something happened: the kernel hears of it now, or after what it is busy with."""
-        self._pump.tell(event)
+        self.inbox.tell(event)
 
     def note(self, row: HistoryRow) -> None:
         """Something for the history alone."""
-        self._pump.note(row)
+        self.inbox.note(row)
 
     def add(self, job_id: str, spec: JobSpec, key: str = "") -> JobRecord:
         """Take a job; it is on disk when this returns."""
-        if self._pump.ended.is_set():
-            raise self._pump.failure or NotNow(spec.name, "brought to a controller that has ended", "be submitted")
+        if self.inbox.ended.is_set():
+            raise self.inbox.failure or NotNow(spec.name, "brought to a controller that has ended", "be submitted")
         try:
             record = self.jobs.add(job_id, spec, key)
         except sqlite3.Error as error:
-            raise self._pump.fail(error) from error
-        if self._pump.failure is not None:
-            raise self._pump.failure
+            raise self.inbox.fail(error) from error
+        if self.inbox.failure is not None:
+            raise self.inbox.failure
         return record
 
     # ------------------------------------------------------------------ time
@@ -272,17 +272,17 @@ class Controller:
                     self.jobs.save_all_facts()
                     self.memory.mark()
             except sqlite3.Error as error:
-                self._pump.fail(error)
+                self.inbox.fail(error)
                 return
             except Exception:  # one job's trouble is not everybody's
                 log.exception("a tick failed")
 
     def _tick(self, wall_s: float) -> None:
-        self._pump.carry_on()  # what is heard already comes first
+        self.inbox.carry_on()  # what is heard already comes first
         for record in list(self.table.live.values()):
             if record.id not in self.kernel.jobs and not record.group.workers:
                 self.jobs.retire(record)
             else:
                 self.router.tick(record, wall_s)
         self.leases.end_unpaid()
-        self._pump.carry_on()
+        self.inbox.carry_on()

@@ -40,7 +40,7 @@ class ControllerApi:
     ) -> None:
         self._controller, self._settings, self._warm = controller, settings, warm
         self._commands = JobCommands(
-            controller,
+            controller.inbox,
             records=controller.records,
             jobs=controller.jobs,
             bill=controller.bill,
