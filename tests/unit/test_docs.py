@@ -1,0 +1,58 @@
+"""What the documentation says of the code is there: names of the glossary, and paths."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+from tests.figures import HERE
+
+GLOSSARY = (HERE / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+ROWS = [re.split(r"\s*\|\s*", line.strip("| \n")) for line in GLOSSARY.splitlines() if line.startswith("| ")]
+WORDS = [row for row in ROWS if row[0] != "word"]
+
+
+def found(name):
+    """A package, a module, or a name in one."""
+    try:
+        return importlib.import_module(f"sublet.{name}")
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(importlib.import_module(f"sublet.{module}"), attribute)
+
+
+@pytest.mark.parametrize("name", sorted({code for row in WORDS for code in re.findall(r"`([\w.]+)`", row[2])}))
+def test_every_name_of_the_glossary_exists(name):
+    assert found(name) is not None
+
+
+def test_every_word_stands_once_in_a_row_of_three():
+    assert len(WORDS) > 60
+    assert {len(row) for row in WORDS} == {3}
+    assert len({row[0] for row in WORDS}) == len(WORDS)
+
+
+def test_every_row_names_a_place_in_the_code():
+    assert [row[0] for row in WORDS if not re.fullmatch(r"`[\w.]+`", row[2])] == []
+
+
+@pytest.mark.parametrize("page", ["docs/README.md", "CONTRIBUTING.md"])
+def test_the_documentation_leads_to_the_glossary(page):
+    assert "reference/glossary.md" in (HERE / page).read_text(encoding="utf-8")
+
+
+PAGES = [HERE / "CONTRIBUTING.md", HERE / "README.md", *(HERE / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_into_the_repository_exists(page):
+    named = re.findall(r"`((?:src/sublet|tests|benchmarks|examples)/[\w./-]*)", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (HERE / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_page_or_file_leads_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
