@@ -44,7 +44,7 @@ class CrashingStore(Store):
         super().change_job(job_id, spec=spec, facts=facts)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Die on the right side of the commit."""
         outermost = self._depth == 0
         if outermost:
