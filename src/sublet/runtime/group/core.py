@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from sublet.domain.shape import Placement
-from sublet.runtime.group.failures import Failure, Fault, Patience
+from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
 from sublet.runtime.group.protocol import GroupNews, Outcome
@@ -19,7 +19,9 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 
-__all__ = ["GroupCore", "Verdict"]
+__all__ = ["LAST_GRACE_S", "GroupCore", "Verdict", "find_crash"]
+
+LAST_GRACE_S = 5.0  # wall, at most, for workers that have nothing to save any more
 
 
 class Verdict(Enum):
@@ -108,6 +110,14 @@ class GroupCore(ABC):
     def _answer_move(self) -> None:
         self._nodes = {node_id for node_id, _ in self._placement}
         self.news.append(GroupNews(outcome=Outcome.MOVED, generation=self.generation))
+
+    def _is_end_before(self, message: wire.FromWorkerMessage | wire.AboutWorker) -> bool:
+        """A worker ended while no controller was there, or before all agents have come: that is looked at then."""
+        if self._ends_before is None or not isinstance(message, wire.WorkerDown):
+            return False
+        self._ends_before.append(message)
+        self.workers.pop(message.worker_id, None)
+        return True
 
     def _begin_adoption(self, generation: int, placement: Placement, *, trains: bool) -> None:
         self.generation, self._placement = generation, placement
@@ -227,3 +237,12 @@ class GroupCore(ABC):
             silent_s=0.0 if width else failure.silent_s,
         )
         self.news.append(told)
+
+
+def find_crash(ends: Iterable[wire.WorkerDown]) -> Failure | None:
+    """The first of these ends that was the script's own failure."""
+    for down in ends:
+        if down.code != 0 and fault_of(down.code) is Fault.USER:
+            why = down.error or how_it_ended(down.worker_id, down.code)
+            return Failure(fault=Fault.USER, why=why, code=down.code)
+    return None

@@ -14,17 +14,16 @@ from typing import assert_never
 
 from sublet.domain.shape import Placement
 from sublet.runtime.group import overdue
+from sublet.runtime.group.core import LAST_GRACE_S, find_crash
 from sublet.runtime.group.failures import (
     Failure,
     Fault,
     Unjudged,
     back_off_s,
-    fault_of,
-    how_it_ended,
     how_it_stopped_short,
 )
 from sublet.runtime.group.protocol import Outcome
-from sublet.runtime.group.regroup import LAST_GRACE_S, Regrouping
+from sublet.runtime.group.regroup import Regrouping
 from sublet.runtime.group.states import (
     Cry,
     Ending,
@@ -117,11 +116,9 @@ class ElasticGroup(Regrouping):
                 self._finish(wall_s)
             return
         self.broken = True
-        for down in ends:
-            if down.code != 0 and fault_of(down.code) is Fault.USER:
-                why = down.error or how_it_ended(down.worker_id, down.code)
-                self._fail(Failure(fault=Fault.USER, why=why, code=down.code, keep=self.size > 0), wall_s)
-                return
+        if (crash := find_crash(ends)) is not None:
+            self._fail(replace(crash, keep=self.size > 0), wall_s)
+            return
         self._tell(Outcome.RESTARTED, Failure(fault=Fault.INFRA, why="workers ended while the controller was away"))
         self._gather_anew(wall_s)
 
@@ -154,8 +151,11 @@ class ElasticGroup(Regrouping):
     def evacuate(self, node_id: str, wall_s: float) -> None:
         """See the protocol. The kernel counts the node as ours until it is lost, and then says where to go on."""
         members = self._roster.members
-        trains = isinstance(self.state, Training) and not self.broken
-        if not trains or not any(worker.node_id == node_id for worker in members):
+        if self.broken or not any(worker.node_id == node_id for worker in members):
+            return
+        if isinstance(self.state, Gathering):
+            self._await_no_save(self.state, wall_s)  # whoever is to come takes the state over while it is there
+        if not isinstance(self.state, Training):
             return
         self._placement = tuple(part for part in self._placement if part[0] != node_id)
         self.round = self.round.after()
@@ -168,9 +168,7 @@ class ElasticGroup(Regrouping):
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         """See the protocol."""
-        if self._ends_before is not None and isinstance(message, wire.WorkerDown):
-            self._ends_before.append(message)
-            self.workers.pop(message.worker_id, None)
+        if self._is_end_before(message):
             return
         worker = self.workers.get(message.worker_id)
         if worker is None:

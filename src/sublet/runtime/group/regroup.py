@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sublet.runtime.group.core import GroupCore, Verdict
+from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict
 from sublet.runtime.group.failures import (
     Ended,
     Failure,
@@ -36,7 +36,6 @@ from sublet.wire.exits import EXIT_LEFT
 __all__ = ["Regrouping"]
 
 AT_ONCE = 3  # tries in a row of survivors to meet again, before they make a pause between two
-LAST_GRACE_S = 5.0  # wall, for workers that have nothing to save any more
 
 
 class Regrouping(GroupCore):

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from sublet.domain.shape import Placement
 from sublet.runtime.group import overdue
-from sublet.runtime.group.core import GroupCore, Verdict
+from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict, find_crash
 from sublet.runtime.group.failures import Ended, Failure, Fault, back_off_s, fault_of, how_it_ended
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.runtime.group.states import Idle, Over, RestartingState, Resting, Running, Starting, Stopping
@@ -23,8 +23,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 
 __all__ = ["RestartingGroup"]
-
-LAST_GRACE_S = 5.0  # wall, at most, for a job that nobody will resume
 
 
 class RestartingGroup(GroupCore):
@@ -97,11 +95,9 @@ class RestartingGroup(GroupCore):
             self._finish(wall_s)
             return
         self.broken = True
-        for down in ends:
-            if down.code != 0 and fault_of(down.code) is Fault.USER:
-                why = down.error or how_it_ended(down.worker_id, down.code)
-                self._fail(Failure(fault=Fault.USER, why=why, code=down.code), wall_s)
-                return
+        if (crash := find_crash(ends)) is not None:
+            self._fail(crash, wall_s)
+            return
         self._tell(Outcome.RESTARTED, Failure(fault=Fault.INFRA, why="workers ended while the controller was away"))
         self.move(self.generation, self._placement, self._batch, wall_s)
 
@@ -134,9 +130,7 @@ class RestartingGroup(GroupCore):
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         """What agents say of a process; it has no words of its own."""
-        if self._ends_before is not None and isinstance(message, wire.WorkerDown):
-            self._ends_before.append(message)
-            self.workers.pop(message.worker_id, None)
+        if self._is_end_before(message):
             return
         worker = self.workers.get(message.worker_id)
         if worker is None:

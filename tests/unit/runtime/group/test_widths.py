@@ -380,3 +380,11 @@ def test_a_group_that_breaks_while_it_writes_regroups_at_once():
     group.hear(wire.Broke(worker_id=worker_id, generation=formed, step=10, why="gone"), 102.0)
     group.tick(102.5)
     assert [order.broken for order in sent(group, wire.Regroup)] == [True, True]
+
+
+def test_a_node_that_is_about_to_go_is_not_waited_on_for_its_checkpoint():
+    group, _ = waits_for_a_checkpoint()
+    group.evacuate("z", 102.0)
+    assert sent(group, wire.Regroup) == []
+    group.evacuate("a", 103.0)
+    assert len(sent(group, wire.Regroup)) == 2
