@@ -62,7 +62,7 @@ def strike_from_text(text: str) -> Strike:
     if len(parts) != STRIKE_PARTS or parts[1] not in ("notice", "kill", "restore"):
         raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES")
     try:
-        return Strike(at_s=float(parts[0]), verb=parts[1], nodes=int(parts[2]))  # type: ignore[arg-type]
+        return Strike(at_s=float(parts[0]), verb=parts[1], nodes=int(parts[2]))  # type: ignore[arg-type]  # one of three, as above
     except ValueError:
         raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES") from None
 

@@ -23,18 +23,18 @@ from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID, PRELOAD
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
+from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
 from sublet.runtime.providers.ray.records import Claim, Claims
 from sublet.runtime.providers.ray.steward import GONE
-from sublet.runtime.providers.ray.stewards import Stewards
+from sublet.runtime.providers.ray.supply import Supply
 from sublet.runtime.providers.ray.waits import Waits
 
 __all__ = ["RayProvider"]
 
 LOOK_S = 1.0  # between two looks at the cluster
 IDLE_S = 60.0  # a steward that holds nothing and hears nothing for so long ends itself
-SETTLE_S = 3.0  # until Ray has heard that what we gave back is free
 WARM_S = 120.0  # that a start waits for nodes to be warm
 CONNECT_S = 3.0
 AGAIN_S = 10.0  # wall, until a refused rent is worth another try
@@ -62,21 +62,17 @@ class RayProvider:
         positive("idle_s", idle_s)
         home = state_dir.resolve()
         self._clock, self._cluster = clock, cluster
-        self._kinds = {f"ray:{kind.name}": kind for kind in kinds}
+        self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds})
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s}
         self._claims = Claims(home / "ray-nodes")
         self._stewards = Stewards(cluster, namespace, home, preload, idle_s)
         self._waits = Waits(cluster)
-        self._seen: dict[str, RayNode] = {}  # that live, by Ray's name
-        self._doubted: set[str] = set()  # Ray nodes that do not answer, though Ray says that they live
         self._held: dict[str, Claim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._choosing: set[str] = set()  # Ray nodes that a rent under way tries
-        self._freed_s: dict[str, float] = {}  # Ray node -> when we gave it back, monotonic
         self._noticed: dict[str, float] = {}  # node -> announced end, seconds of the epoch
-        self._supply: dict[str, int] = {}  # as told
         self._life_lines: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -105,7 +101,7 @@ class RayProvider:
         """Before `open`: returns when every node has a steward with all that workers import, or cannot have one."""
         await asyncio.to_thread(self._cluster.connect)
         await self._stewards.open()
-        nodes = [node for node in await asyncio.to_thread(self._cluster.look) if self._kept_warm(node)]
+        nodes = [node for node in await asyncio.to_thread(self._cluster.look) if self._supply.kept_warm(node)]
         warming = [asyncio.get_running_loop().create_task(self._stewards.warm(node.id)) for node in nodes]
         if warming:
             _, late = await asyncio.wait(warming, timeout=WARM_S)
@@ -125,10 +121,10 @@ class RayProvider:
         """Returns when no process of it is left and its resources are Ray's again."""
         if (renting := self._rents.get(node_id)) is not None:
             await asyncio.wait([renting])
-        claim = self._dropped(node_id)
+        claim = self._drop(node_id)
         for ray_node in [claim.ray_node] if claim is not None else await self._places(node_id):
             if await self._stewards.end(ray_node, node_id):
-                self._freed_s[ray_node] = time.monotonic()
+                self._supply.free(ray_node)
         self._claims.remove(node_id)
 
     async def list(self) -> list[RentedNode]:
@@ -174,8 +170,8 @@ class RayProvider:
             return
         if known is not None or not NODE_ID.fullmatch(node_id):
             raise InvalidValue("node_id", node_id, "letters, digits, - _ . and not in use with another token")
-        if (kind := self._kinds.get(offer_id)) is None:
-            raise UnknownName("offer", offer_id, self._kinds)
+        if (kind := self._supply.kinds.get(offer_id)) is None:
+            raise UnknownName("offer", offer_id, self._supply.kinds)
         if token in self._gone:
             raise RentFailed(offer_id, "the node of this token was rented, and is gone again")
         count = sum(claim.offer_id == offer_id for claim in self._held.values())
@@ -196,10 +192,10 @@ class RayProvider:
     def _candidates(self, new: Claim, kind: NodeKind) -> Sequence[str]:
         """Where the same node was asked for before comes first and alone: it may be there."""
         asked = [claim.ray_node for claim in self._claims.read() if claim.node_id == new.node_id]
-        if asked and asked[0] in self._seen:
+        if asked and asked[0] in self._supply.listed:
             return asked
         taken = {claim.ray_node for claim in self._held.values()} | self._choosing
-        free = [node.id for node in self._seen.values() if self._kind_of(node) is kind and self._is_free(kind, node)]
+        free = self._supply.free_nodes(kind)
         return [ray_node for ray_node in [*self._waits.came(new.offer_id), *free] if ray_node not in taken]
 
     async def _claim(self, claim: Claim, kind: NodeKind) -> str | None:
@@ -223,7 +219,7 @@ class RayProvider:
         self._held[claim.node_id] = claim
         self._life_lines[claim.node_id] = asyncio.get_running_loop().create_task(self._follow(claim))
 
-    def _dropped(self, node_id: str) -> Claim | None:
+    def _drop(self, node_id: str) -> Claim | None:
         """Ours no longer, if it was; nothing is told of it any more."""
         claim = self._held.pop(node_id, None)
         line = self._life_lines.pop(node_id, None)
@@ -270,7 +266,7 @@ class RayProvider:
             try:
                 reader, writer = await asyncio.wait_for(asyncio.open_connection(claim.host, claim.port), CONNECT_S)
             except ConnectionRefusedError:
-                self._doubted.add(claim.ray_node)  # most likely the machine is dead; Ray takes long to say so
+                self._supply.doubted.add(claim.ray_node)  # most likely the machine is dead; Ray takes long to say so
                 break
             except (OSError, TimeoutError):
                 await asyncio.sleep(LOOK_S)  # the machine is silent: Ray will say whether it is dead
@@ -286,17 +282,13 @@ class RayProvider:
 
     def _lose(self, node_id: str) -> None:
         """It is gone, or counts as gone: what may be left of it is ended."""
-        if (claim := self._dropped(node_id)) is None:
+        if (claim := self._drop(node_id)) is None:
             return
-        self._freed_s[claim.ray_node] = time.monotonic()
+        self._supply.free(claim.ray_node)
         self._claims.remove(node_id)
         self._tell_supply()
         self._tell(NodeLost(self._clock.now_s(), node_id))
-        self._spawn(self._ended_anyway(claim))
-
-    async def _ended_anyway(self, claim: Claim) -> None:
-        with contextlib.suppress(Exception):  # the sweeper looks again, and the lease ends it in any case
-            await self._stewards.end(claim.ray_node, claim.node_id)
+        self._spawn(self._stewards.end_quietly(claim.ray_node, claim.node_id))
 
     async def _look(self) -> None:
         while True:
@@ -308,20 +300,19 @@ class RayProvider:
                 _log.warning("the Ray cluster cannot be looked at: %s", error)
 
     def _see(self, nodes: Sequence[RayNode]) -> None:
-        self._seen = {node.id: node for node in nodes}
-        self._doubted &= self._seen.keys()
+        self._supply.list(nodes)
         self._tell_supply()  # first, or a plan would count on a node that is about to go
         for claim in list(self._held.values()):
-            node = self._seen.get(claim.ray_node)
+            node = self._supply.listed.get(claim.ray_node)
             if node is None:
                 self._lose(claim.node_id)
             elif node.ends_unix_s is not None:
                 self._notice(claim, node.ends_unix_s)
-        for ray_node in set(self._stewards.places) - self._seen.keys():
+        for ray_node in set(self._stewards.places) - self._supply.listed.keys():
             self._stewards.forget(ray_node)
         for node in nodes:
-            new = node.id not in self._stewards.places or node.id in self._doubted
-            if new and self._kept_warm(node) and not self._stewards.rests(node.id):
+            new = node.id not in self._stewards.places or node.id in self._supply.doubted
+            if new and self._supply.kept_warm(node) and not self._stewards.rests(node.id):
                 self._spawn(self._greet(node.id))
         self._tell_supply()
 
@@ -329,7 +320,7 @@ class RayProvider:
         """Have a warm steward there; where it cannot be had, a rent will say why."""
         with contextlib.suppress(Exception):
             await self._stewards.warm(ray_node)
-            self._doubted.discard(ray_node)
+            self._supply.doubted.discard(ray_node)
 
     def _notice(self, claim: Claim, ends_unix_s: float) -> None:
         if self._noticed.get(claim.node_id) == ends_unix_s:
@@ -341,31 +332,10 @@ class RayProvider:
 
     # ------------------------------------------------------------------ supply
 
-    def _kind_of(self, node: RayNode) -> NodeKind | None:
-        return next((kind for kind in self._kinds.values() if kind.fits(node)), None)
-
-    def _kept_warm(self, node: RayNode) -> bool:
-        """Not where nodes are autoscaled: Ray would think that our steward uses them, and never give them back."""
-        kind = self._kind_of(node)
-        return kind is not None and not kind.autoscaled and node.ends_unix_s is None
-
-    def _is_free(self, kind: NodeKind, node: RayNode) -> bool:
-        if node.ends_unix_s is not None or node.id in self._doubted:
-            return False
-        freed_s = self._freed_s.get(node.id)
-        return kind.is_free(node) or (freed_s is not None and time.monotonic() - freed_s < SETTLE_S)
-
     def _tell_supply(self) -> None:
         ours = {claim.ray_node for claim in self._held.values()}
-        for offer_id, kind in self._kinds.items():
-            nodes = [node for node in self._seen.values() if self._kind_of(node) is kind]
-            held = sum(node.id in ours and node.ends_unix_s is None for node in nodes)
-            supply = held + sum(node.id not in ours and self._is_free(kind, node) for node in nodes)
-            if kind.most is not None:
-                supply = kind.most if kind.autoscaled else min(kind.most, supply)
-            if self._supply.get(offer_id) != supply:
-                self._supply[offer_id] = supply
-                self._tell(AvailabilityChanged(self._clock.now_s(), offer_id, supply))
+        for offer_id, nodes in self._supply.changes(ours):
+            self._tell(AvailabilityChanged(self._clock.now_s(), offer_id, nodes))
 
     # ------------------------------------------------------------------ small things
 

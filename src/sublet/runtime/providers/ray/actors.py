@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,6 +126,11 @@ class Stewards:
             self.forget(ray_node)
             return False
         return True
+
+    async def end_quietly(self, ray_node: str, node_id: str) -> None:
+        """End what may be left of a node that is gone."""
+        with contextlib.suppress(Exception):  # the sweeper looks again, and the lease ends it in any case
+            await self.end(ray_node, node_id)
 
     def forget(self, ray_node: str) -> None:
         """It is gone; the next who asks starts another."""

@@ -1,0 +1,63 @@
+"""Which nodes of the cluster can be had, by kind: those that Ray lists, less what is taken, going or in doubt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+from sublet.runtime.providers.ray.config import NodeKind, RayNode
+
+__all__ = ["Supply"]
+
+SETTLE_S = 3.0  # until Ray has heard that what we gave back is free
+
+
+class Supply:
+    """Nodes as they were last listed; `kinds` are by offer."""
+
+    def __init__(self, kinds: Mapping[str, NodeKind]) -> None:
+        self.kinds = kinds
+        self.listed: dict[str, RayNode] = {}  # that live, by Ray's name
+        self.doubted: set[str] = set()  # Ray nodes that do not answer, though Ray says that they live
+        self._freed_s: dict[str, float] = {}  # Ray node -> when we gave it back, monotonic
+        self._last: dict[str, int] = {}  # offer -> supply as it was last told
+
+    def list(self, nodes: Sequence[RayNode]) -> None:
+        """What Ray says now."""
+        self.listed = {node.id: node for node in nodes}
+        self.doubted &= self.listed.keys()
+
+    def free(self, ray_node: str) -> None:
+        """We have just given it back."""
+        self._freed_s[ray_node] = time.monotonic()
+
+    def kind_of(self, node: RayNode) -> NodeKind | None:
+        """The first that it fits."""
+        return next((kind for kind in self.kinds.values() if kind.fits(node)), None)
+
+    def kept_warm(self, node: RayNode) -> bool:
+        """Not where nodes are autoscaled: Ray would think that our steward uses them, and never give them back."""
+        kind = self.kind_of(node)
+        return kind is not None and not kind.autoscaled and node.ends_unix_s is None
+
+    def free_nodes(self, kind: NodeKind) -> Sequence[str]:
+        """Where one of this kind could be rented."""
+        return [node.id for node in self.listed.values() if self.kind_of(node) is kind and self._is_free(kind, node)]
+
+    def changes(self, ours: Container[str]) -> Iterator[tuple[str, int]]:
+        """Offers whose supply is another than it was, with how many there are; we hold the nodes in `ours`."""
+        for offer_id, kind in self.kinds.items():
+            nodes = [node for node in self.listed.values() if self.kind_of(node) is kind]
+            held = sum(node.id in ours and node.ends_unix_s is None for node in nodes)
+            supply = held + sum(node.id not in ours and self._is_free(kind, node) for node in nodes)
+            if kind.most is not None:
+                supply = kind.most if kind.autoscaled else min(kind.most, supply)
+            if self._last.get(offer_id) != supply:
+                self._last[offer_id] = supply
+                yield offer_id, supply
+
+    def _is_free(self, kind: NodeKind, node: RayNode) -> bool:
+        if node.ends_unix_s is not None or node.id in self.doubted:
+            return False
+        freed_s = self._freed_s.get(node.id)
+        return kind.is_free(node) or (freed_s is not None and time.monotonic() - freed_s < SETTLE_S)
