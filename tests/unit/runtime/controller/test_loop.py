@@ -11,11 +11,13 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.budget import Budget
+from sublet.domain.events import JobCancelled
 from sublet.domain.money import Money, Price
-from sublet.errors import BadInput, InvalidValue, OutOfBudget
+from sublet.errors import BadInput, InvalidValue, NotNow, OutOfBudget
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.assemble import controller_from
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.jobs.spec import Retries
 from sublet.runtime.settings import Settings
 from sublet.testing.memory_cloud import Training, api_over
@@ -104,6 +106,33 @@ def test_a_job_that_was_taken_but_not_told_to_the_kernel_runs_after_a_restart(tm
         async with story.controller() as desk:
             assert (await desk.submit(a_spec(), key="k"))["job_id"] == "j-1"
             await phase(desk, "j-1", "finished")
+
+    asyncio.run(live())
+
+
+def test_an_abandoned_controller_does_nothing_more_and_the_next_one_finds_all_as_it_was(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller(crash=True) as desk:
+            await desk.submit(a_spec())
+            await phase(desk, "j-1", "running")
+            await trained(desk, "j-1", 5)
+            controller, nodes = desk._controller, set(story.cloud.nodes)
+            await controller.abandon()
+            controller.tell(JobCancelled(controller.now_s(), "j-1"))
+            controller.note(HistoryRow(kind="Alarm", text="from beyond"))
+            with pytest.raises(NotNow, match="has ended"):
+                controller.add("late-1", a_spec(name="late"))
+            await asyncio.sleep(0.3)
+            assert "j-1" in controller.kernel.jobs, "it hears on"
+            assert set(story.cloud.nodes) == nodes, "it gave something back"
+            await controller.wait()  # which says that it is over, and raises nothing
+        async with story.controller() as desk:
+            await phase(desk, "j-1", "running")
+            assert "from beyond" not in [event["text"] for event in await desk.events()]
+            assert len(story.cloud.rented) == len(nodes), "another node was rented for it"
 
     asyncio.run(live())
 
