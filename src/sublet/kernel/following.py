@@ -17,7 +17,7 @@ from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import SubletError
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.plan_check import refuse_wrong_names
+from sublet.kernel.plan_check import Promise, refuse_wrong_names
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
@@ -127,13 +127,13 @@ class Follower(Kernel):
         """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""
         self.tenancy.line_up()
         self.supply.changed, self.supply.purse.most_nodes = True, None
-        self.planning, self._changed, self._spent_s = True, self.seen, None
+        self._plans.is_open, self._plans.since, self._spent_s = True, self.seen, None
 
     def _watch_purse(self) -> None:
         pass
 
-    def _refusal(self, plan: Plan, *, stale: bool) -> order.RefusePlan | None:
+    def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> order.RefusePlan | None:
         """As recorded; before version 3 a plan above the limits was promised in part, so only names are looked at."""
-        del stale
+        del promises, stale
         recorded = next((action for action in self._recorded if isinstance(action, order.RefusePlan)), None)
         return recorded or refuse_wrong_names(plan, self.jobs, self.supply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -52,14 +53,21 @@ class Offering:
             refused=self._refused.get(offer_id, 0),
         )
 
+    def most(self, offer_id: str) -> float:
+        """`state(offer_id).most`, without the rest of it: asked at every plan."""
+        limit, available = self.limits[offer_id].max_nodes, self._obtainable(offer_id)
+        if limit is None or available is None:
+            return next((bound for bound in (limit, available) if bound is not None), math.inf)
+        return min(limit, available)
+
     def most_gpus(self, pool: Pool) -> float:
         """GPUs that could be held in a pool, money aside."""
-        most = sum(self.state(offer_id).most for offer_id in pool.offer_ids) * pool.gpus_per_node
+        most = sum(self.most(offer_id) for offer_id in pool.offer_ids) * pool.gpus_per_node
         return most if pool.max_gpus is None else min(most, pool.max_gpus)
 
     def obtained(self, offer_id: str, nodes: int) -> int:
         """How many of these nodes can be held."""
-        return int(min(nodes, self.state(offer_id).most))
+        return int(min(nodes, self.most(offer_id)))
 
     def _obtainable(self, offer_id: str) -> int | None:
         cap = self.offers[offer_id].cap

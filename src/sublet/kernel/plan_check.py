@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from sublet.domain.actions import RefusePlan
 from sublet.domain.money import Price
@@ -11,28 +10,31 @@ from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
 from sublet.kernel.supply import Supply
 
-__all__ = ["refuse_over_limits", "refuse_wrong_names", "shapes_to_promise"]
+__all__ = ["Promise", "refuse_over_limits", "refuse_wrong_names", "shapes_to_promise"]
 
 Jobs = Mapping[str, JobState]
+Promise = tuple[JobState, Shape | None]  # as the job is now, and what it shall have
 
 
-def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> Iterator[tuple[JobState, Shape | None]]:
+def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> list[Promise]:
     """What the plan changes for the jobs as they are now."""
+    promises: list[Promise] = []
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
         if state is None or state.shape == shape or state.job.paused:
             continue  # it ended or was paused meanwhile, or has it already
         if shape is None or shape.pool in supply.pools:  # else nobody offers it any more
-            yield state, shape
+            promises.append((state, shape))
+    return promises
 
 
 def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | None:
     """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not."""
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
-        if state is None or shape is None or supply.offering.was_offered(shape.pool):
-            continue  # what went while the plan was made is no fault of it
-        if shape.pool not in supply.pools or not state.job.may_run_in(shape.pool):
+        if state is None or shape is None or (shape.pool in supply.pools and state.job.may_run_in(shape.pool)):
+            continue
+        if not supply.offering.was_offered(shape.pool):  # what went while the plan was made is no fault of it
             allowed = [pool for pool in supply.pools if state.job.may_run_in(pool)]
             return RefusePlan(f"shapes[{job_id}].pool", shape.pool, "one of " + ", ".join(allowed))
     for offer_id in plan.hold:
@@ -41,34 +43,37 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | N
     return None
 
 
-def refuse_over_limits(plan: Plan, jobs: Jobs, promised: Mapping[str, int], supply: Supply) -> RefusePlan | None:
+def refuse_over_limits(
+    plan: Plan, promises: Sequence[Promise], promised: Mapping[str, int], supply: Supply
+) -> RefusePlan | None:
     """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits."""
-    more = Counter[str]()
-    for state, shape in shapes_to_promise(plan, jobs, supply):
+    more = dict.fromkeys(supply.pools, 0)
+    for state, shape in promises:
         if state.shape is not None:
             more[state.shape.pool] -= state.shape.gpus
         if shape is not None:
             more[shape.pool] += shape.gpus
-    hold = supply.hold_after(plan.hold)
     for name, pool in supply.pools.items():
         gpus, most = promised[name] + more[name], supply.offering.most_gpus(pool)
         if gpus > most:
             return RefusePlan(f"GPUs in pool {name}", gpus, most)
-        if pool.max_gpus is not None and (held := _wished_gpus(supply, pool, hold)) > pool.max_gpus:
+        if pool.max_gpus is not None and (held := _wished_gpus(supply, pool, plan)) > pool.max_gpus:
             return RefusePlan(f"quota of pool {name}", held, pool.max_gpus)
     burn = supply.budget.burn
-    if burn is not None and (wished := _wished_burn(supply, hold)) > max(burn, _owned_burn(supply)):
+    if burn is not None and (wished := _wished_burn(supply, plan)) > max(burn, _owned_burn(supply)):
         return RefusePlan("USD/h of budget", wished.usd_per_h, burn.usd_per_h)
     return None
 
 
-def _wished_gpus(supply: Supply, pool: Pool, hold: Mapping[str, int]) -> int:
-    """GPUs of a pool when all of `hold` is held, as far as it can be had."""
+def _wished_gpus(supply: Supply, pool: Pool, plan: Plan) -> int:
+    """GPUs of a pool when all that is wanted is held, as far as it can be had."""
+    hold = supply.hold_after(plan.hold)
     return sum(supply.offering.obtained(o, hold[o]) for o in pool.offer_ids) * pool.gpus_per_node
 
 
-def _wished_burn(supply: Supply, hold: Mapping[str, int]) -> Price:
-    """What an hour costs, at today's prices, when all of `hold` is held, as far as it can be had."""
+def _wished_burn(supply: Supply, plan: Plan) -> Price:
+    """What an hour costs, at today's prices, when all that is wanted is held, as far as it can be had."""
+    hold = supply.hold_after(plan.hold)
     prices = ((supply.offering.obtained(o, nodes), supply.ledger.price(o)) for o, nodes in hold.items())
     return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))
 

@@ -50,11 +50,13 @@ class Supply:
 
     def wish(self, hold: Mapping[str, int]) -> None:
         """What a plan wants held."""
-        self.hold = self.hold_after(hold)
+        for offer_id, nodes in hold.items():
+            if (limit := self.limits.get(offer_id)) is not None:  # else it is not offered any more
+                self.hold[offer_id] = max(nodes, limit.min_nodes)
         self.changed = True
 
     def hold_after(self, hold: Mapping[str, int]) -> dict[str, int]:
-        """What would be wanted after this wish: owned nodes whatever it says, and nothing that is not offered now."""
+        """What would be wanted after `wish`: owned nodes whatever it says, and nothing that is not offered now."""
         limits = self.limits
         return self.hold | {o: max(nodes, limits[o].min_nodes) for o, nodes in hold.items() if o in limits}
 
@@ -152,7 +154,7 @@ class Supply:
         actions += [self._release(node, now_s) for node in cluster.abandoned()]
         for offer_id, wanted in self.hold.items():
             if cluster.held[offer_id] < wanted:
-                most = self.offering.state(offer_id).most
+                most = self.offering.most(offer_id)
                 while cluster.held[offer_id] < min(wanted, most):
                     if not self._may_rent(offer_id, now_s):
                         blocked = True
