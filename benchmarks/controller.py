@@ -57,15 +57,15 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
     width = max(1, nodes // jobs)
     lags: list[float] = []
     submits: list[float] = []
-    with api_over(cloud, folder / "state", timed, limits=limits) as desk:
-        running = asyncio.create_task(desk.run())
-        await desk.started()
+    with api_over(cloud, folder / "state", timed, limits=limits) as api:
+        running = asyncio.create_task(api.run())
+        await api.started()
         early = jobs * 2 // 3
         for number in range(early):
-            await _submit(desk, cloud, number, width)
+            await _submit(api, cloud, number, width)
         began = time.monotonic()
         deadline = began + 120
-        while time.monotonic() < deadline and await _training(desk) < 0.9 * early:  # noqa: ASYNC110 - with a deadline
+        while time.monotonic() < deadline and await _training(api) < 0.9 * early:  # noqa: ASYNC110 - with a deadline
             await asyncio.sleep(0.5)
         ramp_s = time.monotonic() - began
         timed.seconds.clear()
@@ -75,7 +75,7 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
         while time.monotonic() - began < seconds:
             if number < jobs:
                 asked = time.perf_counter()
-                await _submit(desk, cloud, number, width)
+                await _submit(api, cloud, number, width)
                 submits.append(time.perf_counter() - asked)
                 number += 1
             if number % 5 == 0 and cloud.nodes:
@@ -84,9 +84,9 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
         wall_s = time.monotonic() - began
         cpu_share = (time.process_time() - cpu) / wall_s
         watching.cancel()
-        trained = await _training(desk)
+        trained = await _training(api)
         held = len(cloud.nodes)
-        views_s = await _views(desk)
+        views_s = await _views(api)
         running.cancel()
         await cloud.close()
         await asyncio.gather(running, watching, return_exceptions=True)
@@ -106,10 +106,10 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
     }
 
 
-async def _submit(desk: ControllerApi, cloud: MemoryCloud, number: int, width: int) -> None:
+async def _submit(api: ControllerApi, cloud: MemoryCloud, number: int, width: int) -> None:
     spec = JobSpec(name=f"job{number}", argv=("x",), cwd="/", min_workers=1, max_workers=2 * width)
     cloud.jobs[f"job{number}-1"] = Training(steps=100_000_000, step_s=0.02)
-    await desk.submit(spec, key=f"key{number}")
+    await api.submit(spec, key=f"key{number}")
 
 
 async def _watch(lags: list[float]) -> None:
@@ -119,13 +119,13 @@ async def _watch(lags: list[float]) -> None:
         lags.append(time.perf_counter() - began - 0.01)
 
 
-async def _training(desk: ControllerApi) -> int:
-    return sum(bool(view["step"]) for view in await desk.jobs())
+async def _training(api: ControllerApi) -> int:
+    return sum(bool(view["step"]) for view in await api.jobs())
 
 
-async def _views(desk: ControllerApi) -> float:
+async def _views(api: ControllerApi) -> float:
     began = time.perf_counter()
-    await desk.jobs()
+    await api.jobs()
     return time.perf_counter() - began
 
 

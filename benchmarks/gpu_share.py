@@ -77,23 +77,23 @@ def work(device: str) -> None:
 
 async def share(folder: Path, device: str) -> dict[str, Any]:
     """What was seen at each width."""
-    desk = controller_from(Settings(state_dir=str(folder / "state"), most_nodes=2, policy="max-speedup"))
-    running = asyncio.create_task(desk.run())
-    await desk.started()
+    api = controller_from(Settings(state_dir=str(folder / "state"), most_nodes=2, policy="max-speedup"))
+    running = asyncio.create_task(api.run())
+    await api.started()
     argv = (sys.executable, str(HERE), "--worker", device)
     root = HERE.parents[1]
     spec = JobSpec(name="share", argv=argv, cwd=str(root), env={"PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"})
-    job_id = (await desk.submit(spec))["job_id"]
+    job_id = (await api.submit(spec))["job_id"]
     rows = []
     for width in WIDTHS:
         if rows:
-            await desk.scale(job_id, low=width, high=width)
-        rows.append(await _trained(desk, job_id, width))
+            await api.scale(job_id, low=width, high=width)
+        rows.append(await _trained(api, job_id, width))
         if not rows[-1]["trained"]:
             break
-    view = await desk.job(job_id)
-    told = [f"{event['kind']}: {event['text']}" for event in await desk.events(job_id)]
-    await desk.shutdown(end_jobs=True)
+    view = await api.job(job_id)
+    told = [f"{event['kind']}: {event['text']}" for event in await api.events(job_id)]
+    await api.shutdown(end_jobs=True)
     await running
     logs = "".join(path.read_text() for path in (folder / "state" / "jobs" / job_id / "logs").glob("*.log"))
     members = [json.loads(line[7:]) for line in logs.splitlines() if line.startswith("member ")]
@@ -108,22 +108,22 @@ async def share(folder: Path, device: str) -> dict[str, Any]:
     return facts if facts["ok"] else {**facts, "events": told, "log": logs[-4000:]}
 
 
-async def _trained(desk: Any, job_id: str, width: int) -> dict[str, Any]:
+async def _trained(api: Any, job_id: str, width: int) -> dict[str, Any]:
     """The job makes STEPS steps at this width."""
     began_s = time.monotonic()
-    reached = await _until(desk, job_id, lambda view: view["phase"] == "running" and view["workers"] == width)
+    reached = await _until(api, job_id, lambda view: view["phase"] == "running" and view["workers"] == width)
     formed_s, first, step_s = time.monotonic() - began_s, reached["step"], time.monotonic()
-    view = await _until(desk, job_id, lambda view: view["step"] >= first + STEPS and view["workers"] == width)
+    view = await _until(api, job_id, lambda view: view["step"] >= first + STEPS and view["workers"] == width)
     rate = (view["step"] - first) / (time.monotonic() - step_s)
     trained = view["step"] >= first + STEPS and view["workers"] == width
     return {"width": width, "trained": trained, "moved_s": round(formed_s, 2), "steps_per_s": round(rate, 1)}
 
 
-async def _until(desk: Any, job_id: str, reached: Callable[[Any], bool]) -> Any:
+async def _until(api: Any, job_id: str, reached: Callable[[Any], bool]) -> Any:
     """Its view, as soon as it is so, it has ended, or we give up."""
     end_s = time.monotonic() + PATIENCE_S
     while True:
-        view = await desk.job(job_id)
+        view = await api.job(job_id)
         if reached(view) or view["phase"] in ("finished", "failed") or time.monotonic() > end_s:
             return view
         await asyncio.sleep(0.05)

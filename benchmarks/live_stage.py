@@ -60,15 +60,15 @@ class Change:
 class Stage:
     """One job under a controller in this process, which does nothing else meanwhile."""
 
-    def __init__(self, desk: ControllerApi, home: Path, record: JobRecord, settings: Settings) -> None:
-        self.desk, self.home, self.record = desk, home, record
+    def __init__(self, api: ControllerApi, home: Path, record: JobRecord, settings: Settings) -> None:
+        self.api, self.home, self.record = api, home, record
         self._most, self._boot_s = settings.most_nodes, settings.boot_s
 
     async def resize(self, workers: int) -> Change:
         """A planned change, ordered as `sublet scale` does."""
 
         async def scale() -> None:
-            await self.desk.scale(self.record.id, low=workers, high=workers)
+            await self.api.scale(self.record.id, low=workers, high=workers)
 
         change = await self._changed(scale)
         await self.trained(workers)
@@ -140,16 +140,16 @@ async def on_stage(
     home = Path(tempfile.mkdtemp(prefix="sublet-bench-"))
     (home / "diaries").mkdir()
     settings = Settings(state_dir=str(home / "state"), most_nodes=workers, boot_s=boot_s, lease_s=LEASE_S)
-    desk = controller_from(settings)
-    running = asyncio.create_task(desk.run())
+    api = controller_from(settings)
+    running = asyncio.create_task(api.run())
     try:
-        await asyncio.wait_for(desk.started(), GIVE_UP_S)
-        found = await desk.submit(job_spec(home, mode, low=low, high=workers, more=more))
-        stage = Stage(desk, home, desk.record(found["job_id"]), settings)
+        await asyncio.wait_for(api.started(), GIVE_UP_S)
+        found = await api.submit(job_spec(home, mode, low=low, high=workers, more=more))
+        stage = Stage(api, home, api.record(found["job_id"]), settings)
         await stage.trained(workers)
         yield stage
     finally:
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await running
         shutil.rmtree(home, ignore_errors=True)
 

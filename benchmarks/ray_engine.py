@@ -219,16 +219,16 @@ class Ours:
         from sublet.runtime.settings import Settings
 
         self._nodes, self._folder = nodes, folder
-        self._desk = controller_from(Settings(state_dir=str(folder / "state"), provider="ray", engine="ray"))
-        self._provider: Any = self._desk._controller.provider  # noqa: SLF001 - the benchmark picks its victims
+        self._api = controller_from(Settings(state_dir=str(folder / "state"), provider="ray", engine="ray"))
+        self._provider: Any = self._api._controller.provider  # noqa: SLF001 - the benchmark picks its victims
         self._running: asyncio.Task[None] | None = None
         self.found: dict[str, Any] = {}
 
     async def start(self) -> None:
         """Until jobs can be brought."""
         began_s = time.monotonic()
-        self._running = asyncio.create_task(self._desk.run())
-        started = asyncio.create_task(self._desk.started())
+        self._running = asyncio.create_task(self._api.run())
+        started = asyncio.create_task(self._api.started())
         await asyncio.wait([self._running, started], return_when=asyncio.FIRST_COMPLETED)
         self.found["start of the controller, four nodes made warm (s)"] = time.monotonic() - began_s
 
@@ -240,8 +240,8 @@ class Ours:
             job_id = await self._submit(f"first-{number}", log)
             await self._until(lambda log=log: steps_in(log), "the first step")
             first_s.append(steps_in(log)[0][0] - at_s)
-            await self._until(lambda job_id=job_id: self._desk.record(job_id).group.size == NODES, "four workers")
-            await self._desk.cancel(job_id)
+            await self._until(lambda job_id=job_id: self._api.record(job_id).group.size == NODES, "four workers")
+            await self._api.cancel(job_id)
             await self._until(lambda: not self._provider._held, "all given back")  # noqa: SLF001
         self.found[f"submit to first step, warm, median of {rounds} (s)"] = statistics.median(first_s)
         self.found["submit to first step, warm, longest (s)"] = max(first_s)
@@ -267,14 +267,14 @@ class Ours:
         self.found[what] = _first_after(log, drained_s, 2) - drained_s
         held = self._provider._held  # noqa: SLF001
         await self._until(lambda: drained not in {claim.ray_node for claim in held.values()}, "given back")
-        self.found["steps lost in all"] = self._desk.record(job_id).steps_lost
+        self.found["steps lost in all"] = self._api.record(job_id).steps_lost
         numbers = [step for _, step, _ in steps_in(log)]
         self.found["every step made once and in order"] = numbers == list(range(1, len(numbers) + 1))
 
     async def stop(self) -> None:
         """Give everything back."""
         began_s = time.monotonic()
-        await self._desk.shutdown(end_jobs=True)
+        await self._api.shutdown(end_jobs=True)
         if self._running is not None:
             await self._running
         self.found["shutdown (s)"] = time.monotonic() - began_s
@@ -284,7 +284,7 @@ class Ours:
 
         argv = (sys.executable, "-m", "benchmarks.ray_engine", "--worker", str(log))
         spec = JobSpec(name=name, argv=argv, cwd=str(ROOT), max_workers=NODES, checkpoint_every_s=600.0)
-        return (await self._desk.submit(spec))["job_id"]
+        return (await self._api.submit(spec))["job_id"]
 
     async def _lose(self, what: str, pids: Iterable[int], log: Path) -> None:
         killed_s = kill(pids)
@@ -293,7 +293,7 @@ class Ours:
 
     def _victim(self, job_id: str) -> str:
         """The Ray node of the last rank."""
-        workers = self._desk.record(job_id).group.workers.values()
+        workers = self._api.record(job_id).group.workers.values()
         last = max(workers, key=lambda worker: worker.rank)
         return str(self._provider._held[last.node_id].ray_node)  # noqa: SLF001
 

@@ -1,4 +1,4 @@
-"""Every verb that talks to a controller, from the command line over real HTTP to a desk in memory."""
+"""Every verb that talks to a controller, from the command line over real HTTP to an API in memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sublet.cli.work import controller_process
 from sublet.errors import Infeasible
 from sublet.runtime.store import Store
 from tests.rigs.browser import refused
-from tests.rigs.little_desk import RUNNING, served
+from tests.rigs.in_memory_api import RUNNING, served
 
-DESK = """
+API = """
 import sys, types
 from pathlib import Path
-from tests.rigs.little_desk import LittleDesk
+from tests.rigs.in_memory_api import InMemoryApi
 assemble = types.ModuleType("sublet.runtime.assemble")
 def controller_from(settings):
     if settings.seed == 13:
         raise ValueError("no luck")
-    desk = LittleDesk(Path(settings.state_dir))
-    desk.purse, desk.burn = settings.purse_usd, settings.burn_usd_per_h
-    return desk
+    api = InMemoryApi(Path(settings.state_dir))
+    api.purse, api.burn = settings.purse_usd, settings.burn_usd_per_h
+    return api
 assemble.controller_from = controller_from
 sys.modules["sublet.runtime.assemble"] = assemble
 from sublet.api.main import main
@@ -58,15 +58,15 @@ def job_file(tmp_path):
 def job(there, sublet, job_file):
     """A job that runs."""
     job_id = sublet("submit", job_file, "-o", "json").json["job_id"]
-    there.desk.change(job_id, **RUNNING)
+    there.api.change(job_id, **RUNNING)
     return job_id
 
 
 def test_submit_hands_the_whole_job_over_and_says_what_comes_next(there, sublet, job_file):
     answer = sublet("submit", job_file)
     assert answer.code == 0, answer.err
-    (job_id,) = there.desk.rows
-    spec = there.desk.specs[job_id]
+    (job_id,) = there.api.rows
+    spec = there.api.specs[job_id]
     assert (spec.name, spec.min_workers, spec.max_workers, spec.sdk) == ("gpt", 2, 4, True)
     assert spec.secrets == {"TOKEN": "hush-hush"}
     assert f"job {job_id} (gpt) is submitted: 2..4 workers" in answer.out
@@ -86,16 +86,16 @@ def test_a_dry_run_shows_plan_price_finish_and_cost_and_submits_nothing(there, s
         assert text in answer.out
     assert "speed not measured yet" in answer.out
     assert sublet("submit", job_file, "--dry-run", "--json").json["workers"] == 4
-    assert not there.desk.rows
+    assert not there.api.rows
 
 
 def test_a_plan_that_cannot_be_ends_with_112(there, sublet, job_file, monkeypatch):
-    sound = there.desk.dry_run
+    sound = there.api.dry_run
 
     async def hopeless(spec):
         return {**await sound(spec), "feasible": False, "reason": "a node costs more than the budget"}
 
-    monkeypatch.setattr(there.desk, "dry_run", hopeless)
+    monkeypatch.setattr(there.api, "dry_run", hopeless)
     answer = sublet("submit", job_file, "--dry-run")
     assert answer.code == 112
     assert "a node costs more than the budget" in answer.out
@@ -111,11 +111,11 @@ def test_a_broken_file_is_refused_before_anybody_is_asked(sublet, tmp_path, monk
 
 def test_run_submits_a_command_and_ends_with_the_code_of_the_job(there, sublet, tmp_path):
     def finish():
-        while not there.desk.rows:
+        while not there.api.rows:
             time.sleep(0.01)
-        (job_id,) = there.desk.rows
+        (job_id,) = there.api.rows
         (tmp_path / f"{job_id}-0.log").write_text("step 1\n")
-        there.desk.change(job_id, phase="failed", reason="it exited with 1")
+        there.api.change(job_id, phase="failed", reason="it exited with 1")
 
     thread = threading.Thread(target=finish)
     thread.start()
@@ -124,7 +124,7 @@ def test_run_submits_a_command_and_ends_with_the_code_of_the_job(there, sublet, 
     assert answer.code == 100
     assert answer.out.endswith("step 1\n")
     assert "is failed: it exited with 1" in answer.err
-    (spec,) = there.desk.specs.values()
+    (spec,) = there.api.specs.values()
     assert (spec.name, spec.argv, spec.env) == ("mine", ("true", "--flag"), {"A": "1"})
     assert (spec.min_workers, spec.max_workers) == (2, 3)
 
@@ -134,7 +134,7 @@ def test_run_refuses_what_cannot_be(there, sublet):
         assert sublet("run", *wrong, "--", "true").code == 2
     assert sublet("run", "--", "python", "nosuch.py").code == 2
     assert sublet("run").code == 2
-    assert not there.desk.rows
+    assert not there.api.rows
 
 
 def test_ps_shows_every_job_in_a_row(there, sublet, job):
@@ -159,21 +159,21 @@ def test_logs_are_shown_without_secrets_and_end_with_the_code_of_the_job(there, 
     assert sublet("logs", "gpt", "--rank", 1).out == "I am rank 1\n"
     assert sublet("logs", "gpt", "--rank", 2).err == "rank 2 has printed nothing\n"
     for phase, code in (("finished", 0), ("failed", 100), ("cancelled", 103), ("out-of-budget", 110), ("paused", 101)):
-        there.desk.change(job, phase=phase)
+        there.api.change(job, phase=phase)
         assert sublet("logs", "gpt", "-f").code == code
 
 
 def test_cancel_pause_resume_and_scale_reach_the_job(there, sublet, job):
     assert "is paused" in sublet("pause", "gpt").out
-    assert there.desk.rows[job]["phase"] == "paused"
+    assert there.api.rows[job]["phase"] == "paused"
     assert "is queued" in sublet("resume", job).out
     refused = sublet("resume", job)
     assert (refused.code, refused.err.splitlines()[0]) == (1, f"error: job {job} is queued: it cannot resume")
     assert "2..3 workers" in sublet("scale", job, "--workers", "2..3").out
-    assert there.desk.specs[job].max_workers == 3
+    assert there.api.specs[job].max_workers == 3
     assert sublet("scale", job, "--workers", "0").code == 2
     assert "is cancelled" in sublet("cancel", "gp", "--now").out
-    assert there.desk.rows[job]["reason"] == "now"
+    assert there.api.rows[job]["reason"] == "now"
 
 
 @pytest.mark.parametrize("verb", ["logs", "cancel", "pause", "resume", "explain", "cost", "events"])
@@ -182,11 +182,11 @@ def test_a_job_that_is_not_there_ends_with_102(there, sublet, job, verb):
     assert answer.code == 102
     assert answer.err == "error: no job is called 'gtp'; did you mean gpt?\n  next: sublet ps\n"
     assert sublet(verb, "../../v1/shutdown").code == 102
-    assert not there.desk.stopping
+    assert not there.api.stopping
 
 
 def test_events_tell_the_story_of_a_job(there, sublet, job):
-    sublet("submit", "-f", there.desk.folder / "job.yaml")
+    sublet("submit", "-f", there.api.folder / "job.yaml")
     sublet("cancel", job)
     assert len(sublet("events", "-o", "json").json["events"]) == 3
     told = sublet("events", job)
@@ -198,7 +198,7 @@ def test_events_tell_the_story_of_a_job(there, sublet, job):
 
 def test_more_events_than_a_page_are_all_there(there, sublet):
     for number in range(2345):
-        there.desk.tell("Note", "", f"number {number}")
+        there.api.tell("Note", "", f"number {number}")
     found = sublet("events", "--json").json["events"]
     assert [event["seq"] for event in found] == list(range(1, 2346))
 
@@ -252,13 +252,13 @@ def test_the_budget_can_be_seen_set_and_topped_up(there, sublet):
     assert sublet("budget", "show", "-o", "json").json["purse_usd"] == 7.5
     for wrong in (("set",), ("set", "--burn", "x"), ("top-up", "-5"), ("top-up", "0"), ("nosuch",)):
         assert sublet("budget", *wrong).code == 2
-    assert there.desk.purse == 7.5
+    assert there.api.purse == 7.5
 
 
 def test_the_purse_of_one_job_can_be_topped_up(there, sublet, job):
-    there.desk.change(job, purse_usd=2.0)
+    there.api.change(job, purse_usd=2.0)
     answer = sublet("budget", "top-up", "--job", "gpt", "3")
-    assert (answer.code, there.desk.rows[job]["purse_usd"], there.desk.purse) == (0, 5.0, 5.0)
+    assert (answer.code, there.api.rows[job]["purse_usd"], there.api.purse) == (0, 5.0, 5.0)
     assert "may spend USD 5.00, USD 1.00 of it is spent" in answer.out
     assert sublet("budget", "top-up", "--job", job, "1", "--json").json["purse_usd"] == 6.0
     assert sublet("budget", "top-up", "--job", "nobody", "1").code == 102
@@ -270,7 +270,7 @@ def test_what_can_never_run_ends_submit_with_the_code_of_its_limit(there, sublet
         limit = {"binding": "a limit", "needed": 9, "available": 4, "hint": "ask for 1..4"}
         raise Infeasible(f"{spec.name} cannot run", **limit, exit_code=code)
 
-    there.desk.submit = there.desk.dry_run = refuse
+    there.api.submit = there.api.dry_run = refuse
     for arguments in ((), ("--dry-run",)):
         answer = sublet("submit", job_file, *arguments)
         assert answer.code == code
@@ -278,7 +278,7 @@ def test_what_can_never_run_ends_submit_with_the_code_of_its_limit(there, sublet
 
 
 def test_an_empty_purse_ends_with_110(there, sublet, job_file):
-    there.desk.spent = 5.0
+    there.api.spent = 5.0
     answer = sublet("submit", job_file)
     assert answer.code == 110
     assert answer.err.endswith("next: sublet budget top-up USD\n")
@@ -338,8 +338,8 @@ def test_a_journal_is_lived_again_order_by_order(sublet, jobs_csv, tmp_path):
 @pytest.fixture
 def own_process(tmp_path, monkeypatch):
     """`sublet up` starts this instead of the controller; what is left is ended."""
-    script = tmp_path / "desk.py"
-    script.write_text(DESK)
+    script = tmp_path / "controller.py"
+    script.write_text(API)
     monkeypatch.setattr(controller_process, "COMMAND", (sys.executable, str(script)))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("SUBLET_STATE", str(tmp_path / "state"))
@@ -422,7 +422,7 @@ def test_in_the_foreground_an_interrupt_stops_everything(own_process, tmp_path):
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from sublet.cli.work import controller_process as it; from sublet.cli.main import run;"
-        f"it.COMMAND = {(sys.executable, str(tmp_path / 'desk.py'))!r}; sys.exit(run(['up', '--foreground']))"
+        f"it.COMMAND = {(sys.executable, str(tmp_path / 'controller.py'))!r}; sys.exit(run(['up', '--foreground']))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     for _ in range(400):

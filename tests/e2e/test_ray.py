@@ -61,10 +61,10 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
 
     async def scene():
         settings = Settings(state_dir=str(rig.folder / "state"), provider="ray", engine="ray", lease_s=10.0)
-        desk = controller_from(settings)
-        running = asyncio.create_task(desk.run())
-        await asyncio.wait([running, asyncio.create_task(desk.started())], return_when=asyncio.FIRST_COMPLETED)
-        provider = desk._controller.provider
+        api = controller_from(settings)
+        running = asyncio.create_task(api.run())
+        await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
+        provider = api._controller.provider
 
         async def reaches(condition, patience_s=60.0):
             await until(lambda: running.done() or condition(), patience_s)
@@ -72,7 +72,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
 
         script = ("train_mlp.py", "--samples", "20000", "--epochs", "3", "--ms-per-sample", "1")
         spec = JobSpec(name="mlp", argv=(sys.executable, *script), cwd=str(EXAMPLES), max_workers=NODES + 1)
-        job = desk.record((await desk.submit(spec))["job_id"])
+        job = api.record((await api.submit(spec))["job_id"])
         await reaches(lambda: job.group.size == NODES and job.group.step > 5)
 
         victim = max(job.group.workers.values(), key=lambda worker: worker.rank)
@@ -98,7 +98,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         assert (job.outcome, job.steps_lost, job.noticed) == ("finished", 0, 1)
         assert job.group.step == 3 * -(-20_000 // 256)
         assert "loss" in "".join(path.read_text() for path in (rig.folder / "state").rglob("jobs/*/logs/*.log"))
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await running
         assert not provider._held
 

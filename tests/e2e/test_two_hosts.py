@@ -66,29 +66,29 @@ def ended(tmp_path_factory):
 async def _lived(hosts, folder):
     found = {}
     policy = plugins.load("sublet.policies", "max-speedup")()
-    with api_over(hosts, folder / "state", policy, limits={"on-demand": Limit(max_nodes=2)}) as desk:
-        running = asyncio.create_task(desk.run())
-        await desk.started()
+    with api_over(hosts, folder / "state", policy, limits={"on-demand": Limit(max_nodes=2)}) as api:
+        running = asyncio.create_task(api.run())
+        await api.started()
         for name, text in (("with-sdk", SDK), ("unmodified", PLAIN)):
             script = folder / f"{name}.py"
             script.write_text(text, encoding="utf-8")
             argv = (sys.executable, str(script))
             facts = {"name": name, "argv": argv, "cwd": str(folder), "sdk": name == "with-sdk"}
-            await desk.submit(JobSpec(**facts, min_workers=2, max_workers=2))
+            await api.submit(JobSpec(**facts, min_workers=2, max_workers=2))
         end_s = time.monotonic() + PATIENCE_S
         for name in ("with-sdk", "unmodified"):
-            view = await _over(desk, f"{name}-1", end_s)
+            view = await _over(api, f"{name}-1", end_s)
             logs = (folder / "state" / "jobs" / f"{name}-1" / "logs").glob("*.log")
             found[name] = (view, "".join(path.read_text(encoding="utf-8") for path in logs))
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await asyncio.gather(running, return_exceptions=True)
     return found
 
 
-async def _over(desk, job_id, end_s):
+async def _over(api, job_id, end_s):
     """As it is when it has ended, or at `end_s`."""
     while True:
-        view = await desk.job(job_id)
+        view = await api.job(job_id)
         if view["phase"] in ("finished", "failed") or time.monotonic() > end_s:
             return view
         await asyncio.sleep(0.05)

@@ -19,11 +19,11 @@ PORT, TOKEN = 80, "t"
 
 
 class Server:
-    """A desk, and a way to ask it over HTTP without a socket."""
+    """An API, and a way to ask it over HTTP without a socket."""
 
-    def __init__(self, desk, cloud):
-        self.desk, self.cloud = desk, cloud
-        self.app = application(desk, port=PORT, token_digest=digest(TOKEN))
+    def __init__(self, api, cloud):
+        self.api, self.cloud = api, cloud
+        self.app = application(api, port=PORT, token_digest=digest(TOKEN))
 
     async def get(self, path):
         return await self._ask("GET", path, b"")
@@ -74,19 +74,19 @@ async def serving(
     """A server over a controller; leaving it shuts it down, or is a crash."""
     cloud = cloud or MemoryCloud(offers, Clock(speedup=speedup))
     policy = plugins.load("sublet.policies", policy)() if isinstance(policy, str) else policy
-    with api_over(cloud, folder / "state", policy, budget=budget, limits=limits) as desk:
-        running = asyncio.create_task(desk.run())
-        await desk.started()
-        yield Server(desk, cloud)
+    with api_over(cloud, folder / "state", policy, budget=budget, limits=limits) as api:
+        running = asyncio.create_task(api.run())
+        await api.started()
+        yield Server(api, cloud)
         if crash:
-            await desk._controller.abandon()
+            await api._controller.abandon()
         else:
-            await desk.shutdown()
+            await api.shutdown()
         await cloud.close()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def ask(desk, path, **query):
-    """What a desk answers to a request for this page."""
-    _, body = await Server(desk, cloud=None).get(f"{path}?{urlencode(query)}")
+async def ask(api, path, **query):
+    """What an API answers to a request for this page."""
+    _, body = await Server(api, cloud=None).get(f"{path}?{urlencode(query)}")
     return body

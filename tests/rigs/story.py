@@ -29,14 +29,14 @@ class Story:
     @asynccontextmanager
     async def controller(self, *, crash=False):
         """Leaving it shuts it down, or is a crash: then nothing of it is ever heard again."""
-        with api_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
-            yield desk
+        with api_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            yield api
             if crash:
-                await desk._controller.abandon()
+                await api._controller.abandon()
             else:
-                await desk.shutdown()
+                await api.shutdown()
             await self.cloud.close()
             await asyncio.gather(running, return_exceptions=True)
 
@@ -59,24 +59,24 @@ async def until(condition, what):
     return found
 
 
-async def phase(desk, job_id, *phases):
+async def phase(api, job_id, *phases):
     async def reached():
-        view = await desk.job(job_id)
+        view = await api.job(job_id)
         return view if view["phase"] in phases else None
 
     return await until(reached, f"{job_id} never became {phases}")
 
 
-async def trained(desk, job_id, steps):
+async def trained(api, job_id, steps):
     async def reached():
-        return (await desk.job(job_id))["step"] >= steps
+        return (await api.job(job_id))["step"] >= steps
 
     await until(reached, f"{job_id} never made {steps} steps")
 
 
-def adds_up(desk):
+def adds_up(api):
     """Parts and ledger, to the grain."""
-    controller = desk._controller
+    controller = api._controller
     now_s = controller.now_s()
     controller.bill.settle(now_s)
     parts = sum(account.total.grains for account in controller.bill.jobs.values()) + controller.bill.unused

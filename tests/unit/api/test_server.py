@@ -17,7 +17,7 @@ from sublet.errors import BadInput, InvalidValue, NoController, Refused
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
-from tests.rigs.little_desk import RUNNING, served
+from tests.rigs.in_memory_api import RUNNING, served
 
 POSTS = ("/v1/jobs", "/v1/dry-run", "/v1/budget", "/v1/budget/top-up", "/v1/shutdown", "/v1/jobs/x/cancel")
 GETS = ("/v1/jobs", "/v1/events", "/v1/cost", "/v1/budget", "/v1/nodes", "/v1/health", "/metrics", "/v1/openapi.json")
@@ -59,8 +59,8 @@ def test_nothing_but_health_is_told_without_the_token(there):
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
         assert facts["schema_version"] == 1
         assert "token" in facts["next"]
-    assert not there.desk.rows
-    assert not there.desk.stopping
+    assert not there.api.rows
+    assert not there.api.stopping
     for path in ("/healthz", "/readyz"):
         assert raw(there, "GET", path, token="")[0] == 200
 
@@ -81,15 +81,15 @@ def test_another_host_or_origin_is_refused_even_with_the_token(there):
     assert raw(there, "GET", "/v1/jobs", Host=f"localhost:{port}")[0] == 200
     for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}.evil.example"):
         assert raw(there, "POST", "/v1/budget/top-up", b'{"usd": 5}', Origin=origin)[0] == 403
-    assert there.desk.purse == 5.0
+    assert there.api.purse == 5.0
     assert raw(there, "POST", "/v1/budget/top-up", b'{"usd": 5}', Origin=f"http://127.0.0.1:{port}")[0] == 200
-    assert there.desk.purse == 10.0
+    assert there.api.purse == 10.0
 
 
 def test_a_form_of_a_web_page_cannot_post(there):
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", None):
         assert raw(there, "POST", "/v1/budget/top-up", b'{"usd": 5}', Content_Type=kind)[0] == 415
-    assert there.desk.purse == 5.0
+    assert there.api.purse == 5.0
 
 
 def test_a_body_is_bounded(there):
@@ -102,12 +102,12 @@ def test_a_body_is_bounded(there):
 def test_the_same_key_and_body_is_one_job_and_another_body_is_a_conflict(there):
     first = there.client.post("/v1/jobs", body_of(), key="k")
     assert there.client.post("/v1/jobs", body_of(), key="k") == first
-    assert len(there.desk.rows) == 1
+    assert len(there.api.rows) == 1
     with pytest.raises(Refused, match="another body") as caught:
         there.client.post("/v1/jobs", body_of("other"), key="k")
     assert caught.value.status == 409
     assert there.client.post("/v1/jobs", body_of(), key="l") != first
-    assert len(there.desk.rows) == 2
+    assert len(there.api.rows) == 2
 
 
 def test_retries_at_the_same_moment_are_one_top_up(there):
@@ -119,15 +119,15 @@ def test_retries_at_the_same_moment_are_one_top_up(there):
         thread.start()
     for thread in threads:
         thread.join()
-    assert there.desk.purse == 6.0
+    assert there.api.purse == 6.0
 
 
 def test_a_fault_is_no_answer_so_a_retry_may_succeed(there):
-    sound, there.desk.top_up = there.desk.top_up, None
+    sound, there.api.top_up = there.api.top_up, None
     status, _, facts = raw(there, "POST", "/v1/budget/top-up", b'{"usd": 1}', Idempotency_Key="a")
     assert (status, facts["schema_version"]) == (500, 1)
     assert "internal error" in facts["error"]
-    there.desk.top_up = sound
+    there.api.top_up = sound
     assert raw(there, "POST", "/v1/budget/top-up", b'{"usd": 1}', Idempotency_Key="a")[0] == 200
 
 
@@ -170,14 +170,14 @@ def test_every_answer_has_a_schema_version(there):
 
 
 def test_readiness_is_another_question_than_life(there):
-    there.desk.stopping = True
+    there.api.stopping = True
     assert raw(there, "GET", "/readyz")[0] == 503
     assert raw(there, "GET", "/healthz")[0] == 200
 
 
 def test_a_log_is_streamed_as_it_grows_and_without_secrets(there, tmp_path):
     job_id = there.client.post("/v1/jobs", body_of(secrets={"TOKEN": "hush-hush"}))["job_id"]
-    there.desk.change(job_id, **RUNNING)
+    there.api.change(job_id, **RUNNING)
     path = tmp_path / f"{job_id}-0.log"
     got = []
 
@@ -193,7 +193,7 @@ def test_a_log_is_streamed_as_it_grows_and_without_secrets(there, tmp_path):
         file.write(b"hush two\n")
         time.sleep(0.3)
         assert b"".join(got) == b"one *** two\n"
-        there.desk.change(job_id, phase="finished")
+        there.api.change(job_id, phase="finished")
         file.write(b"end\n")
     reader.join(10)
     assert b"".join(got) == b"one *** two\nend\n"
@@ -203,7 +203,7 @@ def test_a_log_is_streamed_as_it_grows_and_without_secrets(there, tmp_path):
 
 def test_metrics_have_base_units_and_no_label_without_bound(there):
     job_id = there.client.post("/v1/jobs", body_of())["job_id"]
-    there.desk.change(job_id, **RUNNING)
+    there.api.change(job_id, **RUNNING)
     text = b"".join(there.client.stream("/metrics")).decode()
     who = f'job="{job_id}",name="echo"'
     for line in (
@@ -237,9 +237,9 @@ def test_a_job_answers_to_its_id_its_name_and_a_prefix_that_is_its_own(there):
     with pytest.raises(Refused, match="2 jobs are called 'beta'") as caught:
         get("/v1/jobs/beta")
     assert caught.value.exit_code == 102
-    there.desk.change(ids[1], phase="finished")
+    there.api.change(ids[1], phase="finished")
     assert get("/v1/jobs/beta")["id"] == ids[2]  # the one that lives
-    there.desk.change(ids[2], phase="failed")
+    there.api.change(ids[2], phase="failed")
     assert get("/v1/jobs/beta")["id"] == ids[2]  # the last
     with pytest.raises(Refused, match="did you mean alpha"):
         get("/v1/jobs/alhpa")
@@ -251,7 +251,7 @@ def test_a_shutdown_answers_first_and_then_lets_everybody_go(tmp_path):
     with served(tmp_path) as there:
         assert there.client.post("/v1/shutdown", {"end_jobs": True})["stopping"]
         there.thread.join(10)
-        assert there.desk.ended_jobs
+        assert there.api.ended_jobs
         assert not there.state.address_file.exists()
         assert not there.state.token_file.exists()
         with pytest.raises(NoController, match="sublet up"):
@@ -312,8 +312,8 @@ def test_settings_survive_the_file_and_refuse_nonsense():
 
 def test_lines_on_which_nothing_comes_are_few_and_cut_nobody_who_is_being_answered(there):
     job_id = there.client.post("/v1/jobs", body_of())["job_id"]
-    there.desk.change(job_id, **RUNNING)
-    log = there.desk.folder / f"{job_id}-0.log"
+    there.api.change(job_id, **RUNNING)
+    log = there.api.folder / f"{job_id}-0.log"
     log.write_bytes(b"first\n")
     stream = there.client.stream(f"/v1/jobs/{job_id}/log", follow=True)
     assert next(stream) == b"first\n"

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from sublet.cli.main import app, run
 from sublet.cli.work import controller_process
-from tests.rigs.little_desk import served
+from tests.rigs.in_memory_api import served
 
 
 def verbs(command=None, path=()):
@@ -79,15 +79,15 @@ def test_a_verb_that_changes_something_answers_with_one_document(there, tmp_path
 @pytest.fixture
 def job(there, tmp_path):
     """The path of a job file; a job of it prints two lines and ends."""
-    submit = there.desk.submit
+    submit = there.api.submit
 
     async def submit_and_end(spec, **facts):
         answer = await submit(spec, **facts)
-        there.desk.change(answer["job_id"], phase="finished", progress=1.0)
-        (there.desk.folder / f"{answer['job_id']}-0.log").write_text("one\ntwo: 2\n")
+        there.api.change(answer["job_id"], phase="finished", progress=1.0)
+        (there.api.folder / f"{answer['job_id']}-0.log").write_text("one\ntwo: 2\n")
         return answer
 
-    there.desk.submit = submit_and_end
+    there.api.submit = submit_and_end
     (tmp_path / "train.py").write_text("")
     path = tmp_path / "job.yaml"
     path.write_text("name: gpt\nrun: python train.py\n")
@@ -129,14 +129,14 @@ def test_stopping_is_told_as_a_document_too(there, capsys, monkeypatch):
 
 
 def test_the_demonstration_answers_with_a_document_and_shows_its_progress_elsewhere(there, capsys, monkeypatch):
-    submit = there.desk.submit
+    submit = there.api.submit
 
     async def submit_and_end(spec, **facts):
         answer = await submit(spec, **facts)
-        there.desk.change(answer["job_id"], phase="finished", progress=1.0)
+        there.api.change(answer["job_id"], phase="finished", progress=1.0)
         return answer
 
-    there.desk.submit = submit_and_end
+    there.api.submit = submit_and_end
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(there.state.path))
     monkeypatch.setattr(controller_process, "start", lambda settings: None)
     monkeypatch.setattr(controller_process, "stop", lambda state: True)

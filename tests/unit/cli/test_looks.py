@@ -20,7 +20,7 @@ from sublet.cli.work import controller_process
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.sim.report import plots
-from tests.rigs.little_desk import BILL, RUNNING, cost_from, row_from, served
+from tests.rigs.in_memory_api import BILL, RUNNING, cost_from, row_from, served
 
 HEALTH = {"now_s": 60.0, "speedup": 1.0, "policy": "price"}
 BUDGET = {"spent_usd": 1.0, "purse_usd": None, "burn_usd_per_h": 0.6, "burn_limit_usd_per_h": None}
@@ -89,8 +89,8 @@ def test_one_is_not_many():
 def test_a_phase_is_not_its_own_reason(tmp_path, monkeypatch, capsys, phase, reason):
     with served(tmp_path) as there:
         monkeypatch.setenv("SUBLET_STATE", str(there.state.path))
-        there.desk.rows["a-1"] = job("a-1", "a", phase=phase, reason=reason)
-        there.desk.specs["a-1"] = job_from_command(["true"], name="a")
+        there.api.rows["a-1"] = job("a-1", "a", phase=phase, reason=reason)
+        there.api.specs["a-1"] = job_from_command(["true"], name="a")
         run(["logs", "a-1", "-f"])
         assert capsys.readouterr().err == f"job a-1 (a) is {phase}\n"
 
@@ -99,8 +99,8 @@ def test_how_a_process_ended_is_told_in_ps_and_at_the_end_of_its_log(tmp_path, m
     with served(tmp_path) as there:
         monkeypatch.setenv("SUBLET_STATE", str(there.state.path))
         for job_id, code in (("a-1", 3), ("b-1", -11), ("c-1", 0)):
-            there.desk.rows[job_id] = job(job_id, job_id, phase="failed", exit_code=code, reason="boom")
-            there.desk.specs[job_id] = job_from_command(["true"], name="a")
+            there.api.rows[job_id] = job(job_id, job_id, phase="failed", exit_code=code, reason="boom")
+            there.api.specs[job_id] = job_from_command(["true"], name="a")
         assert run(["ps"]) == 0
         listed = capsys.readouterr().out
         assert "failed (exit code 3)" in listed

@@ -88,12 +88,12 @@ def test_a_provider_of_somebody_elses_works_by_its_entry_point_alone(attic, tmp_
     settings = Settings(state_dir=str(tmp_path / "state"), provider="attic", speedup=60.0)
 
     async def live():
-        desk = controller_from(settings)
-        running = asyncio.create_task(desk.run())
-        await desk.started()
-        await desk.submit(job_from_command(["true"], name="a"))
+        api = controller_from(settings)
+        running = asyncio.create_task(api.run())
+        await api.started()
+        await api.submit(job_from_command(["true"], name="a"))
         await asyncio.wait_for(attic.provider.rented.wait(), 30)
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await running
 
     asyncio.run(live())

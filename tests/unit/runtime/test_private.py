@@ -96,12 +96,12 @@ def test_the_folders_and_checkpoints_of_a_job_are_its_owners_alone(tmp_path):
     own = tmp_path / "own" / "place"
 
     async def live():
-        with api_over(cloud, tmp_path / "state", plugins.load("sublet.policies", "max-speedup")(), limits={}) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
-            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/"))
-            await desk.submit(JobSpec(name="k", argv=("x",), cwd="/", checkpoint_dir=str(own)))
-            await desk.shutdown()
+        with api_over(cloud, tmp_path / "state", plugins.load("sublet.policies", "max-speedup")(), limits={}) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            await api.submit(JobSpec(name="j", argv=("x",), cwd="/"))
+            await api.submit(JobSpec(name="k", argv=("x",), cwd="/", checkpoint_dir=str(own)))
+            await api.shutdown()
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(live())

@@ -58,17 +58,17 @@ def run_live(settings: Settings, work: float, tell: Tell) -> LiveRun:
 
 async def _run_live(settings: Settings, work: float, tell: Tell) -> LiveRun:
     began = time.monotonic()
-    desk = controller_from(settings)
-    running = asyncio.create_task(desk.run())
+    api = controller_from(settings)
+    running = asyncio.create_task(api.run())
     try:
-        await asyncio.wait([running, asyncio.create_task(desk.started())], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
         for spec in demo_jobs(work):
-            await desk.submit(spec)
-        views = await _all_ended(desk, running, tell)
-        cost = await desk.cost()
-        events = await desk.events(limit=100_000)
+            await api.submit(spec)
+        views = await _all_ended(api, running, tell)
+        cost = await api.cost()
+        events = await api.events(limit=100_000)
     finally:
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await running
     asked = {e["node_id"]: e["at_s"] for e in events if e["kind"] == "RentNode"}
     boots = [e["at_s"] - asked[e["node_id"]] for e in events if e["kind"] == "NodeReady"]
@@ -77,17 +77,17 @@ async def _run_live(settings: Settings, work: float, tell: Tell) -> LiveRun:
         makespan_s=max(view["ended_s"] or 0.0 for view in views) - first_s,
         usd=cost["usd_total"],
         boot_s=fmean(boots),
-        jobs=tuple(kernel_job(desk.record(view["id"]), settings.speedup) for view in views),
+        jobs=tuple(kernel_job(api.record(view["id"]), settings.speedup) for view in views),
         views=tuple(views),
         wall_s=time.monotonic() - began,
     )
 
 
-async def _all_ended(desk: ControllerApi, running: asyncio.Task[None], tell: Tell) -> list[JobView]:
+async def _all_ended(api: ControllerApi, running: asyncio.Task[None], tell: Tell) -> list[JobView]:
     give_up = time.monotonic() + GIVE_UP_S
     while time.monotonic() < give_up and not running.done():
         await asyncio.sleep(0.5)
-        views = list(await desk.jobs())
+        views = list(await api.jobs())
         tell("live: " + ", ".join(f"{v['name']} {v['progress'] or 0:.0%}" for v in views))
         if all(view["phase"] in ENDED for view in views):
             return views

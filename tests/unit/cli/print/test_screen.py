@@ -14,7 +14,7 @@ from sublet.cli.print.screen import frame, plain_lines, watch_controller
 from sublet.cli.status import ControllerStatus, status_reader
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
-from tests.rigs.little_desk import RUNNING, row_from, served
+from tests.rigs.in_memory_api import RUNNING, row_from, served
 
 SPEC = job_from_command(["true"], name="a-job-with-a-very-long-name", workers=(1, 4))
 HEALTH = {"now_s": 3720.0, "speedup": 60.0, "policy": "price"}
@@ -99,7 +99,7 @@ def test_a_look_asks_only_for_what_is_new(tmp_path):
         there.client.post("/v1/jobs", {"job": spec_to_json(SPEC, secrets=True)})
         look_now = status_reader(there.client)
         assert len(look_now().events) == 1
-        there.desk.tell("Note", "", "more")
+        there.api.tell("Note", "", "more")
         second = look_now()
     assert [event["seq"] for event in second.events] == [1, 2]
     assert not second.over

@@ -40,12 +40,12 @@ async def order_of(folder, **facts):
     seen, start = [], cloud._start
     cloud._start = lambda node, message: seen.append(message) or start(node, message)
     policy = plugins.load("sublet.policies", "max-speedup")()
-    with api_over(cloud, folder, policy, limits={"spot": Limit(max_nodes=1)}) as desk:
-        running = asyncio.create_task(desk.run())
-        await desk.started()
-        await desk.submit(a_spec(max_workers=1, **facts))
+    with api_over(cloud, folder, policy, limits={"spot": Limit(max_nodes=1)}) as api:
+        running = asyncio.create_task(api.run())
+        await api.started()
+        await api.submit(a_spec(max_workers=1, **facts))
         await until(lambda: seen)
-        await desk.shutdown(end_jobs=True)
+        await api.shutdown(end_jobs=True)
         await cloud.close()
         await asyncio.gather(running, return_exceptions=True)
     return seen[0]

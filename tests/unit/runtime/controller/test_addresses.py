@@ -123,29 +123,29 @@ def test_two_machines_that_claim_one_address_are_told_and_two_agents_of_one_mach
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=3))
-            await phase(desk, "j-1", "running")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=3))
+            await phase(api, "j-1", "running")
 
             async def nodes():
-                found = (await desk.job("j-1"))["node_ids"]
+                found = (await api.job("j-1"))["node_ids"]
                 return found if len(found) == len(MACHINES) else None
 
             first, *_, third = held = await until(nodes, "it never had three nodes")
-            hear = desk._controller.router.hear_agent
+            hear = api._controller.router.hear_agent
             for node_id, machine in zip(held, MACHINES, strict=True):
-                workers = {w.id: "j-1" for w in desk.record("j-1").group.workers.values() if w.node_id == node_id}
+                workers = {w.id: "j-1" for w in api.record("j-1").group.workers.values() if w.node_id == node_id}
                 about = {"host": "172.17.0.1", "workers": workers, "machine": machine}
                 hear(node_id, Hello(node_id=node_id, token=TOKEN, pid=1, **about))
 
             async def alarms():
-                return [event for event in await desk.events() if event["kind"] == "Alarm"]
+                return [event for event in await api.events() if event["kind"] == "Alarm"]
 
             told = await until(alarms, "nobody was told")
             assert [event["node_id"] for event in told] == [third]
             assert f"at 172.17.0.1, it says, and so is {first} on another machine" in told[0]["text"]
             assert "--host" in told[0]["text"]
             assert "SUBLET_HOST" in told[0]["text"]
-            assert Counter((await desk.metrics())["alarms"])["address"] == 1
+            assert Counter((await api.metrics())["alarms"])["address"] == 1
 
     asyncio.run(live())

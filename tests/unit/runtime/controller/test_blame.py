@@ -39,21 +39,21 @@ def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_trai
     story = a_story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await desk.submit(a_spec(name="other", max_workers=1))
-            view = await phase(desk, "j-1", "failed")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await api.submit(a_spec(name="other", max_workers=1))
+            view = await phase(api, "j-1", "failed")
             assert "its nodes ended" in view["error"]
             assert view["failures_user"] == 2
             assert view["preemptions_unnoticed"] == 0
             assert story.cloud.starts == 4
-            await trained(desk, "other-1", 5)
-            assert (await desk.job("other-1"))["preemptions_unnoticed"] == 0
+            await trained(api, "other-1", 5)
+            assert (await api.job("other-1"))["preemptions_unnoticed"] == 0
             story.cloud.deadly = ()  # its owner mends it
             story.cloud.jobs["j-1"] = Training(steps=5)
-            await desk.resume("j-1")
-            await phase(desk, "j-1", "finished")
-            adds_up(desk)
+            await api.resume("j-1")
+            await phase(api, "j-1", "finished")
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -65,14 +65,14 @@ def test_a_job_that_ends_its_agents_late_fails_too_where_the_cloud_knows_that_it
     story.cloud.why = "its agent ended"
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            view = await phase(desk, "j-1", "failed")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            view = await phase(api, "j-1", "failed")
             assert "the cloud did not take them (its agent ended)" in view["error"]
             assert (view["failures_user"], view["preemptions_unnoticed"], story.cloud.starts) == (2, 0, 4)
-            said = [event["text"] for event in await desk.events() if event["kind"] == "NodeLost"]
+            said = [event["text"] for event in await api.events() if event["kind"] == "NodeLost"]
             assert set(said) == {"was lost, not taken by the cloud: its agent ended"}
-            adds_up(desk)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -81,16 +81,16 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
     story = a_story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1, retries=Retries(user=None)))
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1, retries=Retries(user=None)))
 
             async def waits():
-                view = await desk.job("j-1")
+                view = await api.job("j-1")
                 return view["phase"] == "queued" and "waits before the next" in view["reason"]
 
             await until(waits, "it rents for ever")
             assert story.cloud.starts == 2
-            assert [event["text"] for event in await desk.events("j-1") if event["kind"] == "BackOff"]
+            assert [event["text"] for event in await api.events("j-1") if event["kind"] == "BackOff"]
 
     asyncio.run(live())
 

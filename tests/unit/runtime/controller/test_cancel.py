@@ -15,13 +15,13 @@ from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 async def cancelled_at(story, *, now):
     """(the step that was saved, the step that the job had reached when it was told)."""
-    async with story.controller() as desk:
-        await desk.submit(a_spec())
-        await trained(desk, "j-1", 12)
-        step = (await desk.cancel("j-1", now=now))["step"]
-        await phase(desk, "j-1", "cancelled")
+    async with story.controller() as api:
+        await api.submit(a_spec())
+        await trained(api, "j-1", 12)
+        step = (await api.cancel("j-1", now=now))["step"]
+        await phase(api, "j-1", "cancelled")
         await until(lambda: asyncio.sleep(0, not story.cloud.nodes), "its nodes are kept")
-        adds_up(desk)
+        adds_up(api)
     return story.cloud.jobs["j-1"].saved, step
 
 
@@ -41,14 +41,14 @@ def test_a_job_that_is_being_cancelled_is_not_resumed_and_now_ends_it_at_once(tm
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            await trained(desk, "j-1", 5)
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            await trained(api, "j-1", 5)
             story.cloud.deaf = True  # nobody obeys: it does not come to save
-            assert (await desk.cancel("j-1"))["phase"] == "stopping"
+            assert (await api.cancel("j-1"))["phase"] == "stopping"
             with pytest.raises(NotNow, match="being cancelled"):
-                await desk.resume("j-1")
-            assert (await desk.cancel("j-1", now=True))["phase"] == "cancelled"
+                await api.resume("j-1")
+            assert (await api.cancel("j-1", now=True))["phase"] == "cancelled"
 
     story.cloud._arrive = _unless_deaf(story.cloud)
     story.cloud.deaf = False
@@ -65,9 +65,9 @@ def test_a_job_that_waits_is_cancelled_at_once(tmp_path):
     story.cloud.sold_out = {"spot", "on-demand"}
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            assert (await desk.cancel("j-1"))["phase"] == "cancelled"
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            assert (await api.cancel("j-1"))["phase"] == "cancelled"
 
     asyncio.run(live())
 
@@ -77,13 +77,13 @@ def test_a_cancel_that_a_crash_interrupts_is_carried_out_by_the_next_controller(
     story.cloud.jobs["j-1"] = Training(steps=10_000)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec())
-            await trained(desk, "j-1", 5)
-            await desk.cancel("j-1")
-        async with story.controller() as desk:
-            await phase(desk, "j-1", "cancelled")
-            adds_up(desk)
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec())
+            await trained(api, "j-1", 5)
+            await api.cancel("j-1")
+        async with story.controller() as api:
+            await phase(api, "j-1", "cancelled")
+            adds_up(api)
         assert story.cloud.nodes == {}
 
     asyncio.run(live())

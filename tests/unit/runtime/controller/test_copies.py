@@ -129,9 +129,9 @@ def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_dire
     async def live():
         cloud = Shared([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
             for name in ("theirs", "orphan"):
                 cloud.nodes[name] = Node(name, "spot", name)
             end_s = time.monotonic() + PATIENCE_S
@@ -139,13 +139,13 @@ def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_dire
             def told():
                 return [event["node_id"] for event in history if event["kind"] == "Alarm"]
 
-            history = await desk.events()
+            history = await api.events()
             while "orphan" in cloud.nodes or not told():
                 assert time.monotonic() < end_s, history
                 await asyncio.sleep(0.02)
-                history = await desk.events()
+                history = await api.events()
             assert told() == ["theirs"]
-            await desk.shutdown()
+            await api.shutdown()
             await running
         assert list(cloud.nodes) == ["theirs"], "nor does the end of this controller"
 

@@ -42,31 +42,31 @@ def a_story(folder):
     return story
 
 
-async def texts(desk, kind):
-    return [event["text"] for event in await desk.events() if event["kind"] == kind]
+async def texts(api, kind):
+    return [event["text"] for event in await api.events() if event["kind"] == kind]
 
 
 def test_a_job_without_a_checkpoint_that_can_be_trusted_is_held_and_begins_at_0_only_when_told_to(tmp_path):
     story = a_story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            view = await phase(desk, "j-1", "paused")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            view = await phase(api, "j-1", "paused")
             assert "damaged" in view["reason"]
             assert "--start-over" in view["reason"]
             assert view["step"] == 0
             await until(lambda: asyncio.sleep(0, not story.cloud.nodes), "it is held and costs money")
-            assert any("step-900" in text and "none is left" in text for text in await texts(desk, "Damaged"))
-            assert any("--start-over" in text for text in await texts(desk, "Alarm"))
-            assert (await desk.metrics())["checkpoints_damaged"] == 2
-            await desk.resume("j-1")  # perhaps they were mended meanwhile: no
+            assert any("step-900" in text and "none is left" in text for text in await texts(api, "Damaged"))
+            assert any("--start-over" in text for text in await texts(api, "Alarm"))
+            assert (await api.metrics())["checkpoints_damaged"] == 2
+            await api.resume("j-1")  # perhaps they were mended meanwhile: no
             await until(lambda: asyncio.sleep(0, len(story.cloud.started) == 2), "it does not look again")
-            await phase(desk, "j-1", "paused")
-            assert (await desk.metrics())["checkpoints_damaged"] == 2
-            await desk.resume("j-1", start_over=True)
-            await trained(desk, "j-1", 5)
-            adds_up(desk)
+            await phase(api, "j-1", "paused")
+            assert (await api.metrics())["checkpoints_damaged"] == 2
+            await api.resume("j-1", start_over=True)
+            await trained(api, "j-1", 5)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -76,13 +76,13 @@ def test_a_damaged_checkpoint_that_was_passed_over_is_an_event_and_a_metric(tmp_
     story.cloud.good = 700
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            await trained(desk, "j-1", 701)
-            (text,) = await texts(desk, "Damaged")
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            await trained(api, "j-1", 701)
+            (text,) = await texts(api, "Damaged")
             assert "step 700 is used" in text
-            assert (await desk.metrics())["checkpoints_damaged"] == 2
-            assert await texts(desk, "Alarm") == []
+            assert (await api.metrics())["checkpoints_damaged"] == 2
+            assert await texts(api, "Alarm") == []
 
     asyncio.run(live())
 
@@ -92,12 +92,12 @@ def test_a_job_is_also_held_where_it_had_trained_before_and_lost_all_its_nodes(t
     story.cloud.rotten = ()
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await trained(desk, "j-1", 5)
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 5)
             story.cloud.rotten = ("/ck/step-4",)
             story.cloud.take(next(iter(story.cloud.nodes)))
-            view = await phase(desk, "j-1", "paused")
+            view = await phase(api, "j-1", "paused")
             assert view["failures_infra"] == 0
 
     asyncio.run(live())

@@ -28,17 +28,17 @@ async def until(condition, what):
     return found
 
 
-async def phase(desk, job_id, *phases):
+async def phase(api, job_id, *phases):
     async def reached():
-        view = await desk.job(job_id)
+        view = await api.job(job_id)
         return view if view["phase"] in phases else None
 
     return await until(reached, f"{job_id} never became {phases}")
 
 
-async def told(desk, job_id, kind, word):
+async def told(api, job_id, kind, word):
     async def reached():
-        events = await desk.events(job_id)
+        events = await api.events(job_id)
         return [event["text"] for event in events if event["kind"] == kind and word in event["text"]]
 
     return await until(reached, f"{job_id} was never told of {word}")
@@ -73,7 +73,7 @@ def test_what_can_never_run_is_refused_with_what_could(tmp_path, spec, facts, co
                 status, answer = await server.post(path, {"job": spec_to_json(spec, secrets=True)})
                 assert (status, answer["exit_code"]) == (422, code), answer
                 assert advice in answer["next"]
-            assert await server.desk.jobs() == []
+            assert await server.api.jobs() == []
 
     asyncio.run(live())
 
@@ -82,12 +82,12 @@ def test_the_deadline_that_is_offered_instead_is_taken(tmp_path):
     async def live():
         async with serving(tmp_path, speedup=1.0) as server:
             with pytest.raises(Infeasible) as caught:
-                await server.desk.submit(a_spec(deadline_s=3600.0, **SLOW))
+                await server.api.submit(a_spec(deadline_s=3600.0, **SLOW))
             minutes = int(str(caught.value).partition("a deadline ")[2].partition("m")[0])
             assert 5 * 60 < minutes < 6 * 60  # two workers halve the parallel part of ten hours
-            await server.desk.submit(a_spec(deadline_s=60.0 * minutes, **SLOW))
+            await server.api.submit(a_spec(deadline_s=60.0 * minutes, **SLOW))
             with pytest.raises(Infeasible):
-                await server.desk.submit(a_spec(deadline_s=60.0 * (minutes - 1), **SLOW))
+                await server.api.submit(a_spec(deadline_s=60.0 * (minutes - 1), **SLOW))
 
     asyncio.run(live())
 
@@ -95,9 +95,9 @@ def test_the_deadline_that_is_offered_instead_is_taken(tmp_path):
 def test_a_deadline_of_a_job_of_unknown_speed_is_taken_with_a_warning(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
-            answer = await server.desk.submit(a_spec(deadline_s=3600.0))
+            answer = await server.api.submit(a_spec(deadline_s=3600.0))
             assert "not known" in answer["warning"]
-            assert await told(server.desk, "j-1", "Warning", "not known")
+            assert await told(server.api, "j-1", "Warning", "not known")
 
     asyncio.run(live())
 
@@ -109,9 +109,9 @@ def test_a_price_that_is_high_today_is_no_reason_to_refuse_a_job(tmp_path):
         async with serving(tmp_path, cloud=cloud, budget=budget(burn=0.7)) as server:
             cloud.reprice("spot", 0.9)
             await asyncio.sleep(0)
-            await server.desk.submit(a_spec())
+            await server.api.submit(a_spec())
             cloud.reprice("spot", 0.5)
-            await phase(server.desk, "j-1", "running")
+            await phase(server.api, "j-1", "running")
 
     asyncio.run(live())
 
@@ -119,13 +119,13 @@ def test_a_price_that_is_high_today_is_no_reason_to_refuse_a_job(tmp_path):
 def test_scaling_to_what_cannot_be_had_is_refused_alike(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
-            await server.desk.submit(a_spec())
-            await server.desk.submit(a_spec(name="even", max_workers=4, sizes=(2, 4)))
+            await server.api.submit(a_spec())
+            await server.api.submit(a_spec(name="even", max_workers=4, sizes=(2, 4)))
             status, answer = await server.post("/v1/jobs/j-1/scale", {"low": 9, "high": 9})
             assert (status, answer["exit_code"]) == (422, 112)
             with pytest.raises(InvalidValue, match="one of its sizes: 2, 4"):
-                await server.desk.scale("even-1", low=3, high=3)
-            assert (await server.desk.job("j-1"))["max_workers"] == 2
+                await server.api.scale("even-1", low=3, high=3)
+            assert (await server.api.job("j-1"))["max_workers"] == 2
 
     asyncio.run(live())
 
@@ -141,17 +141,17 @@ def test_a_job_that_waits_is_told_why_and_again_when_the_reason_changes(tmp_path
 
     async def live():
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
+            api = server.api
             stock(0)
-            await desk.submit(a_spec(market="spot"))
-            assert await told(desk, "j-1", "Waits", "the market has too few nodes of T4x1:spot")
-            assert "too few nodes" in (await desk.job("j-1"))["reason"]
-            await desk.set_budget(burn_limit_usd_per_h=0.1)
-            assert await told(desk, "j-1", "Waits", "burn limit")
-            await desk.set_budget(burn_limit_usd_per_h=5.0)
+            await api.submit(a_spec(market="spot"))
+            assert await told(api, "j-1", "Waits", "the market has too few nodes of T4x1:spot")
+            assert "too few nodes" in (await api.job("j-1"))["reason"]
+            await api.set_budget(burn_limit_usd_per_h=0.1)
+            assert await told(api, "j-1", "Waits", "burn limit")
+            await api.set_budget(burn_limit_usd_per_h=5.0)
             stock(4)
-            await phase(desk, "j-1", "running")
-            assert len([event for event in await desk.events("j-1") if event["kind"] == "Waits"]) <= 4
+            await phase(api, "j-1", "running")
+            assert len([event for event in await api.events("j-1") if event["kind"] == "Waits"]) <= 4
 
     asyncio.run(live())
 
@@ -165,9 +165,9 @@ def test_a_spent_purse_holds_a_job_until_it_is_topped_up_also_over_a_restart(tmp
 
     async def live():
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
-            await desk.submit(a_spec(max_workers=1, purse_usd=0.8))
-            view = await phase(desk, "j-1", "out-of-budget")
+            api = server.api
+            await api.submit(a_spec(max_workers=1, purse_usd=0.8))
+            view = await phase(api, "j-1", "out-of-budget")
             assert "sublet budget top-up --job j-1" in view["reason"]
             status, answer = await server.post("/v1/jobs/j-1/resume", {})
             assert (status, answer["exit_code"]) == (409, 110)
@@ -175,14 +175,14 @@ def test_a_spent_purse_holds_a_job_until_it_is_topped_up_also_over_a_restart(tmp
             status, view = await server.post("/v1/jobs/j-1/top-up", {"usd": 0.001})  # too little to start with
             assert (status, view["phase"], view["purse_usd"]) == (200, "out-of-budget", 0.801)
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
-            assert (await desk.job("j-1"))["purse_usd"] == 0.801
-            await desk.top_up_job("j-1", 30.0)
+            api = server.api
+            assert (await api.job("j-1"))["purse_usd"] == 0.801
+            await api.top_up_job("j-1", 30.0)
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
-            view = await phase(desk, "j-1", "finished")
+            api = server.api
+            view = await phase(api, "j-1", "finished")
             assert (view["purse_usd"], view["steps_lost"]) == (30.801, 0)
-            assert any("30.801" in event["text"] for event in await desk.events("j-1") if event["kind"] == "Budget")
+            assert any("30.801" in event["text"] for event in await api.events("j-1") if event["kind"] == "Budget")
 
     asyncio.run(live())
 
@@ -193,27 +193,25 @@ def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
 
     async def live():
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
-            await desk.submit(a_spec(max_workers=1, purse_usd=5.0))
-            await phase(desk, "j-1", "running")
+            api = server.api
+            await api.submit(a_spec(max_workers=1, purse_usd=5.0))
+            await phase(api, "j-1", "running")
 
             async def spent():
-                return (await desk.job("j-1"))["usd_total"] > 0.1
+                return (await api.job("j-1"))["usd_total"] > 0.1
 
             await until(spent, "nothing was spent")
-            await desk.pause("j-1")
-            view = await phase(desk, "j-1", "paused")
-            record = desk.record("j-1")
-            desk._controller.jobs.respecify(record, a_spec(max_workers=1, purse_usd=view["usd_total"]))
+            await api.pause("j-1")
+            view = await phase(api, "j-1", "paused")
+            record = api.record("j-1")
+            api._controller.jobs.respecify(record, a_spec(max_workers=1, purse_usd=view["usd_total"]))
             with pytest.raises(OutOfBudget, match="top-up --job j-1"):
-                await desk.resume("j-1")
-            await desk.top_up_job("j-1", 5.0)
-            assert (await desk.job("j-1"))["phase"] == "paused"  # its owner's word stands
-            assert desk._controller.jobs.describe(record).purse_left_usd == pytest.approx(
-                5.0
-            )  # the planner hears of it
-            await desk.resume("j-1")
-            await phase(desk, "j-1", "running")
+                await api.resume("j-1")
+            await api.top_up_job("j-1", 5.0)
+            assert (await api.job("j-1"))["phase"] == "paused"  # its owner's word stands
+            assert api._controller.jobs.describe(record).purse_left_usd == pytest.approx(5.0)  # the planner hears of it
+            await api.resume("j-1")
+            await phase(api, "j-1", "running")
 
     asyncio.run(live())
 
@@ -221,8 +219,8 @@ def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
 def test_a_job_without_a_purse_has_nothing_to_top_up(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
-            await server.desk.submit(a_spec())
+            await server.api.submit(a_spec())
             with pytest.raises(InvalidValue, match="no limit of its own"):
-                await server.desk.top_up_job("j-1", 1.0)
+                await server.api.top_up_job("j-1", 1.0)
 
     asyncio.run(live())

@@ -30,12 +30,12 @@ def test_a_job_trains_to_its_end_and_everything_is_given_back(tmp_path):
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             story.cloud.jobs["j-1"] = Training(steps=60)
-            assert (await desk.submit(a_spec()))["job_id"] == "j-1"
-            view = await phase(desk, "j-1", "finished")
+            assert (await api.submit(a_spec()))["job_id"] == "j-1"
+            view = await phase(api, "j-1", "finished")
             assert (view["step"], view["progress"], view["exit_code"]) == (60, 1.0, 0)
-            adds_up(desk)
+            adds_up(api)
         assert story.cloud.nodes == {}
 
     asyncio.run(live())
@@ -46,17 +46,17 @@ def test_a_job_runs_where_its_owner_lets_it(tmp_path):
     story = Story(tmp_path, policy="price")  # which weighs shapes, for `explain`
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             for market in ("spot", "on-demand"):
-                await desk.submit(a_spec(name=market, market=market))
+                await api.submit(a_spec(name=market, market=market))
             for market in ("spot", "on-demand"):
-                await phase(desk, f"{market}-1", "running")
-                nodes = (await desk.job(f"{market}-1"))["node_ids"]
+                await phase(api, f"{market}-1", "running")
+                nodes = (await api.job(f"{market}-1"))["node_ids"]
                 assert {story.cloud.nodes[node].offer_id for node in nodes} == {market}
-                rows = (await desk.explain(f"{market}-1"))["alternatives"]
+                rows = (await api.explain(f"{market}-1"))["alternatives"]
                 assert {row["market"] for row in rows} == {market}
             with pytest.raises(InvalidValue, match="H100"):
-                await desk.submit(a_spec(accelerators=("H100",)))
+                await api.submit(a_spec(accelerators=("H100",)))
 
     asyncio.run(live())
 
@@ -72,20 +72,20 @@ def test_a_controller_that_crashes_anywhere_is_followed_by_one_that_goes_on(tmp_
 
     async def live():
         for life in range(5):
-            async with story.controller(crash=True) as desk:
+            async with story.controller(crash=True) as api:
                 for key in ("one", "two"):
-                    await desk.submit(a_spec(), key=key)
+                    await api.submit(a_spec(), key=key)
                 if life and story.cloud.nodes and rng.random() < 0.7:
                     story.cloud.take(rng.choice(list(story.cloud.nodes)))
                 await asyncio.sleep(rng.uniform(0.0, 0.25))
             if story.cloud.nodes and rng.random() < 0.3:  # a node dies while nobody looks
                 story.cloud.take(rng.choice(list(story.cloud.nodes)))
-        async with story.controller() as desk:
-            assert [view["id"] for view in await desk.jobs()] == ["j-1", "j-2"]
+        async with story.controller() as api:
+            assert [view["id"] for view in await api.jobs()] == ["j-1", "j-2"]
             for job_id in ("j-1", "j-2"):
-                view = await phase(desk, job_id, "finished", "failed")
+                view = await phase(api, job_id, "finished", "failed")
                 assert (view["phase"], view["step"]) == ("finished", 60), view["error"]
-            adds_up(desk)
+            adds_up(api)
         assert story.cloud.nodes == {}
 
     asyncio.run(live())
@@ -100,12 +100,12 @@ def test_a_job_that_was_taken_but_not_told_to_the_kernel_runs_after_a_restart(tm
     story.cloud.jobs["j-1"] = Training(steps=20)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            desk._controller.jobs.submit = lambda record: None  # it dies between the two commits
-            await desk.submit(a_spec(), key="k")
-        async with story.controller() as desk:
-            assert (await desk.submit(a_spec(), key="k"))["job_id"] == "j-1"
-            await phase(desk, "j-1", "finished")
+        async with story.controller(crash=True) as api:
+            api._controller.jobs.submit = lambda record: None  # it dies between the two commits
+            await api.submit(a_spec(), key="k")
+        async with story.controller() as api:
+            assert (await api.submit(a_spec(), key="k"))["job_id"] == "j-1"
+            await phase(api, "j-1", "finished")
 
     asyncio.run(live())
 
@@ -141,26 +141,26 @@ def test_what_users_decided_survives_a_restart(tmp_path):
     story = Story(tmp_path, budget=Budget(purse=Money.from_usd(50)))
 
     async def live():
-        async with story.controller(crash=True) as desk:
+        async with story.controller(crash=True) as api:
             for name in ("held", "free"):
-                await desk.submit(a_spec(name=name))
-                await phase(desk, f"{name}-1", "running")
-            await desk.pause("held-1")
-            await phase(desk, "held-1", "paused")
-            await desk.scale("free-1", low=1, high=1)
-            await desk.top_up(7.0)
-            await desk.set_budget(burn_limit_usd_per_h=9.0)
-        async with story.controller() as desk:  # then it is shut down, and started again
-            assert (await desk.job("held-1"))["phase"] == "paused"
-            budget = await desk.budget()
+                await api.submit(a_spec(name=name))
+                await phase(api, f"{name}-1", "running")
+            await api.pause("held-1")
+            await phase(api, "held-1", "paused")
+            await api.scale("free-1", low=1, high=1)
+            await api.top_up(7.0)
+            await api.set_budget(burn_limit_usd_per_h=9.0)
+        async with story.controller() as api:  # then it is shut down, and started again
+            assert (await api.job("held-1"))["phase"] == "paused"
+            budget = await api.budget()
             assert (budget["purse_usd"], budget["burn_limit_usd_per_h"]) == (57.0, 9.0)
-            assert (await desk.job("free-1"))["max_workers"] == 1
-            await trained(desk, "free-1", 5)
-        async with story.controller() as desk:
-            await phase(desk, "free-1", "running")
-            assert (await desk.job("held-1"))["phase"] == "paused"
-            await desk.resume("held-1")
-            await phase(desk, "held-1", "running")
+            assert (await api.job("free-1"))["max_workers"] == 1
+            await trained(api, "free-1", 5)
+        async with story.controller() as api:
+            await phase(api, "free-1", "running")
+            assert (await api.job("held-1"))["phase"] == "paused"
+            await api.resume("held-1")
+            await phase(api, "held-1", "running")
 
     asyncio.run(live())
 
@@ -179,14 +179,14 @@ def test_a_script_that_fails_before_its_first_step_is_tried_once(tmp_path):
     story.cloud.jobs["j-1"] = Training(ends_with=1)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(retries=Retries(user=5)))
-            view = await phase(desk, "j-1", "failed")
+        async with story.controller() as api:
+            await api.submit(a_spec(retries=Retries(user=5)))
+            view = await phase(api, "j-1", "failed")
             assert (view["exit_code"], view["error"], view["failures_user"]) == (1, "boom", 1)
             story.cloud.jobs["j-1"] = Training(steps=10)  # the user mends it
-            await desk.resume("j-1")
-            assert (await phase(desk, "j-1", "finished"))["error"] == ""
-            adds_up(desk)
+            await api.resume("j-1")
+            assert (await phase(api, "j-1", "finished"))["error"] == ""
+            adds_up(api)
 
     asyncio.run(live())
     check(replay(story.log()))
@@ -197,14 +197,14 @@ def test_killed_workers_cost_no_step_while_one_survives(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=120)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(min_workers=2, retries=Retries(infra=None)))
+        async with story.controller() as api:
+            await api.submit(a_spec(min_workers=2, retries=Retries(infra=None)))
             for round_ in range(1, 5):
-                await trained(desk, "j-1", 20 * round_)
+                await trained(api, "j-1", 20 * round_)
                 node = next(iter(story.cloud.nodes.values()))
                 for worker_id in list(node.workers):
                     story.cloud.kill_worker(worker_id)
-            view = await phase(desk, "j-1", "finished", "failed")
+            view = await phase(api, "j-1", "finished", "failed")
             assert (view["phase"], view["step"], view["steps_lost"]) == ("finished", 120, 0)
 
     asyncio.run(live())
@@ -215,9 +215,9 @@ def test_infrastructure_that_fails_too_often_fails_the_job(tmp_path):
     story.cloud.jobs["j-1"] = Training(ends_with=-9)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1, retries=Retries(infra=2)))
-            view = await phase(desk, "j-1", "failed")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1, retries=Retries(infra=2)))
+            view = await phase(api, "j-1", "failed")
             assert view["failures_infra"] == 3
 
     asyncio.run(live())
@@ -232,19 +232,19 @@ def _spend(tmp_path, *, purse, during=None):
     story.cloud.jobs["j-1"] = Training(steps=240, step_s=0.02)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
             if during is not None:
-                await trained(desk, "j-1", 5)
-                await during(story, desk)
-            stopped = await phase(desk, "j-1", "out-of-budget")
+                await trained(api, "j-1", 5)
+                await during(story, api)
+            stopped = await phase(api, "j-1", "out-of-budget")
             await until(lambda: asyncio.sleep(0, not story.cloud.nodes), "nodes are kept without money")
-            spent = (await desk.budget())["spent_usd"]
-            adds_up(desk)
-            await desk.top_up(60.0)
-            await phase(desk, "j-1", "running", "finished")
-            ended = await phase(desk, "j-1", "finished")
-            adds_up(desk)
+            spent = (await api.budget())["spent_usd"]
+            adds_up(api)
+            await api.top_up(60.0)
+            await phase(api, "j-1", "running", "finished")
+            ended = await phase(api, "j-1", "finished")
+            adds_up(api)
         return spent, stopped, ended
 
     found = asyncio.run(live())
@@ -260,7 +260,7 @@ def test_a_purse_is_never_exceeded_and_the_job_goes_on_from_the_same_step_after_
 
 
 def test_a_price_that_rises_fivefold_in_mid_run_does_not_break_the_purse(tmp_path):
-    async def jump(story, desk):
+    async def jump(story, api):
         story.cloud.reprice("spot", 2.5)
 
     spent, _, ended = _spend(tmp_path, purse=0.45, during=jump)
@@ -269,7 +269,7 @@ def test_a_price_that_rises_fivefold_in_mid_run_does_not_break_the_purse(tmp_pat
 
 
 def test_a_job_that_does_not_leave_in_time_is_ended_before_the_purse_is_exceeded(tmp_path):
-    async def deafen(story, desk):
+    async def deafen(story, api):
         arrive = story.cloud._arrive
         from sublet.wire import messages as wire
 
@@ -285,19 +285,19 @@ def test_a_jobs_own_purse_stops_it_alone_and_more_of_it_lets_it_go_on(tmp_path):
     story.cloud.jobs |= {"poor-1": Training(steps=200, step_s=0.02), "rich-1": Training(steps=100_000)}
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(name="poor", max_workers=1, purse_usd=0.8))
-            await desk.submit(a_spec(name="rich", max_workers=1))
-            stopped = await phase(desk, "poor-1", "out-of-budget")
+        async with story.controller() as api:
+            await api.submit(a_spec(name="poor", max_workers=1, purse_usd=0.8))
+            await api.submit(a_spec(name="rich", max_workers=1))
+            stopped = await phase(api, "poor-1", "out-of-budget")
             assert 0.0 < stopped["usd_total"] <= 0.8
             assert stopped["step"] > 0
-            assert (await desk.job("rich-1"))["phase"] == "running"
+            assert (await api.job("rich-1"))["phase"] == "running"
             with pytest.raises(OutOfBudget):
-                await desk.resume("poor-1")
-            await desk.top_up_job("poor-1", 30.0)
-            view = await phase(desk, "poor-1", "finished")
+                await api.resume("poor-1")
+            await api.top_up_job("poor-1", 30.0)
+            view = await phase(api, "poor-1", "finished")
             assert (view["step"], view["steps_lost"]) == (200, 0)
-            adds_up(desk)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -306,12 +306,12 @@ def test_a_burn_limit_holds_at_every_moment(tmp_path):
     story = Story(tmp_path, budget=Budget(burn=Price.from_usd_per_h(1.0)))
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             for number in range(3):
-                await desk.submit(a_spec(name=f"j{number}", max_workers=4))
+                await api.submit(a_spec(name=f"j{number}", max_workers=4))
             for _ in range(30):
                 await asyncio.sleep(0.02)
-                assert (await desk.budget())["burn_usd_per_h"] <= 1.0
+                assert (await api.budget())["burn_usd_per_h"] <= 1.0
             assert len(story.cloud.nodes) == 2
 
     asyncio.run(live())
@@ -322,11 +322,11 @@ def test_an_offer_that_is_sold_out_costs_nothing_and_another_is_rented(tmp_path)
     story.cloud.sold_out.add("spot")
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=4))
-            await trained(desk, "j-1", 3)
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=4))
+            await trained(api, "j-1", 3)
             assert {node.offer_id for node in story.cloud.nodes.values()} == {"on-demand"}
-            adds_up(desk)
+            adds_up(api)
 
     asyncio.run(live())
     kernel = replay(story.log())
@@ -338,25 +338,25 @@ def test_a_store_that_cannot_be_written_stops_everything_with_a_reason(tmp_path)
     story = Story(tmp_path)
 
     async def live():
-        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
-            store, rented = desk._controller.store, len(story.cloud.rented)
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            store, rented = api._controller.store, len(story.cloud.rented)
 
             def full(at_s, line):
                 raise sqlite3.OperationalError("database or disk is full")
 
             store.append = full
             with pytest.raises(BadInput, match="disk is full"):
-                await desk.submit(a_spec())
+                await api.submit(a_spec())
             with pytest.raises(BadInput, match="disk is full"):
                 await running
             await asyncio.sleep(0.2)
             assert len(story.cloud.rented) == rented, "it acts though nothing can be written"
-            await desk._controller.abandon()
+            await api._controller.abandon()
             await story.cloud.close()
-        async with story.controller() as desk:  # there is room again: the job was taken before the disk was full
-            await phase(desk, "j-1", "running")
+        async with story.controller() as api:  # there is room again: the job was taken before the disk was full
+            await phase(api, "j-1", "running")
 
     asyncio.run(live())
 
@@ -370,12 +370,12 @@ def test_secrets_are_in_no_store_event_or_view(tmp_path):
     story.cloud.jobs["j-1"] = Training(ends_with=1)
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             end = story.cloud._end
             story.cloud._end = lambda node, worker, code, error="": end(node, worker, code, f"bad token {secret}")
-            await desk.submit(replace(a_spec(), secrets={"TOKEN": secret}), key="k")
-            await phase(desk, "j-1", "failed")
-            shown = [await desk.jobs(), await desk.events(), await desk.cost(), await desk.explain("j-1")]
+            await api.submit(replace(a_spec(), secrets={"TOKEN": secret}), key="k")
+            await phase(api, "j-1", "failed")
+            shown = [await api.jobs(), await api.events(), await api.cost(), await api.explain("j-1")]
             assert secret not in json.dumps(shown)
             assert "***" in json.dumps(shown)
 

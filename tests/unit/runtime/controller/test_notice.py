@@ -39,15 +39,15 @@ def a_story(folder, market):
 
 async def noticed(story, width):
     """A job of this width trains, and one of its nodes is noticed; is it told to save?"""
-    async with story.controller() as desk:
-        await desk.submit(a_spec(min_workers=width, max_workers=width))
-        await phase(desk, "j-1", "running")
-        await trained(desk, "j-1", 5)
+    async with story.controller() as api:
+        await api.submit(a_spec(min_workers=width, max_workers=width))
+        await phase(api, "j-1", "running")
+        await trained(api, "j-1", 5)
         node_id = next(iter(story.cloud.nodes))
         story.cloud.warn(node_id, 3600.0)
         for _ in range(5):
             await asyncio.sleep(0)  # the kernel hears of it, and orders are on their way
-        assert (await desk.job("j-1"))["preemptions_noticed"] == 1
+        assert (await api.job("j-1"))["preemptions_noticed"] == 1
         return len(story.cloud.saves)
 
 
@@ -77,9 +77,9 @@ def test_a_market_of_which_nothing_is_known_is_not_taken_to_last_for_ever(tmp_pa
     story = a_story(tmp_path, market)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            await phase(desk, "j-1", "running")
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            await phase(api, "j-1", "running")
         return story.cloud.every_s[0]
 
     assert low_s <= asyncio.run(live()) < high_s

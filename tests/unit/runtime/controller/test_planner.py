@@ -71,22 +71,22 @@ def lived(folder, policy, scene, *, limit_s=60.0):
     async def live():
         cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         cloud.jobs["j-1"] = Training(steps=40)
-        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=4)}) as desk:
-            if (planner := getattr(desk._controller, "planner", None)) is not None:
+        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=4)}) as api:
+            if (planner := getattr(api._controller, "planner", None)) is not None:
                 planner.limit_s, planner.pause_s = limit_s, 0.2
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+            running = asyncio.create_task(api.run())
+            await api.started()
             try:
-                await scene(desk)
+                await scene(api)
             finally:
-                await desk.shutdown()
+                await api.shutdown()
                 await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(live())
 
 
-async def alarms(desk):
-    return [event for event in await desk.events() if event["kind"] == "Alarm"]
+async def alarms(api):
+    return [event for event in await api.events() if event["kind"] == "Alarm"]
 
 
 def _raises(error):
@@ -119,16 +119,16 @@ def _raises(error):
 def test_a_policy_that_fails_twice_is_alarmed_and_asked_again_and_the_job_runs(tmp_path, fault):
     policy = Moody(lambda asked: fault() if asked <= 2 else None)
 
-    async def scene(desk):
-        await desk.submit(SPEC)
+    async def scene(api):
+        await api.submit(SPEC)
 
         async def finished():
-            return (await desk.job("j-1"))["phase"] == "finished"
+            return (await api.job("j-1"))["phase"] == "finished"
 
         await until(finished, "no plan was made after the failures")
-        assert await alarms(desk), "nobody was told"
-        assert (await desk.metrics())["alarms"]["policy"] == 2
-        assert (await desk.health())["ready"], "the plan is there: it is ready again"
+        assert await alarms(api), "nobody was told"
+        assert (await api.metrics())["alarms"]["policy"] == 2
+        assert (await api.health())["ready"], "the plan is there: it is ready again"
 
     lived(tmp_path, policy, scene)
 
@@ -137,11 +137,11 @@ def test_while_no_plan_comes_the_controller_is_not_ready_and_says_why(tmp_path):
     mended = threading.Event()
     policy = Moody(lambda asked: None if mended.is_set() else _raises(MemoryError()))
 
-    async def scene(desk):
-        await desk.submit(SPEC)
+    async def scene(api):
+        await api.submit(SPEC)
 
         async def unready():
-            health = await desk.health()
+            health = await api.health()
             return None if health["ready"] else health
 
         health = await until(unready, "it said that it was ready, though no plan could be made")
@@ -150,7 +150,7 @@ def test_while_no_plan_comes_the_controller_is_not_ready_and_says_why(tmp_path):
         mended.set()
 
         async def ready():
-            return (await desk.health())["ready"]
+            return (await api.health())["ready"]
 
         await until(ready, "it never became ready again")
 
@@ -161,24 +161,24 @@ def test_a_policy_that_never_answers_is_given_up_and_asked_anew_but_never_by_a_c
     forever = threading.Event()
     policy = Moody(lambda asked: forever.wait() and None)
 
-    async def scene(desk):
-        await desk.submit(SPEC)
+    async def scene(api):
+        await api.submit(SPEC)
 
         async def unready():
-            health = await desk.health()
+            health = await api.health()
             return None if health["ready"] else health
 
         await until(unready, "it said that it was ready, though the policy hangs")
 
         async def told_again():
-            return (await desk.metrics())["alarms"].get("policy", 0) >= 4
+            return (await api.metrics())["alarms"].get("policy", 0) >= 4
 
         await until(told_again, "it was not asked again")
         assert policy.asked == 2, "at most one thread that was given up, and one more"
         forever.set()
 
         async def finished():
-            return (await desk.job("j-1"))["phase"] == "finished"
+            return (await api.job("j-1"))["phase"] == "finished"
 
         await until(finished, "no plan was made after the policy could answer again")
 
@@ -192,8 +192,8 @@ def test_a_controller_whose_policy_hangs_ends_at_once_when_told_to(tmp_path):
     forever = threading.Event()
     policy = Moody(lambda asked: forever.wait(30.0) and None)
 
-    async def scene(desk):
-        await desk.submit(SPEC)
+    async def scene(api):
+        await api.submit(SPEC)
 
         async def asked():
             return policy.asked
@@ -212,15 +212,15 @@ def test_a_controller_whose_policy_hangs_ends_at_once_when_told_to(tmp_path):
 def test_many_failures_are_few_lines_of_history(tmp_path):
     policy = Moody(lambda asked: _raises(ValueError("x" * 10_000)))
 
-    async def scene(desk):
-        desk._controller.planner.pause_s = 0.001
-        await desk.submit(SPEC)
+    async def scene(api):
+        api._controller.planner.pause_s = 0.001
+        await api.submit(SPEC)
 
         async def failed_often():
-            return (await desk.metrics())["alarms"].get("policy", 0) >= 8
+            return (await api.metrics())["alarms"].get("policy", 0) >= 8
 
         await until(failed_often, "it was not asked again")
-        told = await alarms(desk)
+        told = await alarms(api)
         assert len(told) == 1
         assert len(told[0]["text"]) <= 200
 
@@ -231,29 +231,29 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
     def speechless(plan):
         raise AttributeError("no words for it")
 
-    async def scene(desk):
+    async def scene(api):
         monkeypatch.setattr("sublet.runtime.controller.chronicle.rows_from_plan", speechless)
-        await desk.submit(SPEC)
+        await api.submit(SPEC)
 
         async def finished():
-            return (await desk.job("j-1"))["phase"] == "finished"
+            return (await api.job("j-1"))["phase"] == "finished"
 
         await until(finished, "what the kernel had ordered was lost")
-        assert (await desk.metrics())["alarms"]["history"] >= 1
-        assert any("PlanMade" in each["text"] for each in await alarms(desk))
+        assert (await api.metrics())["alarms"]["history"] >= 1
+        assert any("PlanMade" in each["text"] for each in await alarms(api))
 
     lived(tmp_path, Moody(lambda asked: None), scene)
 
 
 def test_half_a_letter_in_the_history_costs_nobody_an_order(tmp_path):
-    async def scene(desk):
-        desk._controller.note(HistoryRow(kind="Note", text="\ud800 of somebody's"))
-        await desk.submit(SPEC)
+    async def scene(api):
+        api._controller.note(HistoryRow(kind="Note", text="\ud800 of somebody's"))
+        await api.submit(SPEC)
 
         async def finished():
-            return (await desk.job("j-1"))["phase"] == "finished"
+            return (await api.job("j-1"))["phase"] == "finished"
 
         await until(finished, "what the kernel had ordered was lost")
-        assert any(each["text"] == "? of somebody's" for each in await desk.events())
+        assert any(each["text"] == "? of somebody's" for each in await api.events())
 
     lived(tmp_path, Moody(lambda asked: None), scene)

@@ -35,11 +35,11 @@ def test_a_plan_above_the_limits_is_told_logged_and_followed_by_another(tmp_path
     story.policy = Greedy()
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             story.cloud.jobs["j-1"] = Training(steps=20)
-            await desk.submit(a_spec())
-            await phase(desk, "j-1", "finished")
-            rows = await desk.events()
+            await api.submit(a_spec())
+            await phase(api, "j-1", "finished")
+            rows = await api.events()
             assert sum("10000 of GPUs in pool" in row["text"] for row in rows if row["kind"] == "Refused") == 2
 
     asyncio.run(live())
@@ -55,11 +55,11 @@ def test_news_that_cannot_be_are_told_and_are_no_part_of_the_log(tmp_path, monke
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            controller = desk._controller
+        async with story.controller() as api:
+            controller = api._controller
             monkeypatch.setattr(pump, "_is_old", lambda *_: False)
             controller.tell(NodeLost(controller.now_s(), "n77"))
-            rows = await desk.events()
+            rows = await api.events()
             assert any("no such node" in row["text"] for row in rows if row["kind"] == "Refused")
 
     asyncio.run(live())

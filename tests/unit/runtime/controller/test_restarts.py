@@ -27,8 +27,8 @@ from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trai
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 
 
-def kinds(desk):
-    return [row.kind for row in desk._controller.store.history(None, 0, 1000)]
+def kinds(api):
+    return [row.kind for row in api._controller.store.history(None, 0, 1000)]
 
 
 # ---------------------------------------------------------------------- other offers and limits
@@ -38,26 +38,26 @@ def test_other_offers_prices_and_limits_than_before_are_an_event_not_a_refusal(t
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            await trained(desk, "j-1", 5)
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            await trained(api, "j-1", 5)
         story.cloud.offers = (replace(OFFERS[0], price=Price.from_usd_per_h("0.25"), cap=None),)
         story.limits = {"spot": Limit(max_nodes=1)}
-        async with story.controller() as desk:
-            view = await phase(desk, "j-1", "running")
+        async with story.controller() as api:
+            view = await phase(api, "j-1", "running")
             assert view["step"] >= 5
-            controller = desk._controller
+            controller = api._controller
             assert list(controller.kernel.supply.offers) == ["spot"]
             assert controller.kernel.ledger.price("spot") == Price.from_usd_per_h("0.25")
             assert len(story.cloud.nodes) == 1  # of two workers
-            assert "OffersChanged" in kinds(desk)
+            assert "OffersChanged" in kinds(api)
             check(controller.kernel)
-            adds_up(desk)
+            adds_up(api)
         story.cloud.offers, story.limits = OFFERS, LIMITS
-        async with story.controller() as desk:
-            await phase(desk, "j-1", "running")
-            assert list(desk._controller.kernel.supply.offers) == ["spot", "on-demand"]
-            adds_up(desk)
+        async with story.controller() as api:
+            await phase(api, "j-1", "running")
+            assert list(api._controller.kernel.supply.offers) == ["spot", "on-demand"]
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -66,12 +66,12 @@ def test_an_offer_that_vanished_while_a_node_of_it_is_held_stays_until_the_node_
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec(market="spot", max_workers=1))
-            await trained(desk, "j-1", 5)
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(market="spot", max_workers=1))
+            await trained(api, "j-1", 5)
         story.cloud.offers, story.limits = OFFERS[1:], {"on-demand": Limit(max_nodes=4)}
-        async with story.controller() as desk:
-            supply = desk._controller.kernel.supply
+        async with story.controller() as api:
+            supply = api._controller.kernel.supply
             assert list(supply.offering.withdrawn) == ["spot"]
             assert supply.offering.state("spot").most == 1  # it can be kept, and no more of it rented
             (held,) = story.cloud.nodes
@@ -81,8 +81,8 @@ def test_an_offer_that_vanished_while_a_node_of_it_is_held_stays_until_the_node_
                 return list(supply.offers) == ["on-demand"]
 
             await until(forgotten, "the offer never went")
-            check(desk._controller.kernel)
-            adds_up(desk)
+            check(api._controller.kernel)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -91,13 +91,13 @@ def test_other_machines_under_a_held_node_are_refused_with_what_differs_and_what
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec(market="spot"))
-            await phase(desk, "j-1", "running")
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(market="spot"))
+            await phase(api, "j-1", "running")
         story.cloud.offers = (replace(OFFERS[0], gpus_per_node=2, pool=""), OFFERS[1])
-        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as desk:
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
             with pytest.raises(BadInput, match="gpus_per_node of offer spot") as refused:
-                await asyncio.wait_for(desk.run(), 20)
+                await asyncio.wait_for(api.run(), 20)
             assert "sublet up --fresh" in str(refused.value)
 
     asyncio.run(live())
@@ -111,27 +111,27 @@ def test_a_start_costs_the_tail_of_the_log_and_not_its_history(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=20)
 
     async def live():
-        async with story.controller() as desk:
+        async with story.controller() as api:
             for name in ("j", "k"):
-                await desk.submit(a_spec(name=name))
-            await phase(desk, "j-1", "finished")
-            await trained(desk, "k-1", 5)
-        before = bill_of(desk)
+                await api.submit(a_spec(name=name))
+            await phase(api, "j-1", "finished")
+            await trained(api, "k-1", 5)
+        before = bill_of(api)
         with sqlite3.connect(story.folder / "log.sqlite") as db:
             read = db.execute("DELETE FROM events WHERE seq < (SELECT MAX(seq) FROM snapshots)").rowcount
         assert read > 10  # all of it was history
-        async with story.controller() as desk:
-            assert (await desk.job("j-1"))["phase"] == "finished"
-            assert desk._controller.bill.jobs["j-1"] == before["j-1"]  # to the grain
-            await phase(desk, "k-1", "running")
-            check(desk._controller.kernel)
-            adds_up(desk)
+        async with story.controller() as api:
+            assert (await api.job("j-1"))["phase"] == "finished"
+            assert api._controller.bill.jobs["j-1"] == before["j-1"]  # to the grain
+            await phase(api, "k-1", "running")
+            check(api._controller.kernel)
+            adds_up(api)
 
     asyncio.run(live())
 
 
-def bill_of(desk):
-    return {job_id: replace(account) for job_id, account in desk._controller.bill.jobs.items()}
+def bill_of(api):
+    return {job_id: replace(account) for job_id, account in api._controller.bill.jobs.items()}
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_with_an_alarm(tmp_path):
@@ -139,17 +139,17 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_with_an_alarm(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=20)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec())
-            await phase(desk, "j-1", "finished")
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            await phase(api, "j-1", "finished")
         with sqlite3.connect(story.folder / "log.sqlite") as db:
             db.execute(
                 "UPDATE snapshots SET state = substr(state, 1, 100) WHERE seq = (SELECT MAX(seq) FROM snapshots)"
             )
-        async with story.controller() as desk:
-            assert (await desk.job("j-1"))["phase"] == "finished"
-            await until(lambda: asyncio.sleep(0, "Alarm" in kinds(desk)), "nobody was told")
-            adds_up(desk)
+        async with story.controller() as api:
+            assert (await api.job("j-1"))["phase"] == "finished"
+            await until(lambda: asyncio.sleep(0, "Alarm" in kinds(api)), "nobody was told")
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -170,16 +170,16 @@ def test_a_state_directory_of_the_version_before_snapshots_starts_with_its_jobs_
 
     async def live():
         limits = {offer.id: Limit(max_nodes=settings.most_nodes) for offer in offers}
-        with api_over(cloud, folder, policy, budget=budget_from(settings), limits=limits) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
-            controller = desk._controller
+        with api_over(cloud, folder, policy, budget=budget_from(settings), limits=limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            controller = api._controller
             ledger, budget = controller.kernel.ledger, controller.kernel.supply.budget
             assert budget.purse == Money(expected["purse_grains"])  # as it was topped up, not as it was started
             assert budget.burn == Price(expected["burn_micro_usd_per_h"])
-            outcomes = {view["id"]: view["phase"] for view in await desk.jobs()}
+            outcomes = {view["id"]: view["phase"] for view in await api.jobs()}
             assert (outcomes["short-1"], outcomes["third-1"]) == ("finished", "finished")
-            await phase(desk, "long-1", "running")
+            await phase(api, "long-1", "running")
             before = next(lease for lease in ledger.closed if lease.node_id == "n3")
             until_s = expected["now_s"] + (30.0 + 10.0) * settings.speedup  # a lease after its last sign of life
             assert before.end_us / 1e6 == pytest.approx(until_s)
@@ -188,9 +188,9 @@ def test_a_state_directory_of_the_version_before_snapshots_starts_with_its_jobs_
             open_now = ledger.spent(controller.kernel.now_s).grains - sum(each.cost.grains for each in ledger.closed)
             spent = ledger.spent(controller.kernel.now_s).grains - new - open_now
             assert spent == expected["spent_grains"] + more.grains
-            adds_up(desk)
+            adds_up(api)
             check(controller.kernel)
-            await desk.shutdown()
+            await api.shutdown()
             await running
         store = Store(folder / "log.sqlite")
         assert len(store.snapshots()) == 2
@@ -221,20 +221,20 @@ def test_a_clock_set_forward_between_two_starts_books_no_more_rent_than_a_lease(
     story.cloud.clock = Clock(speedup=60.0, monotonic=wall)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec(market="on-demand"))
-            await trained(desk, "j-1", 5)
-            spent = (await desk.budget())["spent_usd"]
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(market="on-demand"))
+            await trained(api, "j-1", 5)
+            spent = (await api.budget())["spent_usd"]
         wall.extra_s += 11 * 3600.0 / 60.0  # eleven hours of cloud time: 16.40 for one node
         if not survives:
             for node_id in list(story.cloud.nodes):
                 story.cloud.take(node_id)
-        async with story.controller() as desk:
-            await phase(desk, "j-1", "running")
-            budget = await desk.budget()
+        async with story.controller() as api:
+            await phase(api, "j-1", "running")
+            budget = await api.budget()
             assert budget["spent_usd"] < spent + 2.5  # two nodes, a lease of half an hour of the cloud's time
             assert not budget["exhausted"]
-            check(desk._controller.kernel)
-            adds_up(desk)
+            check(api._controller.kernel)
+            adds_up(api)
 
     asyncio.run(live())

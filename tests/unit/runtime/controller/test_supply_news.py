@@ -14,15 +14,15 @@ def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=2, market="spot"))
-            await phase(desk, "j-1", "running")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=2, market="spot"))
+            await phase(api, "j-1", "running")
             for nodes in (30, 28, 31, 17, 20, 2, 2, 1, 2, 25, 28, 30, 4, 9):
-                desk._controller.leases.hear(AvailabilityChanged(desk._controller.now_s(), "spot", nodes))
-            desk._controller.leases.hear(AvailabilityChanged(desk._controller.now_s(), "on-demand", 3))
+                api._controller.leases.hear(AvailabilityChanged(api._controller.now_s(), "spot", nodes))
+            api._controller.leases.hear(AvailabilityChanged(api._controller.now_s(), "on-demand", 3))
 
             async def heard():
-                told = [event["text"] for event in await desk.events() if event["kind"] == "AvailabilityChanged"]
+                told = [event["text"] for event in await api.events() if event["kind"] == "AvailabilityChanged"]
                 return told[:-1] if told[-1:] == ["on-demand has at most 3 nodes now"] else None
 
             told = await until(heard, "the last of them was not heard")
@@ -39,10 +39,10 @@ def test_the_history_says_what_the_budget_is(tmp_path):
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.set_budget(burn_limit_usd_per_h=2.0)
-            await desk.set_budget(purse_usd=5.0)
-            texts = [event["text"] for event in await desk.events()]
+        async with story.controller() as api:
+            await api.set_budget(burn_limit_usd_per_h=2.0)
+            await api.set_budget(purse_usd=5.0)
+            texts = [event["text"] for event in await api.events()]
             assert "the budget is at most USD 2.00/h" in texts
             assert "the budget is at most USD 2.00/h, USD 5.00 in all" in texts
 
@@ -53,10 +53,10 @@ def test_one_worker_is_no_range(tmp_path):
     story = Story(tmp_path)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await desk.scale("j-1", low=1, high=3)
-            texts = [event["text"] for event in await desk.events("j-1")]
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await api.scale("j-1", low=1, high=3)
+            texts = [event["text"] for event in await api.events("j-1")]
             assert "submitted: 1 worker" in texts
             assert "1 to 3 workers from now on" in texts
 

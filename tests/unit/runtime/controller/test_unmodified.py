@@ -75,42 +75,42 @@ def a_script(**facts):
     return a_spec(**{"sdk": False, "max_workers": 1, "market": "spot", "grace_s": 0.1, **facts})
 
 
-async def earning(desk, usd=0.02, job_id="j-1"):
+async def earning(api, usd=0.02, job_id="j-1"):
     """It has trained for some dollars since now."""
-    before = (await desk.cost(job_id))["usd_total"]
+    before = (await api.cost(job_id))["usd_total"]
 
     async def spent():
-        return (await desk.cost(job_id))["usd_total"] >= before + usd
+        return (await api.cost(job_id))["usd_total"] >= before + usd
 
-    await phase(desk, job_id, "running")
+    await phase(api, job_id, "running")
     await until(spent, "it costs nothing")
 
 
-async def planned_again(desk, job_id="j-1"):
+async def planned_again(api, job_id="j-1"):
     """A plan is made that knows of everything."""
-    controller, now_s = desk._controller, desk._controller.now_s()
-    controller.jobs.relearn(desk.record(job_id))
+    controller, now_s = api._controller, api._controller.now_s()
+    controller.jobs.relearn(api.record(job_id))
     await until(
         lambda: asyncio.sleep(0, controller.decisions.plan_s > now_s and not controller.kernel.planning), "no plan"
     )
 
 
-async def start_over(desk, job_id="j-1"):
+async def start_over(api, job_id="j-1"):
     """It has to leave, and may come back."""
-    await desk.pause(job_id)
-    await phase(desk, job_id, "paused")
-    await desk.resume(job_id)
+    await api.pause(job_id)
+    await phase(api, job_id, "paused")
+    await api.resume(job_id)
 
 
-async def texts(desk, kind):
-    return [event["text"] for event in await desk.events() if event["kind"] == kind]
+async def texts(api, kind):
+    return [event["text"] for event in await api.events() if event["kind"] == kind]
 
 
 def living(story, scene):
     async def live():
-        async with story.controller() as desk:
-            await scene(desk)
-            adds_up(desk)
+        async with story.controller() as api:
+            await scene(api)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -121,15 +121,15 @@ def living(story, scene):
 def test_a_script_is_unknown_until_it_has_finished_and_useful_then(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await earning(desk)
-        bill = await desk.cost("j-1")
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        bill = await api.cost("j-1")
         assert bill["usd_useful"] == 0
         assert bill["usd_unknown"] > 0
         story.cloud.end_all(0)
-        await phase(desk, "j-1", "finished")
-        bill = await desk.cost("j-1")
+        await phase(api, "j-1", "finished")
+        bill = await api.cost("j-1")
         assert bill["usd_unknown"] == 0
         assert bill["usd_useful"] >= 0.02
 
@@ -139,12 +139,12 @@ def test_a_script_is_unknown_until_it_has_finished_and_useful_then(tmp_path):
 def test_a_script_that_crashes_is_not_useful(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script(retries=Retries(user=0)))
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script(retries=Retries(user=0)))
+        await earning(api)
         story.cloud.end_all(1, "ModuleNotFoundError: no module named torhc")
-        await phase(desk, "j-1", "failed")
-        bill = await desk.cost("j-1")
+        await phase(api, "j-1", "failed")
+        bill = await api.cost("j-1")
         assert bill["usd_useful"] == 0
         assert bill["usd_redone"] >= 0.02
 
@@ -154,20 +154,20 @@ def test_a_script_that_crashes_is_not_useful(tmp_path):
 def test_what_was_saved_is_useful_and_the_rest_of_a_start_over_is_redone(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
         story.cloud.see(saved_ago_s=0.0)
-        saved = (await desk.cost("j-1"))["usd_useful"]
+        saved = (await api.cost("j-1"))["usd_useful"]
         assert saved >= 0.02
-        await earning(desk)
+        await earning(api)
         story.cloud.take(next(iter(story.cloud.nodes)))
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
-        bill = await desk.cost("j-1")
+        bill = await api.cost("j-1")
         assert bill["usd_useful"] == pytest.approx(saved, rel=0.2)
         assert bill["usd_redone"] > 0.01
         story.cloud.end_all(0)
-        view = await phase(desk, "j-1", "finished")
+        view = await phase(api, "j-1", "finished")
         assert view["usd_redone"] == pytest.approx(bill["usd_redone"])
 
     living(story, scene)
@@ -176,12 +176,12 @@ def test_what_was_saved_is_useful_and_the_rest_of_a_start_over_is_redone(tmp_pat
 def test_a_script_that_saves_when_it_is_told_to_go_loses_nothing(tmp_path):
     story = Scene(tmp_path, obeys=83)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await earning(desk)
-        await desk.pause("j-1")
-        await phase(desk, "j-1", "paused")
-        bill = await desk.cost("j-1")
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        await api.pause("j-1")
+        await phase(api, "j-1", "paused")
+        bill = await api.cost("j-1")
         assert bill["usd_useful"] >= 0.02
         assert (bill["usd_redone"], bill["usd_unknown"]) == (0, 0)
 
@@ -192,22 +192,22 @@ def test_the_split_of_the_bill_survives_a_restart(tmp_path):
     story = Scene(tmp_path)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_script())
-            await earning(desk)
+        async with story.controller(crash=True) as api:
+            await api.submit(a_script())
+            await earning(api)
             story.cloud.take(next(iter(story.cloud.nodes)))
             await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
-            await earning(desk)
+            await earning(api)
             story.cloud.see(saved_ago_s=0.0)
-            desk._controller.tell(TimerFired(desk._controller.now_s(), CheckPurse()))  # something to log
-            before = await desk.cost("j-1")
-            desk._controller.jobs.save_all_facts()
-        async with story.controller() as desk:
-            after = await desk.cost("j-1")
+            api._controller.tell(TimerFired(api._controller.now_s(), CheckPurse()))  # something to log
+            before = await api.cost("j-1")
+            api._controller.jobs.save_all_facts()
+        async with story.controller() as api:
+            after = await api.cost("j-1")
             assert after["usd_redone"] == pytest.approx(before["usd_redone"], rel=1e-3)
             assert after["usd_useful"] == pytest.approx(before["usd_useful"], rel=0.1)
             assert before["usd_redone"] >= 0.02
-            adds_up(desk)
+            adds_up(api)
 
     asyncio.run(live())
 
@@ -215,14 +215,14 @@ def test_the_split_of_the_bill_survives_a_restart(tmp_path):
 def test_what_was_thrown_away_is_not_counted_as_saved_against_on_demand(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
+    async def scene(api):
+        await api.submit(a_script())
         for start in range(1, 4):
             await until(lambda start=start: asyncio.sleep(0, len(story.cloud.orders) == start), "it does not start")
-            await earning(desk)
-            await start_over(desk)
+            await earning(api)
+            await start_over(api)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 4), "it does not start")
-        bill = await desk.cost("j-1")
+        bill = await api.cost("j-1")
         assert (bill["usd_on_demand"] or 0.0) < bill["usd_total"]
 
     living(story, scene)
@@ -231,43 +231,43 @@ def test_what_was_thrown_away_is_not_counted_as_saved_against_on_demand(tmp_path
 # ---------------------------------------------------------------------- one that saves and does not load
 
 
-async def saved_once(story, desk, **facts):
+async def saved_once(story, api, **facts):
     """It has saved in its first start, and is started again."""
-    await desk.submit(a_script(**facts))
-    await earning(desk)
+    await api.submit(a_script(**facts))
+    await earning(api)
     story.cloud.see(saved_ago_s=0.0)
     story.cloud.take(next(iter(story.cloud.nodes)))
     await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
-    await earning(desk)
-    return await desk.cost("j-1")
+    await earning(api)
+    return await api.cost("j-1")
 
 
 def test_what_a_script_saved_and_did_not_read_is_redone_and_its_owner_is_told_at_once(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        bill = await saved_once(story, desk)
+    async def scene(api):
+        bill = await saved_once(story, api)
         assert bill["usd_useful"] >= 0.02
         story.cloud.see(loaded="no")
-        assert (await desk.job("j-1"))["warnings"] == []  # it may still load
+        assert (await api.job("j-1"))["warnings"] == []  # it may still load
         story.cloud.see(loaded="no", saved_ago_s=0.0)
-        after = await desk.cost("j-1")
+        after = await api.cost("j-1")
         assert after["usd_redone"] >= bill["usd_redone"] + bill["usd_useful"] * 0.99
         assert after["usd_useful"] == pytest.approx(after["usd_total"] - after["usd_redone"], abs=0.05)
-        (warning,) = (await desk.job("j-1"))["warnings"]
+        (warning,) = (await api.job("j-1"))["warnings"]
         assert "saves but does not load" in warning
-        assert desk.record("j-1").starts_over == 1
+        assert api.record("j-1").starts_over == 1
         story.cloud.see(loaded="no", saved_ago_s=0.0)  # told once
-        assert desk.record("j-1").starts_over == 1
-        await until(lambda: texts(desk, "Alarm"), "no event says so")
-        assert await texts(desk, "Alarm") == [warning]
+        assert api.record("j-1").starts_over == 1
+        await until(lambda: texts(api, "Alarm"), "no event says so")
+        assert await texts(api, "Alarm") == [warning]
         story.cloud.take(next(iter(story.cloud.nodes)))
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it does not start again")
         assert "saves but does not load" in story.cloud.orders[-1].note
-        assert desk.record("j-1").starts_over == 1  # counted when it wrote anew
-        await phase(desk, "j-1", "running")
+        assert api.record("j-1").starts_over == 1  # counted when it wrote anew
+        await phase(api, "j-1", "running")
         story.cloud.see(loaded="yes", saved_ago_s=0.0)  # it was mended
-        assert (await desk.job("j-1"))["warnings"] == []
+        assert (await api.job("j-1"))["warnings"] == []
 
     living(story, scene)
 
@@ -276,12 +276,12 @@ def test_a_script_that_does_not_load_is_moved_by_no_plan_and_one_that_does_is(tm
     story = Scene(tmp_path)
     story.policy = Widths(1)
 
-    async def scene(desk):
-        await saved_once(story, desk, market="auto")
+    async def scene(api):
+        await saved_once(story, api, market="auto")
         story.cloud.see(loaded="no", saved_ago_s=0.0)
         story.policy.markets.reverse()
-        await planned_again(desk)
-        assert desk._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
+        await planned_again(api)
+        assert api._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
         story.cloud.see(loaded="yes", saved_ago_s=0.0)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it is nailed down")
 
@@ -292,13 +292,13 @@ def test_a_script_that_does_not_load_is_moved_by_no_plan_and_one_that_does_is(tm
 def test_a_script_that_loads_keeps_what_it_saved_and_so_does_one_of_which_it_cannot_be_known(tmp_path, loaded):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        bill = await saved_once(story, desk)
+    async def scene(api):
+        bill = await saved_once(story, api)
         story.cloud.see(loaded=loaded, saved_ago_s=0.0)
-        after = await desk.cost("j-1")
+        after = await api.cost("j-1")
         assert after["usd_redone"] == bill["usd_redone"]
         assert after["usd_useful"] >= bill["usd_useful"] + 0.01
-        warnings = (await desk.job("j-1"))["warnings"]
+        warnings = (await api.job("j-1"))["warnings"]
         assert ["noatime" in warning for warning in warnings] == [True] * (loaded == "unknown")
 
     living(story, scene)
@@ -307,12 +307,12 @@ def test_a_script_that_loads_keeps_what_it_saved_and_so_does_one_of_which_it_can
 def test_one_that_reads_nothing_and_finishes_has_done_it_all_again(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        bill = await saved_once(story, desk)
-        await earning(desk)
+    async def scene(api):
+        bill = await saved_once(story, api)
+        await earning(api)
         story.cloud.see(loaded="no")
         story.cloud.end_all(0)
-        after = await phase(desk, "j-1", "finished")
+        after = await phase(api, "j-1", "finished")
         assert after["usd_redone"] >= bill["usd_redone"] + bill["usd_useful"] * 0.99
         assert after["usd_useful"] >= 0.02
 
@@ -322,11 +322,11 @@ def test_one_that_reads_nothing_and_finishes_has_done_it_all_again(tmp_path):
 def test_files_that_others_left_in_the_directory_are_none_of_its_work(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
         story.cloud.see(loaded="no", saved_ago_s=0.0)
-        view = await desk.job("j-1")
+        view = await api.job("j-1")
         assert view["usd_useful"] >= 0.02
         assert (view["usd_redone"], view["warnings"]) == (0, [])
 
@@ -339,19 +339,19 @@ def test_files_that_others_left_in_the_directory_are_none_of_its_work(tmp_path):
 def test_a_script_that_prints_and_computes_nothing_for_long_is_started_again_and_that_time_is_not_useful(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script(hang_s=100.0))
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script(hang_s=100.0))
+        await earning(api)
         story.cloud.see(quiet_s=99.0)
         await asyncio.sleep(0.3)
-        assert len(story.cloud.orders) == 1 or (await desk.job("j-1"))["failures_infra"] == 1  # a slow machine
+        assert len(story.cloud.orders) == 1 or (await api.job("j-1"))["failures_infra"] == 1  # a slow machine
         story.cloud.see(quiet_s=101.0)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it hangs for ever")
-        view = await desk.job("j-1")
+        view = await api.job("j-1")
         assert view["failures_infra"] == 1
         assert view["usd_useful"] == 0
         assert view["usd_restart"] > 0.02  # all of it: it hung for longer than it had run
-        assert any("hangs" in text for text in await texts(desk, "Restarted"))
+        assert any("hangs" in text for text in await texts(api, "Restarted"))
 
     living(story, scene)
 
@@ -361,13 +361,13 @@ def test_a_session_that_hangs_is_billed_as_useful_up_to_its_last_step(tmp_path, 
     monkeypatch.setattr("sublet.runtime.group.overdue.FIRST_STEP_S", 1.0)
     story = Story(tmp_path, speedup=3600.0)
 
-    async def scene(desk):
-        await desk.submit(a_spec(max_workers=1))
+    async def scene(api):
+        await api.submit(a_spec(max_workers=1))
         await until(lambda: asyncio.sleep(0, story.cloud.groups), "it never trains")
         story.cloud.groups.clear()  # nobody makes a step, nobody says why
-        before = (await desk.cost("j-1"))["usd_useful"]
-        await until(lambda: texts(desk, "Restarted"), "it hangs for ever")
-        bill = await desk.cost("j-1")
+        before = (await api.cost("j-1"))["usd_useful"]
+        await until(lambda: texts(api, "Restarted"), "it hangs for ever")
+        bill = await api.cost("j-1")
         assert bill["usd_restart"] > 0.3  # an hour of the cloud, at 0.5/h
         assert bill["usd_useful"] <= before + 0.2
 
@@ -381,15 +381,15 @@ def test_no_plan_resizes_a_script_before_it_has_saved(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(1)
 
-    async def scene(desk):
-        await desk.submit(a_script(max_workers=2))
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script(max_workers=2))
+        await earning(api)
         story.policy.wide = 2
-        await planned_again(desk)
-        assert desk._controller.kernel.jobs["j-1"].shape.gpus == 1
+        await planned_again(api)
+        assert api._controller.kernel.jobs["j-1"].shape.gpus == 1
         story.cloud.see(saved_ago_s=0.0)
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it never grows")
-        assert (await phase(desk, "j-1", "running"))["workers"] == 2
+        assert (await phase(api, "j-1", "running"))["workers"] == 2
 
     living(story, scene)
 
@@ -398,13 +398,13 @@ def test_a_script_that_has_not_saved_leaves_a_node_that_will_be_taken_and_no_oth
     story = Scene(tmp_path)
     story.policy = Widths(1)
 
-    async def scene(desk):
-        await desk.submit(a_script(market="auto"))
-        await earning(desk)
+    async def scene(api):
+        await api.submit(a_script(market="auto"))
+        await earning(api)
         ((node, _),) = story.cloud.running()
         story.policy.markets.reverse()
-        await planned_again(desk)
-        assert desk._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
+        await planned_again(api)
+        assert api._controller.kernel.jobs["j-1"].shape.pool == "T4x1:spot"
         story.cloud.warn(node.id, 3600.0)
         await until(
             lambda: asyncio.sleep(0, [each.offer_id for each, _ in story.cloud.running()] == ["on-demand"]),
@@ -419,17 +419,17 @@ def test_no_plan_of_the_next_controller_resizes_it_either_and_what_it_saves_then
     story.policy = Widths(1)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_script(max_workers=2))
-            await earning(desk)
-            desk._controller.jobs.save_all_facts()
+        async with story.controller(crash=True) as api:
+            await api.submit(a_script(max_workers=2))
+            await earning(api)
+            api._controller.jobs.save_all_facts()
         story.policy.wide = 2
-        async with story.controller() as desk:
-            await planned_again(desk)
-            assert desk._controller.kernel.jobs["j-1"].shape.gpus == 1
-            assert (await desk.cost("j-1"))["usd_useful"] == 0
+        async with story.controller() as api:
+            await planned_again(api)
+            assert api._controller.kernel.jobs["j-1"].shape.gpus == 1
+            assert (await api.cost("j-1"))["usd_useful"] == 0
             story.cloud.see(saved_ago_s=0.0)
-            assert (await desk.cost("j-1"))["usd_useful"] >= 0.02
+            assert (await api.cost("j-1"))["usd_useful"] >= 0.02
             await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it never grows")
 
     asyncio.run(live())
@@ -439,10 +439,10 @@ def test_its_owner_may_still_scale_it(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(4)
 
-    async def scene(desk):
-        await desk.submit(a_script(max_workers=1))
-        await earning(desk)
-        await desk.scale("j-1", low=2, high=2)
+    async def scene(api):
+        await api.submit(a_script(max_workers=1))
+        await earning(api)
+        await api.scale("j-1", low=2, high=2)
         await until(lambda: asyncio.sleep(0, len(story.cloud.running()) == 2), "it is nailed down")
 
     living(story, scene)
@@ -454,20 +454,20 @@ def test_its_owner_may_still_scale_it(tmp_path):
 def test_after_the_third_start_over_its_owner_is_told_what_to_do(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
+    async def scene(api):
+        await api.submit(a_script())
         for start in range(1, 5):
             await until(lambda start=start: asyncio.sleep(0, len(story.cloud.orders) == start), "it does not start")
-            assert bool((await desk.job("j-1"))["warnings"]) is (start == 4)
+            assert bool((await api.job("j-1"))["warnings"]) is (start == 4)
             assert ("SUBLET_CHECKPOINT_DIR" in story.cloud.orders[-1].note) is (start == 4)
-            await phase(desk, "j-1", "running")
+            await phase(api, "j-1", "running")
             if start < 4:
-                await start_over(desk)
-        (warning,) = (await desk.job("j-1"))["warnings"]
+                await start_over(api)
+        (warning,) = (await api.job("j-1"))["warnings"]
         assert "started over 3 times" in warning
-        assert [text for text in await texts(desk, "Alarm") if "SUBLET_CHECKPOINT_DIR" in text] == [warning]
+        assert [text for text in await texts(api, "Alarm") if "SUBLET_CHECKPOINT_DIR" in text] == [warning]
         story.cloud.see(saved_ago_s=0.0)
-        assert (await desk.job("j-1"))["warnings"] == []
+        assert (await api.job("j-1"))["warnings"] == []
 
     living(story, scene)
 
@@ -477,18 +477,18 @@ def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
     story.policy = Widths(2)
     began_s = time.monotonic()
 
-    async def scene(desk):
-        await desk.submit(a_script(min_workers=2, max_workers=2))
-        await phase(desk, "j-1", "running")
-        record, tick = desk.record("j-1"), desk._controller.router.attempts.tick
+    async def scene(api):
+        await api.submit(a_script(min_workers=2, max_workers=2))
+        await phase(api, "j-1", "running")
+        record, tick = api.record("j-1"), api._controller.router.attempts.tick
         story.cloud.see(met=False)
         tick(record, began_s + 60.0)
-        assert (await desk.job("j-1"))["warnings"] == []
+        assert (await api.job("j-1"))["warnings"] == []
         tick(record, time.monotonic() + 61.0)
-        (warning,) = (await desk.job("j-1"))["warnings"]
+        (warning,) = (await api.job("j-1"))["warnings"]
         assert "2 models" in warning
-        await until(lambda: texts(desk, "Alarm"), "no event says so")
-        assert await texts(desk, "Alarm") == [warning]
+        await until(lambda: texts(api, "Alarm"), "no event says so")
+        assert await texts(api, "Alarm") == [warning]
 
     living(story, scene)
 
@@ -497,12 +497,12 @@ def test_workers_that_meet_are_not_told_of(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(2)
 
-    async def scene(desk):
-        await desk.submit(a_script(min_workers=2, max_workers=2))
-        await phase(desk, "j-1", "running")
+    async def scene(api):
+        await api.submit(a_script(min_workers=2, max_workers=2))
+        await phase(api, "j-1", "running")
         story.cloud.see(met=True)
-        desk._controller.router.attempts.tick(desk.record("j-1"), time.monotonic() + 600.0)
-        assert (await desk.job("j-1"))["warnings"] == []
+        api._controller.router.attempts.tick(api.record("j-1"), time.monotonic() + 600.0)
+        assert (await api.job("j-1"))["warnings"] == []
 
     living(story, scene)
 
@@ -510,9 +510,9 @@ def test_workers_that_meet_are_not_told_of(tmp_path):
 def test_how_long_a_script_will_take_is_not_made_up(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script(work=100.0, samples_per_s=1.0))
-        view = await phase(desk, "j-1", "running")
+    async def scene(api):
+        await api.submit(a_script(work=100.0, samples_per_s=1.0))
+        view = await phase(api, "j-1", "running")
         assert (view["eta_s"], view["forecast_usd"], view["progress"]) == (None, None, None)
 
     living(story, scene)
@@ -526,20 +526,20 @@ def test_two_copies_that_end_within_a_minute_are_told_of_and_nobody_knows_what_t
     story.policy = Widths(2)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_script(min_workers=2, max_workers=2))
-            await earning(desk)
+        async with story.controller() as api:
+            await api.submit(a_script(min_workers=2, max_workers=2))
+            await earning(api)
             story.cloud.see(met=False)
-            desk._controller.router.attempts._running["j-1"].began_wall_s -= 30.0
+            api._controller.router.attempts._running["j-1"].began_wall_s -= 30.0
             story.cloud.end_all(0)
-            view = await phase(desk, "j-1", "finished")
+            view = await phase(api, "j-1", "finished")
             (warning,) = view["warnings"]
             assert "they trained 2 models" in warning
             assert (view["usd_useful"], view["usd_unknown"] >= 0.02) == (0, True)
-            await until(lambda: texts(desk, "Alarm"), "no event says so")
-            adds_up(desk)
-        async with story.controller() as desk:
-            view = await desk.job("j-1")
+            await until(lambda: texts(api, "Alarm"), "no event says so")
+            adds_up(api)
+        async with story.controller() as api:
+            view = await api.job("j-1")
             assert (view["usd_useful"], view["usd_unknown"] >= 0.02, view["warnings"]) == (0, True, [warning])
 
     asyncio.run(live())
@@ -549,15 +549,15 @@ def test_two_workers_that_met_or_that_nobody_looked_at_are_useful(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(2)
 
-    async def scene(desk):
+    async def scene(api):
         for job_id, met in (("j-1", True), ("j-2", False)):
-            await desk.submit(a_script(min_workers=2, max_workers=2))
-            await earning(desk, job_id=job_id)
+            await api.submit(a_script(min_workers=2, max_workers=2))
+            await earning(api, job_id=job_id)
             story.cloud.see(met=met)
             if met:
-                desk._controller.router.attempts._running[job_id].began_wall_s -= 30.0
+                api._controller.router.attempts._running[job_id].began_wall_s -= 30.0
             story.cloud.end_all(0)
-            view = await phase(desk, job_id, "finished")
+            view = await phase(api, job_id, "finished")
             assert (view["usd_useful"] >= 0.02, view["usd_unknown"], view["warnings"]) == (True, 0, [])
 
     living(story, scene)
@@ -566,11 +566,11 @@ def test_two_workers_that_met_or_that_nobody_looked_at_are_useful(tmp_path):
 def test_a_script_that_is_cancelled_without_having_saved_was_for_nothing(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await earning(desk)
-        await desk.cancel("j-1")
-        view = await phase(desk, "j-1", "cancelled")
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        await api.cancel("j-1")
+        view = await phase(api, "j-1", "cancelled")
         assert (view["usd_useful"], view["usd_unknown"], view["usd_redone"] >= 0.02) == (0, 0, True)
 
     living(story, scene)
@@ -582,19 +582,19 @@ def test_a_script_that_is_cancelled_without_having_saved_was_for_nothing(tmp_pat
 def test_no_share_and_no_save_is_made_up_for_a_script_that_says_nothing(tmp_path):
     story = Scene(tmp_path)
 
-    async def scene(desk):
-        await desk.submit(a_script())
-        await phase(desk, "j-1", "running")
+    async def scene(api):
+        await api.submit(a_script())
+        await phase(api, "j-1", "running")
         story.cloud.end_all(-9)  # it starts again where it was
         await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
-        await phase(desk, "j-1", "running")
-        await desk.pause("j-1")
-        await phase(desk, "j-1", "paused")
-        await until(lambda: texts(desk, "JobStopped"), "no event says so")
-        assert await texts(desk, "JobStarted") == ["trains"]
-        assert await texts(desk, "StopJob") == ["leave"]
-        assert await texts(desk, "JobStopped") == ["stopped"]
-        assert not any("% done" in event["text"] for event in await desk.events())
+        await phase(api, "j-1", "running")
+        await api.pause("j-1")
+        await phase(api, "j-1", "paused")
+        await until(lambda: texts(api, "JobStopped"), "no event says so")
+        assert await texts(api, "JobStarted") == ["trains"]
+        assert await texts(api, "StopJob") == ["leave"]
+        assert await texts(api, "JobStopped") == ["stopped"]
+        assert not any("% done" in event["text"] for event in await api.events())
 
     living(story, scene)
 
@@ -603,18 +603,18 @@ def test_a_start_at_the_same_width_is_no_new_size(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(1)
 
-    async def scene(desk):
-        await saved_once(story, desk, max_workers=2)
-        told = await texts(desk, "JobResized") + await texts(desk, "JobStarted")
+    async def scene(api):
+        await saved_once(story, api, max_workers=2)
+        told = await texts(api, "JobResized") + await texts(api, "JobStarted")
         assert set(told) <= {"trains", "trains again"}
         story.policy.wide = 2
         story.cloud.see(saved_ago_s=0.0)
-        await planned_again(desk)
+        await planned_again(api)
         await until(lambda: asyncio.sleep(0, len(story.cloud.running()) == 2), "it never grows")
-        await phase(desk, "j-1", "running")
+        await phase(api, "j-1", "running")
 
         async def resized():
-            return "trains in its new size" in await texts(desk, "JobResized")
+            return "trains in its new size" in await texts(api, "JobResized")
 
         await until(resized, "no event says so")
 

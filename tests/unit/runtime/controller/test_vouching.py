@@ -31,36 +31,36 @@ def lived(folder, scene):
     async def live():
         cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=2)}) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+        with api_over(cloud, folder / "state", policy, limits={"spot": Limit(max_nodes=2)}) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
             for name in ("thief", "victim"):
-                await desk.submit(JobSpec(name=name, argv=("x",), cwd="/", max_workers=1))
+                await api.submit(JobSpec(name=name, argv=("x",), cwd="/", max_workers=1))
 
             async def both_train():
-                views = await desk.jobs()
+                views = await api.jobs()
                 return views if all(view["phase"] == "running" and view["step"] for view in views) else None
 
             views = await until(both_train, "they never trained")
             node = next(view["node_ids"][0] for view in views if view["id"] == "thief-1")
-            (worker,) = desk._controller.records["victim-1"].group.workers.values()
+            (worker,) = api._controller.records["victim-1"].group.workers.values()
             assert worker.node_id != node
-            await scene(desk, cloud, node, worker)
+            await scene(api, cloud, node, worker)
             await asyncio.sleep(0.1)
             for job_id in ("thief-1", "victim-1"):
-                before = (await desk.job(job_id))["step"]
+                before = (await api.job(job_id))["step"]
 
                 async def trains_on(job_id=job_id, before=before):
-                    return (await desk.job(job_id))["step"] > before
+                    return (await api.job(job_id))["step"] > before
 
                 await until(trains_on, f"{job_id} does not train any more")
-            group = desk._controller.records["victim-1"].group
+            group = api._controller.records["victim-1"].group
             assert list(group.workers) == [worker.id]
             assert group.workers[worker.id].node_id == worker.node_id
-            told = [event for event in await desk.events() if event["kind"] == "Alarm" and event["node_id"] == node]
+            told = [event for event in await api.events() if event["kind"] == "Alarm" and event["node_id"] == node]
             assert len(told) == 1, "one line, however often it lies"
-            assert (await desk.metrics())["alarms"]["impostor"] >= 1
-            await desk.shutdown()
+            assert (await api.metrics())["alarms"]["impostor"] >= 1
+            await api.shutdown()
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(live())
@@ -78,7 +78,7 @@ LIES = [
 
 @pytest.mark.parametrize("lie", LIES, ids=["down", "finished", "broke", "saved"])
 def test_a_node_cannot_end_or_bill_the_worker_of_another_node(tmp_path, lie):
-    async def scene(desk, cloud, node, worker):
+    async def scene(api, cloud, node, worker):
         for _ in range(50):
             cloud._say(node, lie(worker.id))
 
@@ -87,7 +87,7 @@ def test_a_node_cannot_end_or_bill_the_worker_of_another_node(tmp_path, lie):
 
 @pytest.mark.parametrize("worker_id", ["victim-1.0.77", "same"])
 def test_a_hello_that_claims_workers_which_nobody_started_there_is_not_believed(tmp_path, worker_id):
-    async def scene(desk, cloud, node, worker):
+    async def scene(api, cloud, node, worker):
         claim = worker.id if worker_id == "same" else worker_id
         there = cloud.nodes[node]
         workers = {each.id: each.job_id for each in there.workers.values()} | {claim: "victim-1"}
@@ -102,10 +102,10 @@ def test_a_hello_that_claims_workers_which_nobody_started_there_is_not_believed(
 
 
 def test_a_worker_of_one_job_is_not_believed_to_be_of_another(tmp_path):
-    async def scene(desk, cloud, node, worker):
+    async def scene(api, cloud, node, worker):
         there = cloud.nodes[node]
         workers = {each.id: each.job_id for each in there.workers.values()} | {worker.id: "thief-1"}
         cloud._say(node, wire.Hello(node_id=node, token=there.token, pid=1, workers=workers))
-        assert worker.id not in desk._controller.records["thief-1"].group.workers
+        assert worker.id not in api._controller.records["thief-1"].group.workers
 
     lived(tmp_path, scene)

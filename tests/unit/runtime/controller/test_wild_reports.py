@@ -51,29 +51,29 @@ def test_a_job_that_says_it_is_infinitely_fast_breaks_neither_plan_nor_bill_nor_
     async def live():
         cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "price")()
-        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
 
             async def trains(job_id):
-                return (await desk.job(job_id))["step"] > 0
+                return (await api.job(job_id))["step"] > 0
 
-            await desk.submit(JobSpec(name="wild", argv=("x",), cwd="/", max_workers=1))
+            await api.submit(JobSpec(name="wild", argv=("x",), cwd="/", max_workers=1))
             await until(lambda: trains("wild-1"), "it never trained")
-            group = desk._controller.records["wild-1"].group
+            group = api._controller.records["wild-1"].group
             for _ in range(20):
                 (worker,) = group.workers.values()
                 if (said := stepped(group, worker, **facts)) is not None:
                     cloud._say(worker.node_id, wire.FromWorker(message=said))
-            await desk.submit(JobSpec(name="tame", argv=("x",), cwd="/", max_workers=1))
+            await api.submit(JobSpec(name="tame", argv=("x",), cwd="/", max_workers=1))
             await until(lambda: trains("tame-1"), "no plan was made for the other job")
-            assert not (await desk.metrics()).get("alarms")
-            json.dumps([await desk.cost(), await desk.budget()], allow_nan=False)
-            bill, now_s = desk._controller.bill, desk._controller.now_s()
+            assert not (await api.metrics()).get("alarms")
+            json.dumps([await api.cost(), await api.budget()], allow_nan=False)
+            bill, now_s = api._controller.bill, api._controller.now_s()
             bill.settle(now_s)
             parts = sum(account.total.grains for account in bill.jobs.values()) + bill.unused
-            assert parts == bill.total.grains == desk._controller.kernel.ledger.spent(bill.settled_s).grains
-            await desk.shutdown()
+            assert parts == bill.total.grains == api._controller.kernel.ledger.spent(bill.settled_s).grains
+            await api.shutdown()
             assert cloud.nodes == {}, "everything is given back"
             await asyncio.gather(running, return_exceptions=True)
 
@@ -91,21 +91,21 @@ def test_a_job_that_cannot_be_told_to_stop_does_not_keep_the_nodes_of_all(tmp_pa
     async def live():
         cloud = MemoryCloud([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=3)}) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
             for name in ("wild", "tame"):
-                await desk.submit(JobSpec(name=name, argv=("x",), cwd="/", max_workers=1))
+                await api.submit(JobSpec(name=name, argv=("x",), cwd="/", max_workers=1))
 
             async def both_train():
-                return all(view["step"] > 0 for view in await desk.jobs())
+                return all(view["step"] > 0 for view in await api.jobs())
 
             await until(both_train, "they never trained")
-            jobs = desk._controller.jobs
+            jobs = api._controller.jobs
             sound = jobs.describe
             fault = RuntimeError("a fault of ours")
             monkeypatch.setattr(jobs, "describe", lambda r: sound(r) if r.id == "tame-1" else raises(fault))
-            await desk._controller.stop(limit_s=1.0)
+            await api._controller.stop(limit_s=1.0)
             assert cloud.nodes == {}
             await asyncio.gather(running, return_exceptions=True)
 

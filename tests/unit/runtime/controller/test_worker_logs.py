@@ -36,14 +36,14 @@ class Printing:
             file.write(f"{worker_id} {text}\n")
 
 
-def leader(desk):
-    workers = desk.record("j-1").group.workers.values()
+def leader(api):
+    workers = api.record("j-1").group.workers.values()
     return next((worker for worker in workers if worker.rank == 0 and worker.phase == "member"), None)
 
 
-async def led_by_another(desk, than):
+async def led_by_another(api, than):
     async def changed():
-        group, now = desk.record("j-1").group, leader(desk)
+        group, now = api.record("j-1").group, leader(api)
         return now if now is not None and now.id != than and group.training else None
 
     return await until(changed, "nobody took over")
@@ -55,28 +55,28 @@ def test_the_log_goes_on_with_whoever_is_rank_0_now(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=3))
-            await phase(desk, "j-1", "running")
-            first = (await led_by_another(desk, "")).id
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=3))
+            await phase(api, "j-1", "running")
+            first = (await led_by_another(api, "")).id
             prints.say(first, "trains")
-            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
-            second = await led_by_another(desk, first)
+            story.cloud.take(api.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(api, first)
             prints.say(second.id, "trains on")
-            text = await ask(desk, "/v1/jobs/j-1/log")
+            text = await ask(api, "/v1/jobs/j-1/log")
             assert f"{first} trains\n" in text
             assert f"{second.id} trains on\n" in text, "the log went silent"
             moved = f"-- rank 0 is worker {second.id} on node {second.node_id} from here --\n"
             assert text.index("trains\n") < text.index(moved) < text.index("trains on\n")
             assert f"{second.id} begins" not in text, "it was rank 1 or 2 then"
-            everything = await ask(desk, "/v1/jobs/j-1/log", every="true")
+            everything = await ask(api, "/v1/jobs/j-1/log", every="true")
             assert everything.count(" begins\n") == len(prints.file)
-            alone = await ask(desk, "/v1/jobs/j-1/log", worker=second.id)
+            alone = await ask(api, "/v1/jobs/j-1/log", worker=second.id)
             assert {line.split()[0] for line in alone.splitlines()[1:]} == {second.id}
-            assert (await ask(desk, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
+            assert (await ask(api, "/v1/jobs/j-1/log", tail=1)) == f"{second.id} trains on\n"
             files = (tmp_path / "state" / "jobs" / "j-1" / "logs").glob("*.jsonl")
             assert [file.stat().st_mode & 0o077 for file in files] == [0]
-            lines = [json.loads(line) for line in (await ask(desk, "/v1/jobs/j-1/log", lines="true")).splitlines()]
+            lines = [json.loads(line) for line in (await ask(api, "/v1/jobs/j-1/log", lines="true")).splitlines()]
             assert {line["rank"] for line in lines} == {0}
             assert lines[-1] == {
                 "worker": second.id,
@@ -94,18 +94,18 @@ def test_what_was_printed_before_a_restart_of_the_controller_is_there_after_it(t
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await phase(desk, "j-1", "running")
-            first = (await led_by_another(desk, "")).id
-            node = desk.record("j-1").group.workers[first].node_id
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(max_workers=1))
+            await phase(api, "j-1", "running")
+            first = (await led_by_another(api, "")).id
+            node = api.record("j-1").group.workers[first].node_id
         old = tmp_path / "state" / "jobs" / "j-1" / "logs" / "rank-0.log"
         old.write_text("of an older version\n")
         story.cloud.take(node)
-        async with story.controller() as desk:
-            second = await led_by_another(desk, first)
+        async with story.controller() as api:
+            second = await led_by_another(api, first)
             prints.say(second.id, "trains on")
-            text = await ask(desk, "/v1/jobs/j-1/log")
+            text = await ask(api, "/v1/jobs/j-1/log")
             assert text.startswith("of an older version\n")
             order = [f"{first} begins", f"-- rank 0 is worker {second.id}", f"{second.id} trains on"]
             assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
@@ -119,16 +119,16 @@ def test_following_a_log_moves_to_the_next_worker_and_ends_with_the_job(tmp_path
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await phase(desk, "j-1", "running")
-            first = (await led_by_another(desk, "")).id
-            following = asyncio.create_task(ask(desk, "/v1/jobs/j-1/log", follow="true"))
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await phase(api, "j-1", "running")
+            first = (await led_by_another(api, "")).id
+            following = asyncio.create_task(ask(api, "/v1/jobs/j-1/log", follow="true"))
             await asyncio.sleep(0.2)
-            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
-            second = await led_by_another(desk, first)
+            story.cloud.take(api.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(api, first)
             prints.say(second.id, "trains on")
-            await desk.cancel("j-1", now=True)
+            await api.cancel("j-1", now=True)
             text = await asyncio.wait_for(following, 20.0)
             assert f"{first} begins\n" in text
             assert f"from here --\n{second.id} begins\n" in text
@@ -143,12 +143,12 @@ def test_how_a_worker_ended_is_told_in_its_log_and_in_the_history(tmp_path):
     story.cloud.jobs["j-1"] = Training(ends_with=3)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            view = await phase(desk, "j-1", "failed")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            view = await phase(api, "j-1", "failed")
             assert view["exit_code"] == 3
-            assert "ended: exit code 3 --" in await ask(desk, "/v1/jobs/j-1/log")
-            texts = [event["text"] for event in await desk.events("j-1")]
+            assert "ended: exit code 3 --" in await ask(api, "/v1/jobs/j-1/log")
+            texts = [event["text"] for event in await api.events("j-1")]
             assert "failed: exit code 3: boom" in texts
 
     asyncio.run(live())
@@ -160,15 +160,15 @@ def test_a_signal_has_a_name_in_the_history(tmp_path):
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await phase(desk, "j-1", "running")
-            first = (await led_by_another(desk, "")).id
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await phase(api, "j-1", "running")
+            first = (await led_by_another(api, "")).id
             story.cloud.kill_worker(first)
-            await led_by_another(desk, first)
-            restarted = [event for event in await desk.events("j-1") if event["kind"] == "Restarted"]
+            await led_by_another(api, first)
+            restarted = [event for event in await api.events("j-1") if event["kind"] == "Restarted"]
             assert restarted[0]["text"].endswith("was ended by SIGKILL")
-            assert f"-- worker {first} on node" in await ask(desk, "/v1/jobs/j-1/log")
+            assert f"-- worker {first} on node" in await ask(api, "/v1/jobs/j-1/log")
             assert prints.file
 
     asyncio.run(live())
@@ -191,20 +191,20 @@ def test_a_line_that_a_worker_printed_as_rank_1_is_not_shown_again_when_it_is_ra
         word(node_id, message)
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=2))
-            await phase(desk, "j-1", "running")
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=2))
+            await phase(api, "j-1", "running")
 
             async def both():
-                return len(desk.record("j-1").group.workers) > 1 and desk.record("j-1").group.training
+                return len(api.record("j-1").group.workers) > 1 and api.record("j-1").group.training
 
             await until(both, "it never had two workers")
-            first = (await led_by_another(desk, "")).id
+            first = (await led_by_another(api, "")).id
             story.cloud._regroup, story.cloud._word = late, counted
-            story.cloud.take(desk.record("j-1").group.workers[first].node_id)
-            second = await led_by_another(desk, first)
+            story.cloud.take(api.record("j-1").group.workers[first].node_id)
+            second = await led_by_another(api, first)
             prints.say(second.id, "epoch 2")
-            text = await ask(desk, "/v1/jobs/j-1/log")
+            text = await ask(api, "/v1/jobs/j-1/log")
             assert f"from here --\n{second.id} epoch 2\n" in text
             assert f"{second.id} epoch 1" not in text
 

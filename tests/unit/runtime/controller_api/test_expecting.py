@@ -17,8 +17,8 @@ KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 def submitted(tmp_path, spec, policy=None):
     async def live():
         async with serving(tmp_path, policy=policy or Price(), speedup=1.0) as server:
-            rehearsed = await server.desk.dry_run(spec)
-            return await server.desk.submit(spec), rehearsed
+            rehearsed = await server.api.dry_run(spec)
+            return await server.api.submit(spec), rehearsed
 
     return asyncio.run(live())
 

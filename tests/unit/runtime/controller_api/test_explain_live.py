@@ -30,9 +30,9 @@ NODES_OF_FOUR = (
 )
 
 
-async def running(desk, job_id="j-1"):
+async def running(api, job_id="j-1"):
     end_s = time.monotonic() + PATIENCE_S
-    while (await desk.job(job_id))["phase"] != "running":
+    while (await api.job(job_id))["phase"] != "running":
         assert time.monotonic() < end_s
         await asyncio.sleep(0.02)
 
@@ -56,10 +56,10 @@ def test_explain_prints_the_very_numbers_that_the_policy_compared(tmp_path, aver
 
     async def live():
         async with serving(tmp_path, policy=policy, budget=budget, speedup=1.0) as server:
-            await server.desk.submit(a_spec(max_workers=4, **KNOWN))
-            await running(server.desk)
-            found = await server.desk.explain("j-1")
-            _, weighed = server.desk._controller.decisions.weighed["j-1"]
+            await server.api.submit(a_spec(max_workers=4, **KNOWN))
+            await running(server.api)
+            found = await server.api.explain("j-1")
+            _, weighed = server.api._controller.decisions.weighed["j-1"]
             assert any(weighed is plan.weighed.get("j-1") for plan in policy.plans)
             rows = {str(row.shape): row for row in weighed.rows()}
             assert len(found["alternatives"]) == len(rows) == 8  # one to four workers on two markets
@@ -83,14 +83,14 @@ def test_no_dollars_are_printed_that_nobody_pays(tmp_path):
     async def live():
         async with serving(tmp_path, speedup=1.0) as server:
             spec = a_spec(max_workers=4, **KNOWN)
-            dry = await server.desk.dry_run(spec)
-            await server.desk.submit(spec)
-            await running(server.desk)
-            for found in (dry, await server.desk.explain("j-1")):
+            dry = await server.api.dry_run(spec)
+            await server.api.submit(spec)
+            await running(server.api)
+            for found in (dry, await server.api.explain("j-1")):
                 dollars = [row[key] for row in found["alternatives"] for key in row if key.endswith("_usd")]
                 assert dollars
                 assert max(usd for usd in dollars if usd is not None) < 10.0
-            texts = [event["text"] for event in await server.desk.events("j-1") if event["kind"] == "Plan"]
+            texts = [event["text"] for event in await server.api.events("j-1") if event["kind"] == "Plan"]
             assert texts
             assert not any("1000000" in text or "500000" in text for text in texts)
 
@@ -101,13 +101,13 @@ def test_no_dollars_are_printed_that_nobody_pays(tmp_path):
 def test_a_policy_that_weighs_nothing_has_no_table(tmp_path, policy):
     async def live():
         async with serving(tmp_path, policy=policy) as server:
-            await server.desk.submit(a_spec(**KNOWN))
-            await running(server.desk)
-            found = await server.desk.explain("j-1")
+            await server.api.submit(a_spec(**KNOWN))
+            await running(server.api)
+            found = await server.api.explain("j-1")
             assert found["alternatives"] == []
             assert any("weighed no shapes" in note for note in found["notes"])
             assert "time and rent" not in found["reason"]
-            dry = await server.desk.dry_run(a_spec(name="k", **KNOWN))
+            dry = await server.api.dry_run(a_spec(name="k", **KNOWN))
             assert (dry["alternatives"], dry["feasible"]) == ([], True)
 
     asyncio.run(live())
@@ -122,22 +122,22 @@ def test_dry_run_explain_ps_and_plan_say_one_number_for_the_same_shape(tmp_path)
 
     async def live():
         async with serving(tmp_path, cloud=cloud, limits=limits) as server:
-            desk = server.desk
-            dry = await desk.dry_run(spec)
+            api = server.api
+            dry = await api.dry_run(spec)
             (row,) = dry["alternatives"]
             assert dry["finish_s"]["p50"] == pytest.approx(row["left_s"], rel=0.05)
             assert dry["cost_usd"]["p50"] == pytest.approx(row["left_usd"], rel=0.05)
             assert dry["usd_per_h"] == pytest.approx(0.4)
-            await desk.submit(spec)
-            desk.record("j-1").group.work = KNOWN["work"]
-            like = kernel_job(desk.record("j-1"), 1.0)
+            await api.submit(spec)
+            api.record("j-1").group.work = KNOWN["work"]
+            like = kernel_job(api.record("j-1"), 1.0)
             (planned,) = shapes_of(JobClass(name="j", like=like, works=((1.0, 1),), per_h=1.0), NODES_OF_FOUR[:1])
             assert 3600 * planned.hours == pytest.approx(row["left_s"], rel=1e-9)  # `sublet plan`, before it ran
-            await running(desk)
-            (after,) = (await desk.explain("j-1"))["alternatives"]
+            await running(api)
+            (after,) = (await api.explain("j-1"))["alternatives"]
             start_s = 120.0 + 60.0
             assert after["left_s"] == pytest.approx(row["left_s"], abs=start_s + 5.0)
-            eta = (await desk.job("j-1"))["eta_s"]
+            eta = (await api.job("j-1"))["eta_s"]
             assert eta["p50"] == pytest.approx(row["left_s"] - start_s, rel=0.07)
 
     asyncio.run(live())
@@ -148,8 +148,8 @@ def test_what_was_weighed_is_not_written_to_the_log(tmp_path):
 
     async def live():
         async with serving(tmp_path, policy=policy) as server:
-            await server.desk.submit(a_spec(**KNOWN))
-            await running(server.desk)
+            await server.api.submit(a_spec(**KNOWN))
+            await running(server.api)
 
     asyncio.run(live())
     plan = next(plan for plan in policy.plans if plan.weighed)

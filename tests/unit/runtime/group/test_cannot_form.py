@@ -21,11 +21,11 @@ def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, 
 
     async def live():
         nonlocal blocked
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=2))
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=2))
 
             async def told():
-                view = await desk.job("j-1")
+                view = await api.job("j-1")
                 return view if "its last 2 starts" in view["reason"] else None
 
             view = await until(told, "it never said why")
@@ -34,7 +34,7 @@ def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, 
             assert "the group did not form within" in view["reason"]
             blocked = False
             monkeypatch.setattr(overdue, "FORM_S", 1.0)  # the order that nobody answered is given again
-            await phase(desk, "j-1", "running")
-            assert "does not train" not in (await desk.job("j-1"))["reason"]
+            await phase(api, "j-1", "running")
+            assert "does not train" not in (await api.job("j-1"))["reason"]
 
     asyncio.run(live())

@@ -202,17 +202,17 @@ def test_a_width_that_failed_is_remembered_by_the_next_controller(tmp_path, monk
     story.cloud.jobs["j-1"] = Training(steps=100_000, step_s=0.02)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
-            await until(desk, lambda view: view["step"] > 10)
-            await desk.scale("j-1", low=2, high=2)
-            before = await until(desk, lambda view: "cannot train on 2 workers" in view["reason"])
-        async with story.controller() as desk:
-            view = await until(desk, lambda view: view["phase"] == "running" and view["step"] > before["step"] + 20)
+        async with story.controller(crash=True) as api:
+            await api.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
+            await until(api, lambda view: view["step"] > 10)
+            await api.scale("j-1", low=2, high=2)
+            before = await until(api, lambda view: "cannot train on 2 workers" in view["reason"])
+        async with story.controller() as api:
+            view = await until(api, lambda view: view["phase"] == "running" and view["step"] > before["step"] + 20)
             assert view["workers"] == 1
             assert "trains on 1 instead" in view["reason"]
             assert "Duplicate GPU" in view["reason"]
-            tried = [event for event in await desk.events("j-1") if event["kind"] == "Narrowed"]
+            tried = [event for event in await api.events("j-1") if event["kind"] == "Narrowed"]
             assert len(tried) == 1
 
     asyncio.run(live())
@@ -226,16 +226,16 @@ def lived(folder, policy, steps):
     async def live():
         with api_over(
             cloud, folder, plugins.load("sublet.policies", policy)(), limits={"spot": Limit(max_nodes=2)}
-        ) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
+        ) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
             spec = JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5))
-            await desk.submit(spec)
-            await until(desk, lambda view: view["step"] > 10)
-            await desk.scale("j-1", low=1, high=2)
-            view = await until(desk, lambda view: view["phase"] in ("finished", "failed"))
-            told = [event["text"] for event in await desk.events("j-1")]
-            await desk.shutdown()
+            await api.submit(spec)
+            await until(api, lambda view: view["step"] > 10)
+            await api.scale("j-1", low=1, high=2)
+            view = await until(api, lambda view: view["phase"] in ("finished", "failed"))
+            told = [event["text"] for event in await api.events("j-1")]
+            await api.shutdown()
             await cloud.close()
             await asyncio.gather(running, return_exceptions=True)
         return view, told
@@ -243,9 +243,9 @@ def lived(folder, policy, steps):
     return asyncio.run(live())
 
 
-async def until(desk, reached):
+async def until(api, reached):
     end_s = time.monotonic() + PATIENCE_S
-    while not reached(view := await desk.job("j-1")):
+    while not reached(view := await api.job("j-1")):
         assert time.monotonic() < end_s, view
         await asyncio.sleep(0.02)
     return view
@@ -269,13 +269,13 @@ def test_a_job_that_cannot_be_as_wide_as_its_owner_wants_gives_the_other_node_ba
     """Seen: it trained on one worker, held two nodes until its end, and both were billed as useful."""
     monkeypatch.setattr(overdue, "APART_S", 0.05)
 
-    async def scene(desk):
-        await desk.scale("j-1", low=2, high=2)
-        await until(desk, lambda view: "cannot train on 2 workers" in view["reason"])
-        view = await until(desk, lambda view: view["phase"] == "running" and len(view["node_ids"]) == 1)
+    async def scene(api):
+        await api.scale("j-1", low=2, high=2)
+        await until(api, lambda view: "cannot train on 2 workers" in view["reason"])
+        view = await until(api, lambda view: view["phase"] == "running" and len(view["node_ids"]) == 1)
         assert view["workers"] == 1
         assert "trains on 1 instead" in view["reason"]
-        again = [event for event in await desk.events("j-1") if event["kind"] == "Narrowed"]
+        again = [event for event in await api.events("j-1") if event["kind"] == "Narrowed"]
         assert len(again) == 1
 
     on_one_gpu(tmp_path, policy, 100_000, scene)
@@ -285,16 +285,16 @@ def test_gpus_on_which_nobody_trains_yet_are_not_billed_as_useful(tmp_path, monk
     """One trains, the other never gets beyond its start: half of the rent is for starts."""
     monkeypatch.setattr(OneGpu, "_start", starts_but_the_second)
 
-    async def scene(desk):
-        await desk.scale("j-1", low=2, high=2)
-        view = await until(desk, lambda view: len(view["node_ids"]) == 2)
-        before = await desk.cost("j-1")
-        await until(desk, lambda now: now["step"] > view["step"] + 50)
-        after = await desk.cost("j-1")
+    async def scene(api):
+        await api.scale("j-1", low=2, high=2)
+        view = await until(api, lambda view: len(view["node_ids"]) == 2)
+        before = await api.cost("j-1")
+        await until(api, lambda now: now["step"] > view["step"] + 50)
+        after = await api.cost("j-1")
         spent = {name: after[name] - before[name] for name in ("usd_useful", "usd_restart", "usd_total")}
         assert spent["usd_useful"] == pytest.approx(spent["usd_restart"])
         assert spent["usd_total"] > 0.0
-        await desk.cancel("j-1", now=True)  # an order that is never answered would hold up the end
+        await api.cancel("j-1", now=True)  # an order that is never answered would hold up the end
 
     on_one_gpu(tmp_path, "max-speedup", 100_000, scene)
 
@@ -313,15 +313,15 @@ def on_one_gpu(folder, policy, steps, scene):
 
     async def live():
         limits = {"spot": Limit(max_nodes=2)}
-        with api_over(cloud, folder, plugins.load("sublet.policies", policy)(), limits=limits) as desk:
-            running = asyncio.create_task(desk.run())
-            await desk.started()
-            await desk.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
-            await until(desk, lambda view: view["step"] > 10)
+        with api_over(cloud, folder, plugins.load("sublet.policies", policy)(), limits=limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            await api.submit(JobSpec(name="j", argv=("x",), cwd="/", retries=Retries(infra=5)))
+            await until(api, lambda view: view["step"] > 10)
             try:
-                await scene(desk)
+                await scene(api)
             finally:
-                await desk.shutdown()
+                await api.shutdown()
                 await cloud.close()
                 await asyncio.gather(running, return_exceptions=True)
 

@@ -126,19 +126,19 @@ def test_a_stored_job_beyond_the_bounds_is_held_and_the_others_run(tmp_path, fac
     async def live():
         async with serving(tmp_path, cloud=cloud, crash=True) as server:
             for name in ("bad", "good"):
-                await server.desk.submit(a_spec(name=name))
+                await server.api.submit(a_spec(name=name))
         _spoil(tmp_path, "bad-1", **facts)
         cloud.jobs["good-1"] = Training(steps=20)
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
-            bad = await until(desk, "bad-1", "paused")
+            api = server.api
+            bad = await until(api, "bad-1", "paused")
             assert "not allowed" in bad["reason"]
-            assert any("is held" in event["text"] for event in await desk.events("bad-1") if event["kind"] == "Alarm")
-            await until(desk, "good-1", "finished")
+            assert any("is held" in event["text"] for event in await api.events("bad-1") if event["kind"] == "Alarm")
+            await until(api, "good-1", "finished")
             with pytest.raises(NotNow, match="held"):
-                await desk.resume("bad-1")
-            await desk.cancel("bad-1")
-            await until(desk, "bad-1", "cancelled")
+                await api.resume("bad-1")
+            await api.cancel("bad-1")
+            await until(api, "bad-1", "cancelled")
         store = Store(tmp_path / "state" / "log.sqlite")
         kept = next(json.loads(text) for known, text, _ in store.jobs() if known == "bad-1")
         store.close()
@@ -150,9 +150,9 @@ def test_a_stored_job_beyond_the_bounds_is_held_and_the_others_run(tmp_path, fac
 # ---------------------------------------------------------------------- secrets
 
 
-async def until(desk, job_id, phase):
+async def until(api, job_id, phase):
     end_s = time.monotonic() + PATIENCE_S
-    while (view := await desk.job(job_id))["phase"] != phase:
+    while (view := await api.job(job_id))["phase"] != phase:
         assert time.monotonic() < end_s, f"{job_id} is {view['phase']}, never {phase}"
         await asyncio.sleep(0.02)
     return view
@@ -172,19 +172,19 @@ def test_secrets_are_deleted_with_their_job_and_starred_out_of_its_logs(tmp_path
 
     async def live():
         async with serving(tmp_path, cloud=cloud) as server:
-            desk = server.desk
+            api = server.api
             for name in ("done", "bad", "long"):
-                await desk.submit(a_spec(name=name, max_workers=1, secrets={"TOKEN": "hush-hush"}))
+                await api.submit(a_spec(name=name, max_workers=1, secrets={"TOKEN": "hush-hush"}))
                 (state / "jobs" / f"{name}-1" / "logs" / "rank-0.log").write_text("token hush-hush, the end")
-            await until(desk, "done-1", "finished")
+            await until(api, "done-1", "finished")
             await gone(state / "secrets" / "done-1.json")
             assert (state / "jobs" / "done-1" / "logs" / "rank-0.log").read_text() == "token *********, the end"
-            await until(desk, "bad-1", "failed")
+            await until(api, "bad-1", "failed")
             cloud.jobs["bad-1"] = Training()
-            await desk.resume("bad-1")  # it failed: they were kept for this
-            await until(desk, "bad-1", "running")
+            await api.resume("bad-1")  # it failed: they were kept for this
+            await until(api, "bad-1", "running")
             assert (state / "secrets" / "bad-1.json").exists()
-            await desk.cancel("long-1")
+            await api.cancel("long-1")
             await gone(state / "secrets" / "long-1.json")
 
     asyncio.run(live())
@@ -196,14 +196,14 @@ def test_ending_all_jobs_deletes_the_secrets_of_failed_ones_too(tmp_path):
 
     async def live():
         async with serving(tmp_path, cloud=cloud, crash=True) as server:
-            await server.desk.submit(a_spec(name="bad", secrets={"TOKEN": "hush-hush"}))
-            await until(server.desk, "bad-1", "failed")
+            await server.api.submit(a_spec(name="bad", secrets={"TOKEN": "hush-hush"}))
+            await until(server.api, "bad-1", "failed")
             assert (tmp_path / "state" / "secrets" / "bad-1.json").exists()
-            await server.desk.shutdown(end_jobs=True)
+            await server.api.shutdown(end_jobs=True)
             assert not list((tmp_path / "state" / "secrets").iterdir())
         async with serving(tmp_path, cloud=cloud) as server:
             with pytest.raises(NotNow, match="its secrets are deleted"):
-                await server.desk.resume("bad-1")
+                await server.api.resume("bad-1")
 
     asyncio.run(live())
 
@@ -215,21 +215,21 @@ def test_cancelling_a_failed_job_ends_it_for_good_and_deletes_its_secrets(tmp_pa
 
     async def live():
         async with serving(tmp_path, cloud=cloud, crash=True) as server:
-            await server.desk.submit(a_spec(name="bad", secrets={"TOKEN": "hush-hush"}))
-            await server.desk.submit(a_spec(name="plain"))
+            await server.api.submit(a_spec(name="bad", secrets={"TOKEN": "hush-hush"}))
+            await server.api.submit(a_spec(name="plain"))
             log = state / "jobs" / "bad-1" / "logs" / "rank-0.log"
             log.write_text("token hush-hush, the end")
             for job_id in ("bad-1", "plain-1"):
-                await until(server.desk, job_id, "failed")
-                assert (await server.desk.cancel(job_id))["phase"] == "failed", "how it ended stays as it was"
+                await until(server.api, job_id, "failed")
+                assert (await server.api.cancel(job_id))["phase"] == "failed", "how it ended stays as it was"
             await gone(state / "secrets" / "bad-1.json")
             assert log.read_text() == "token *********, the end"
             with pytest.raises(NotNow, match="ended for good"):
-                await server.desk.resume("bad-1")
+                await server.api.resume("bad-1")
         async with serving(tmp_path, cloud=cloud) as server:
             for job_id in ("bad-1", "plain-1"):
                 with pytest.raises(NotNow, match="ended for good"):
-                    await server.desk.resume(job_id)
-                assert (await server.desk.job(job_id))["phase"] == "failed"
+                    await server.api.resume(job_id)
+                assert (await server.api.job(job_id))["phase"] == "failed"
 
     asyncio.run(live())

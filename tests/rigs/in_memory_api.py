@@ -1,4 +1,4 @@
-"""A desk without a cloud behind it: jobs are rows in memory that a test moves along; served over real HTTP."""
+"""An API without a cloud behind it: jobs are rows in memory that a test moves along; served over real HTTP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BILL: dict[str, float] = {
 
 
 @dataclass
-class LittleDesk:
+class InMemoryApi:
     folder: Path
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     specs: dict[str, JobSpec] = field(default_factory=dict)
@@ -339,7 +339,7 @@ def cost_from(row: dict[str, Any]) -> CostView:
 
 @dataclass
 class Served:
-    desk: LittleDesk
+    api: InMemoryApi
     state: StateDir
     client: Client
     loop: asyncio.AbstractEventLoop
@@ -348,18 +348,18 @@ class Served:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Served]:
-    """The desk on a free loopback port, in a thread of its own, until the block ends."""
+    """The API on a free loopback port, in a thread of its own, until the block ends."""
     state = StateDir(folder / "state")
     state.prepare()
     box: dict[str, Any] = {}
     up = threading.Event()
 
     async def whole() -> None:
-        desk: LittleDesk = LittleDesk(folder)
-        contract: Api = desk
-        box["desk"], box["loop"] = desk, asyncio.get_running_loop()
+        api: InMemoryApi = InMemoryApi(folder)
+        contract: Api = api
+        box["api"], box["loop"] = api, asyncio.get_running_loop()
         task = asyncio.create_task(
-            serve(contract, desk.run, state=state, sock=bind("127.0.0.1", 0), pid=os.getpid(), signals=False)
+            serve(contract, api.run, state=state, sock=bind("127.0.0.1", 0), pid=os.getpid(), signals=False)
         )
         while not state.address_file.exists() and not task.done():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)
@@ -370,9 +370,9 @@ def served(folder: Path) -> Iterator[Served]:
     thread.start()
     assert up.wait(20)
     try:
-        yield Served(box["desk"], state, connect(state.path), box["loop"], thread)
+        yield Served(box["api"], state, connect(state.path), box["loop"], thread)
     finally:
         with suppress(RuntimeError):  # it has stopped already
-            box["loop"].call_soon_threadsafe(box["desk"].over.set)
+            box["loop"].call_soon_threadsafe(box["api"].over.set)
         thread.join(20)
         assert not thread.is_alive()
