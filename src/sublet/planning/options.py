@@ -43,6 +43,14 @@ class Options:
         """Whether it can run at all."""
         return bool(np.isfinite(self.cost_C).any())
 
+    def rent_to_the_end(self, rent_P: Rents, sharers_P: Sharers) -> Floats:
+        """USD; infinite where it cannot run."""
+        if len(self.menu.rate_EC) == 1:
+            rent_C: Floats = self.menu.pay(0.0, rent_P, sharers_P) * self.hours_C
+        else:  # later phases may be elsewhere
+            rent_C = self.cost_C - self.value_of_time * self.hours_C
+        return np.where(np.isfinite(self.cost_C), rent_C, np.inf)
+
 
 def options_of(
     menu: Menu,

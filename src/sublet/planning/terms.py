@@ -60,6 +60,7 @@ class Terms:
     """What can be had, and for how much, as it stands in one snapshot."""
 
     snapshot: Snapshot
+    now_s: float
     sites: Sites
     rent_P: Rents  # the cheapest that can be had now; where nothing can, of what there would be. What is owned is free
     listed_P: Rents  # the same by list prices
@@ -67,6 +68,7 @@ class Terms:
     sharers_P: Sharers
     most: Mapping[str, float]  # GPUs that could be held in each pool, all at once (inf = no end)
     alone_P: Floats  # GPUs that could be held in each pool if all money went to it
+    limited: bool  # whether there is an end to what can be had of any pool
     ever_P: Bools  # whether limits let anything of it be held at all; what is sold out now may be back
     refusals: Refusals | None  # None where nothing was refused, or all has been heard of since
 
@@ -78,15 +80,18 @@ class Terms:
         open_P = [[state for state in states if state.most > 0] or states for states in states_P]
         most = most_gpus(snapshot)
         alone = most if len(pools) == 1 else most_gpus_alone(snapshot)
+        alone_P = np.array([alone[pool.name] for pool in pools])
         return cls(
             snapshot=snapshot,
+            now_s=snapshot.now_s,
             sites=tuple(map(_site, pools, states_P)),
             rent_P=tuple(map(_rent_now, pools, open_P)),
             listed_P=tuple(map(_rent_by_list, pools, open_P)),
             on_demand_P=tuple(map(_rent_on_demand, pools, states_P)),
             sharers_P=_count_sharers(snapshot),
             most=most,
-            alone_P=np.array([alone[pool.name] for pool in pools]),
+            alone_P=alone_P,
+            limited=bool(np.isfinite(alone_P).any()),
             ever_P=np.array(
                 [
                     pool.max_gpus != 0 and any(state.limit.max_nodes != 0 for state in states)
@@ -96,16 +101,6 @@ class Terms:
             ),
             refusals=_read_refusals(snapshot, pools, states_P),
         )
-
-    @property
-    def now_s(self) -> float:
-        """When the decision is made."""
-        return self.snapshot.now_s
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is an end to what can be had of any pool."""
-        return bool(np.isfinite(self.alone_P).any())
 
     def obtainable(self, wanted_P: Floats) -> Floats:
         """GPUs of each pool that can be held together, if this many are wanted: money goes to one or to another."""

@@ -112,16 +112,6 @@ class ValueOfTime:
             value = min(value, state.job.weight * self.worth.of(menu))
         return value
 
-    @property
-    def priceless(self) -> bool:
-        """No money is to be saved by taking longer."""
-        return self.price.priceless and self.worth is None
-
-    @property
-    def common_usd_per_h(self) -> float | None:
-        """The one for all jobs of weight 1; None where each has its own."""
-        return self.price.usd_per_h if self.worth is None else None
-
 
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:
     """By the budget; where none rules, an hour is worth no more than `hour_usd`, None = the least rent on demand.

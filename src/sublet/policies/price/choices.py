@@ -1,4 +1,4 @@
-"""What one job may choose from: the shapes that it can run in, in time, within its own purse, and without gambles.
+"""Who is asked, and what each may choose from: shapes in which it runs, in time, within its purse, without gambles.
 
 A deadline raises the value of the job's time until it is met. A purse strikes out what it cannot pay to the end, as
 long as there are shapes that it can; where there are none, only the cheapest is left, which takes it furthest. A market
@@ -13,7 +13,8 @@ money to hold both. Then it stays with what it has; who has nothing asks for any
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,17 +22,40 @@ import numpy as np
 from sublet.domain.plan import JobState, Phase
 from sublet.planning.menu import Menu, menu_of
 from sublet.planning.options import SETTLED, Options, options_of
-from sublet.planning.terms import Terms
+from sublet.planning.ranking import arrival
+from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
-from sublet.solve.arrays import Floats
 
-__all__ = ["Choices", "held_column", "in_time", "rent_to_the_end", "within_purse"]
+__all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "within_purse"]
 
 STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
 FINER = 6  # halvings of the last step
 SAFETY = 0.95  # of the time that is left: speeds are estimates, and GPUs come late
+OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
+TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
+
+
+@dataclass(frozen=True, slots=True)
+class LeastWork:
+    """Ranks by the GPU-hours that a job still needs at its most efficient, over its weight."""
+
+    sites: Sites
+
+    def __call__(self, state: JobState) -> float:
+        """For a job that waits: its work stands still."""
+        return menu_of(state.job, self.sites).gpu_hours_left(state.done, state.job.work) / state.job.weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A job that could run, and what it could choose."""
+
+    state: JobState
+    options: Options
+    left_h: float  # GPU-hours that it needs at its most efficient, over its weight
+    held: int  # the column of what it runs on; WAIT if that is nothing, or nothing whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +65,67 @@ class Choices:
     terms: Terms
     value: ValueOfTime
 
+    def ask(self, patience_s: float) -> tuple[list[Asked], dict[str, str]]:
+        """Who could run at all, and what owners should know, by job.
+
+        Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
+        """
+        asked, warnings = [], {}
+        for state in self._next_to_ask(patience_s):
+            options, warning = self.of(state)
+            if warning:
+                warnings[state.job.id] = warning
+            if options.any:
+                left = options.menu.gpu_hours_left(state.done_at(self.terms.now_s), state.job.work)
+                asked.append(Asked(state, options, left / state.job.weight, _held_column(state, options)))
+        return asked, warnings
+
     def of(self, state: JobState) -> tuple[Options, str]:
         """Its options, and what its owner should know of them."""
         options, warning = self._in_time(state, menu_of(state.job, self.terms.sites))
         left_usd = state.job.purse_left_usd
         if left_usd is not None and options.any:
-            options = within_purse(options, left_usd, self.terms, held_column(state, options))
+            options = within_purse(options, left_usd, self.terms, _held_column(state, options))
             had_C = options.menu.gpus_C <= self.terms.alone_P[options.menu.site_C]
             if not np.isfinite(options.cost_C[had_C]).any():
                 warning = f"USD {left_usd:.2f} of its own budget pay for nothing that can be had now"
         return _without_gambles(options, state, self.terms), warning
 
-    def least_usd(self, state: JobState) -> float:
+    def _next_to_ask(self, patience_s: float) -> Iterator[JobState]:
+        terms, snapshot = self.terms, self.terms.snapshot
+        if terms.limited or snapshot.woken:
+            yield from snapshot.active.values()
+        waiting = self._in_line(patience_s)
+        if snapshot.left is not None:
+            waiting = self._affordable(waiting, snapshot.left.usd)
+        yield from _next_in_line(waiting, float(terms.alone_P.sum()))
+
+    def _in_line(self, patience_s: float) -> Iterator[JobState]:
+        """Those that wait: first who came too long ago, in order of arrival, then the least work first."""
+        waiting, now_s = self.terms.snapshot.waiting, self.terms.now_s
+        due = set()
+        for state in waiting.by(arrival) if patience_s < math.inf else ():
+            if now_s - state.job.submit_s <= patience_s:
+                break
+            due.add(state.job.id)
+            yield state
+        rank = LeastWork(self.terms.sites)
+        yield from (state for state in waiting.by(rank) if state.job.id not in due and not self._just_stopped(state))
+
+    def _just_stopped(self, state: JobState) -> bool:
+        """Whether it gave its GPUs up at this very instant: to start it again at once would go round in circles."""
+        return self.terms.limited and state.generation > 0 and state.held_since_s >= self.terms.now_s
+
+    def _affordable(self, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
+        """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
+        left_usd -= sum(map(self._least_usd, self.terms.snapshot.active.values()))
+        for state in waiting:
+            if left_usd < 0.0:
+                break
+            left_usd -= self._least_usd(state)
+            yield state
+
+    def _least_usd(self, state: JobState) -> float:
         """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
         terms, menu = self.terms, menu_of(state.job, self.terms.sites)
         cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P, terms.sharers_P).cost_C
@@ -70,7 +143,7 @@ class Choices:
         return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / 3600)
 
 
-def held_column(state: JobState, options: Options) -> int:
+def _held_column(state: JobState, options: Options) -> int:
     """Where it is; WAIT if it has nothing, or nothing whole."""
     if state.shape is None or state.phase is Phase.BROKEN:
         return WAIT
@@ -113,22 +186,12 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
 
 def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> Options:
     """The options without those that cost more rent than is left; what it runs on (`held`) it may keep. Cost: O(C)."""
-    rent_C = rent_to_the_end(options, terms)
+    rent_C = options.rent_to_the_end(terms.rent_P, terms.sharers_P)
     hoped_C = np.where(terms.ever_P[options.menu.site_C], rent_C, np.inf)
     dear_C = rent_C > max(left_usd, float(hoped_C.min(initial=np.inf)))
     if held != WAIT:
         dear_C[held] = False
     return replace(options, cost_C=np.where(dear_C, np.inf, options.cost_C)) if dear_C.any() else options
-
-
-def rent_to_the_end(options: Options, terms: Terms) -> Floats:
-    """USD; infinite where it cannot run."""
-    menu = options.menu
-    if len(menu.rate_EC) == 1:
-        rent_C: Floats = menu.pay(0.0, terms.rent_P, terms.sharers_P) * options.hours_C
-    else:  # later phases may be elsewhere
-        rent_C = options.cost_C - options.value_of_time * options.hours_C
-    return np.where(np.isfinite(options.cost_C), rent_C, np.inf)
 
 
 def _without_gambles(options: Options, state: JobState, terms: Terms) -> Options:
@@ -144,3 +207,14 @@ def _without_gambles(options: Options, state: JobState, terms: Terms) -> Options
     gamble_C = refusals.refused_P[menu.site_C] & (menu.site_C != own) & (menu.gpus_C > room_P[menu.site_C])
     cost_C = np.where(gamble_C, np.inf, options.cost_C)
     return replace(options, cost_C=cost_C) if np.isfinite(cost_C).any() else options
+
+
+def _next_in_line(waiting: Iterator[JobState], room: float) -> Iterator[JobState]:
+    overtakers = 0
+    for state in waiting:
+        if room <= 0:
+            overtakers += 1
+            if overtakers > OVERTAKERS:
+                break
+        room -= state.job.min_gpus
+        yield state

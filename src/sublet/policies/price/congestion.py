@@ -1,22 +1,34 @@
-"""When not everybody can have what suits them best: the congestion price, at which they want what there is.
+"""When not everybody can have what suits them best: who gets what of pools that are short.
 
 Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
 curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
 left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
+
+Any split of short pools among many jobs is one of many that are nearly as good, and the best one changes with every
+minute that passes and every speed that is learned. So jobs that have a place keep it, unless a newcomer gains more by
+it than they lose: a new split is weighed against the steady one, in which those that have a place stay as far as there
+is room, and the others take what is left. Of those that have one, each may take what is better for it; none is moved so
+that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays.
+
+What it pays ends early. Who gives way would have made room anyway by the time it ends, so that what the newcomers gain
+counts only until then:
+
+    sum over newcomers of (what it gains x the part of its time until somebody who loses would have ended)  >  losses
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sublet.planning.options import Options
+from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Wishes", "best_within", "cheapest", "fill", "fit", "trim", "wishes"]
+__all__ = ["WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "wishes"]
 
 WAIT = -1
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
@@ -58,6 +70,42 @@ class Wishes:
         gpus_P = np.zeros(pools)
         np.add.at(gpus_P, self.site_JC[at], self.gpus_JC[at])
         return gpus_P
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """What each job that could run gets, and what a GPU of a short pool costs beside its rent."""
+
+    wishes: Wishes
+    column_J: Ints  # WAIT if it gets nothing
+    surcharge_P: Floats
+
+
+def share_pools(
+    options: Sequence[Options], work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
+) -> Shares:
+    """Everybody at once, within what can be held. All but `terms` are of the jobs that were asked.
+
+    `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
+    """
+    every = wishes(options, work_J, terms.alone_P)
+    pools = len(terms.sites)
+    if not len(every.row_J):
+        return Shares(wishes=every, column_J=every.row_J, surcharge_P=np.zeros(pools))
+    able, rank_J, held_J = [options[at] for at in every.row_J.tolist()], rank_J[every.row_J], held_J[every.row_J]
+    free_J = every.columns(np.zeros(pools))
+    split_by = _cheapest if by_owner and pools > 1 else fit
+    found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, pools)))
+    column_J = found.column_J
+    if by_owner or any(each.menu.doubt_C is not None for each in able):
+        wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
+        most_P = terms.obtainable(wanted_P)
+        old_J = _steady(every, held_J, rank_J, most_P)
+        if (old_J == WAIT).sum() > (column_J == WAIT).sum():
+            old_J = _pinned(every, held_J, rank_J, most_P)
+        if not _pays(able, held_J, column_J, old_J):
+            column_J = old_J
+    return Shares(wishes=every, column_J=column_J, surcharge_P=found.surcharge_P)
 
 
 def wishes(options: Sequence[Options], work_J: Floats, most_P: Floats) -> Wishes:
@@ -103,17 +151,17 @@ def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
         short_P |= over_P
     if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
         column_J = _assign(all_wishes, surcharge_P, rank_J, most_P)
-    column_J = trim(all_wishes, column_J, rank_J, most_P)
-    return Fit(column_J=fill(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+    column_J = _trim(all_wishes, column_J, rank_J, most_P)
+    return Fit(column_J=_fill(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
 
 
-def cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+def _cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
     """The least cost of all jobs together that fits; as few as possible wait. Cost: an integer program."""
     pools = len(most_P)
     column_J = all_wishes.columns(np.zeros(pools))
     if (all_wishes.gpus(column_J, pools) > most_P).any():
         column_J = _assign(all_wishes, np.zeros(pools), rank_J, most_P)
-        column_J = fill(all_wishes, trim(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
+        column_J = _fill(all_wishes, _trim(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
     return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
 
 
@@ -163,7 +211,7 @@ def _assign(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Flo
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
 
-def trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """In order of rank, as long as there is room; a job whose pool is full takes the best that fits, or waits."""
     if (all_wishes.gpus(column_J, len(most_P)) <= most_P).all():
         return column_J
@@ -172,14 +220,14 @@ def trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> 
     for job in np.argsort(rank_J, kind="stable").tolist():
         wanted = column_J[job]
         if wanted == WAIT or all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
-            wanted = best_within(all_wishes, job, room_P)
+            wanted = _best_within(all_wishes, job, room_P)
             column_J[job] = wanted
         if wanted != WAIT:
             room_P[all_wishes.site_JC[job, wanted]] -= all_wishes.gpus_JC[job, wanted]
     return column_J
 
 
-def fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
     """What is left over goes, in order of rank, to whom it helps."""
     room_P = most_P - all_wishes.gpus(column_J, len(most_P))
     if not (room_P > 0).any() or not len(column_J):
@@ -189,7 +237,7 @@ def fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> 
         now = column_J[job]
         if now != WAIT:
             room_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
-        best = best_within(all_wishes, job, room_P)
+        best = _best_within(all_wishes, job, room_P)
         if now == WAIT or (best != WAIT and all_wishes.cost_JC[job, best] < all_wishes.cost_JC[job, now]):
             now = column_J[job] = best
         if now != WAIT:
@@ -197,9 +245,68 @@ def fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> 
     return column_J
 
 
-def best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
+def _best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
     """The column that costs a job least of those that there is room for; WAIT if there is none."""
     fits_C: Bools = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
     cost_C = np.where(fits_C, all_wishes.cost_JC[job], np.inf)
     best = int(cost_C.argmin())
     return best if np.isfinite(cost_C[best]) else WAIT
+
+
+# ---------------------------------------------------------------------- who has a place keeps it
+
+
+def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+    """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
+
+    Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
+    rank, then those to whom it is worth most. Cost: O(J C).
+    """
+    rows = np.arange(len(held_J))
+    able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
+    column_J: Ints = np.where(able_J, held_J, WAIT)
+    first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
+    column_J = _trim(all_wishes, column_J, first_J, most_P)
+    return _fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
+
+
+def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+    """Those that run stay in their pools and shrink there; as few as possible wait. Cost: an integer program."""
+    rows = np.arange(len(held_J))
+    home_J = all_wishes.site_JC[rows, held_J]
+    own_JC = np.where(all_wishes.site_JC == home_J[:, None], all_wishes.cost_JC, np.inf)
+    stays_J = (held_J != WAIT) & np.isfinite(own_JC).any(axis=1)
+    cost_JC = np.where(stays_J[:, None], own_JC, all_wishes.cost_JC)
+    return _cheapest(replace(all_wishes, cost_JC=cost_JC), rank_J, most_P).column_J
+
+
+def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Floats:
+    """Ranks: who waits comes first, then who gains most by what there is room for now."""
+    room_P = most_P - all_wishes.gpus(column_J, len(most_P))
+    gain_J = np.full(len(column_J), np.inf)
+    for job in np.flatnonzero(column_J != WAIT).tolist():
+        now, own_P = column_J[job], room_P.copy()
+        own_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
+        gain_J[job] = all_wishes.cost_JC[job, now] - all_wishes.cost_JC[job, _best_within(all_wishes, job, own_P)]
+    place_J = np.empty(len(column_J))
+    place_J[np.lexsort((rank_J, -gain_J))] = np.arange(len(column_J))
+    return place_J
+
+
+def _pays(options: Sequence[Options], held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
+    """Whether a new split is better than the old: nobody loses, or newcomers gain more than others do. Cost: O(J)."""
+    if (new_J == WAIT).sum() != (old_J == WAIT).sum():
+        return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())
+    gained, lost, until_h = [], 0.0, np.inf
+    for each, held, new, old in zip(options, held_J.tolist(), new_J.tolist(), old_J.tolist(), strict=True):
+        if new == old:
+            continue
+        if WAIT in (new, old):
+            return False  # one would wait in another's stead
+        gain, hours = float(each.cost_C[old] - each.cost_C[new]), float(each.hours_C[old])
+        if gain < 0.0:
+            lost -= gain
+            until_h = min(until_h, hours)
+        elif held == WAIT:
+            gained.append((gain, hours))
+    return not lost or sum(gain * min(1.0, until_h / hours) for gain, hours in gained if hours) > lost

@@ -13,7 +13,7 @@ from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time as value_of_time_of
-from sublet.policies.price.choices import rent_to_the_end, within_purse
+from sublet.policies.price.choices import within_purse
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.policy import Price
 
@@ -45,7 +45,7 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
     return Prospect(
         shape=menu.shapes[at],
         hours=float(options.hours_C[at]),
-        usd=float(rent_to_the_end(options, terms)[at]),
+        usd=float(options.rent_to_the_end(terms.rent_P, terms.sharers_P)[at]),
         usd_per_h=float(menu.pay(0.0, terms.rent_P, terms.sharers_P)[at]),
     )
 
