@@ -18,7 +18,8 @@ from sublet.domain.events import OffersChanged
 from sublet.domain.money import Price
 from sublet.kernel.following import Follower
 from sublet.kernel.invariants import check
-from sublet.kernel.journal import kind_from_header, recorded_from, replay
+from sublet.kernel.journal import kind_from_header, replay
+from sublet.kernel.replayer import steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.kernel.values_json import tagged
 from sublet.testing.driver import Driver
@@ -140,10 +141,7 @@ def test_a_recorded_life_can_be_followed_by_its_orders_alone(case, script):
 
 def followed(journal, speeds):
     follower = kind_from_header(json.loads(journal[0]), Follower)
-    for line in journal[1:]:
-        event, orders = recorded_from(line)
-        if (job := getattr(event, "job", None)) is not None:
-            event = replace(event, job=replace(job, speed=speeds[job.id]))
-        follower.follow(event, orders)
+    for step in steps_from(journal[1:], speed_of=lambda job: speeds[job.id]):
+        follower.follow(step.event, step.orders)
     follower.arrive()
     return follower

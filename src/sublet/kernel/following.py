@@ -102,7 +102,7 @@ class Follower(Kernel):
 
     _recorded: Sequence[Action] = ()  # what followed then from the event at hand
 
-    def follow(self, event: Event, recorded: Sequence[Action]) -> None:
+    def follow(self, event: Event, recorded: Sequence[Action]) -> Sequence[Action]:
         """This happened, and this was ordered."""
         self._recorded = recorded
         try:
@@ -122,6 +122,7 @@ class Follower(Kernel):
                     self.tenancy.move(action)
                 case order.MakePlan() | order.RefusePlan() | order.SetTimer() | order.TellUser():
                     pass
+        return recorded
 
     def arrive(self) -> None:
         """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""

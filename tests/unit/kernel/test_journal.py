@@ -46,9 +46,9 @@ from sublet.kernel.journal import (
     header_line,
     kind_from_header,
     line_from,
-    recorded_from,
     replay,
 )
+from sublet.kernel.replayer import steps_from
 from sublet.policies.srtf import Srtf
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -152,7 +152,8 @@ def test_orders_are_written_with_their_names_and_facts():
     "refusal", [RefusePlan("GPUs in pool p", 99, 8), RefusePlan("hold", "x", "an offer that is there: o")], ids=str
 )
 def test_a_refusal_comes_back_as_it_was(refusal):
-    _, (back,) = recorded_from(line_from(PlanMade(1.0, PLAN, 17), [refusal]))
+    (step,) = steps_from([line_from(PlanMade(1.0, PLAN, 17), [refusal])])
+    (back,) = step.orders
     assert back == refusal
     assert str(back.error(1.0)) == str(refusal.error(1.0))
 
@@ -220,8 +221,8 @@ def test_a_refused_plan_is_part_of_a_life():
 def test_a_plan_that_was_refused_is_not_promised_when_its_life_is_followed():
     journal = a_life_with_a_refused_plan().journal
     follower = kind_from_header(json.loads(journal[0]), Follower)
-    for line in journal[1:4]:
-        follower.follow(*recorded_from(line))
+    for step in steps_from(journal[1:4]):
+        follower.follow(step.event, step.orders)
     assert (list(follower.active), follower.seen) == ([], 3)
 
 
@@ -232,8 +233,8 @@ def test_a_plan_that_an_older_version_refused_half_way_is_followed_by_its_orders
     facts["actions"] = [{"type": "RentNode", "node_id": "n1", "offer_id": "o"}]
     facts["actions"] += [{"type": "SetTimer", "timer": "retry o", "at_s": 10.0}]
     follower = kind_from_header(json.loads(journal[0]), Follower)
-    for line in (*journal[1:3], json.dumps(facts)):
-        follower.follow(*recorded_from(line))
+    for step in steps_from((*journal[1:3], json.dumps(facts))):
+        follower.follow(step.event, step.orders)
     assert (list(follower.active), list(follower.cluster.nodes)) == (["a", "b"], ["n1"])
 
 

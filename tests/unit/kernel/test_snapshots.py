@@ -16,7 +16,8 @@ from sublet.errors import BadInput, InvalidValue, InvariantBroken
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.following import Follower
 from sublet.kernel.invariants import check
-from sublet.kernel.journal import kind_from_header, recorded_from, replay
+from sublet.kernel.journal import kind_from_header, replay
+from sublet.kernel.replayer import steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
@@ -71,8 +72,8 @@ def test_a_life_of_a_kernel_that_decides_otherwise_is_followed_as_it_was(monkeyp
     with pytest.raises(InvariantBroken):
         replay(driver.journal)
     follower = kind_from_header(json.loads(driver.journal[0]), Follower)
-    for line in driver.journal[1:]:
-        follower.follow(*recorded_from(line))
+    for step in steps_from(driver.journal[1:]):
+        follower.follow(step.event, step.orders)
     follower.arrive()
     ours = kernel_from_snapshot(json.loads(json.dumps(follower.facts())))
     assert ours.tenancy.placement == driver.kernel.tenancy.placement

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,20 +191,14 @@ def _only_told(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]
 
 def _lived(path: Path, recorded: list[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
     """From the first line on, or from where `kernel` is."""
-    from sublet.kernel.journal import replay as replay_journal
+    from sublet.kernel.journal import opened
+    from sublet.kernel.replayer import relive
 
     times: list[float] = []
-
-    def lines() -> Iterator[str]:
-        """Each line is told when the kernel has agreed with the one before."""
-        for number, line in enumerate(recorded):
-            yield line
-            if number or kernel is not None:
-                facts = jsonlib.loads(line)
-                times.append(float(facts["event"]["at_s"]))
-                tell.line(*_step(facts))
-
-    replay_journal(lines(), source=str(path), kernel=kernel)
+    living, steps = opened(recorded, source=str(path), kernel=kernel)
+    for step in relive(steps, lambda event, _: living.handle(event)):  # told when the kernel has agreed with it
+        times.append(step.event.at_s)
+        tell.line(*_step(step.facts))
     return {**_span(path, times), "verified": True}
 
 

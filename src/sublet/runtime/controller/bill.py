@@ -10,7 +10,7 @@ far as it has saved or when it has finished, and redone when it starts over or f
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -144,11 +144,12 @@ class Bill:
         self._after(event, jobs, orders)
         return orders
 
-    def follow(self, follower: Follower, event: Event, recorded: list[Action]) -> None:
+    def follow(self, follower: Follower, event: Event, recorded: Sequence[Action]) -> Sequence[Action]:
         """An event of another version of the kernel, with the orders that it gave; `follower` stands in for ours."""
         jobs = self._before(event)
         follower.follow(event, recorded)
         self._after(event, jobs, recorded)
+        return recorded
 
     def _before(self, event: Event) -> set[str]:
         if isinstance(event, PriceChanged | OffersChanged):

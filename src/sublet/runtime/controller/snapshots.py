@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from sublet.domain import actions as order
@@ -21,12 +20,13 @@ from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.job import Job, Speed
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
-from sublet.errors import BadInput
+from sublet.errors import BadInput, KernelError
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import kind_from_header, recorded_from
+from sublet.kernel.journal import kind_from_header
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
+from sublet.kernel.replayer import Hear, relive, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
-from sublet.kernel.values_json import Unrecorded, plain, tagged
+from sublet.kernel.values_json import Unrecorded, plain
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
@@ -145,14 +145,10 @@ class Memory:
         if snapshot is not None:
             self._adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
         self._begin(snapshot)
-        ended: Ended = {}
-        for line in self._store.lines(after=seq):
-            facts = json.loads(line)
-            event, recorded = self._recorded(line)
-            if [tagged(action) for action in self._bill.handle(event)] != facts["actions"]:
-                return None
-            self._after(event, recorded, ended)
-        return ended
+        try:
+            return self._relive(seq, lambda event, _: self._bill.handle(event))
+        except KernelError:
+            return None
 
     def _follow(self, seq: int, snapshot: dict[str, Any] | None, header: dict[str, Any]) -> Ended:
         """By another version, or with other knowledge: what was ordered is what happened."""
@@ -162,11 +158,7 @@ class Memory:
             follower = kind_from_snapshot(snapshot["kernel"], Follower, speed_of=self._speed)
         self._adopt(follower)
         self._begin(snapshot)
-        ended: Ended = {}
-        for line in self._store.lines(after=seq):
-            event, recorded = self._recorded(line)
-            self._bill.follow(follower, event, recorded)
-            self._after(event, recorded, ended)
+        ended = self._relive(seq, lambda event, recorded: self._bill.follow(follower, event, recorded))
         self._bill.settle(follower.now_s)
         follower.arrive()
         booked = self._bill.facts()
@@ -184,11 +176,13 @@ class Memory:
             r.id for r in self._table.records.values() if r.outcome or r.id in self._inbox.kernel.jobs
         )
 
-    def _recorded(self, line: str) -> tuple[Event, list[Action]]:
-        event, actions = recorded_from(line)
-        if isinstance(event, news.JobSubmitted | news.JobChanged):  # how fast it goes is not in the log
-            event = replace(event, job=replace(event.job, speed=self._speed(event.job)))
-        return event, actions
+    def _relive(self, seq: int, hear: Hear) -> Ended:
+        """The events after this one; how jobs have ended in them."""
+        ended: Ended = {}
+        lines = self._store.lines(after=seq)
+        for step in relive(steps_from(lines, source="log", first=seq + 1, speed_of=self._speed), hear):
+            self._after(step.event, step.orders, ended)
+        return ended
 
     def _speed(self, job: Job) -> Speed:
         """Today's knowledge serves."""
