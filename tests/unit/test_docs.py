@@ -56,3 +56,19 @@ def test_every_path_into_the_repository_exists(page):
 def test_every_link_to_a_page_or_file_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def calls_of_how_it_works():
+    """(call, file below src/sublet), from sentences ("`A.b` in `c/d.py`") and drawings (the file, then the call)."""
+    text = (HERE / "docs" / "background" / "how-it-works.md").read_text(encoding="utf-8")
+    told = re.findall(r"`([A-Z]?[\w.]+)`(?: in |\s\()`([\w/]+/\w+\.py)`", text)
+    drawn = re.findall(r"^ {4,}([\w/]+/\w+\.py) +([\w.]+)", text, re.MULTILINE)
+    return told + [(call, file) for file, call in drawn]
+
+
+def test_the_calls_that_are_drawn_are_in_the_files_beside_them():
+    calls = calls_of_how_it_works()
+    assert len(calls) >= 20
+    for call, file in calls:
+        text = (HERE / "src" / "sublet" / file).read_text(encoding="utf-8")
+        assert re.search(rf"(def|class) {call.rpartition('.')[2]}\b", text), (call, file)
