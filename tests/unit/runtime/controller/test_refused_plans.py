@@ -12,7 +12,8 @@ from sublet.domain.shape import Shape
 from sublet.kernel.journal import replay
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.runtime.controller import pump
-from tests.unit.runtime.controller.test_loop import Story, Training, a_spec, phase
+from sublet.testing.memory_cloud import Training
+from tests.rigs.story import Story, a_spec, phase
 
 
 @dataclass

@@ -7,7 +7,7 @@ from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.group.states import Idle, Running, Starting
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from tests.unit.runtime.group.test_elastic import sent
+from tests.rigs.groups import sent
 
 
 def a_group(**facts):
