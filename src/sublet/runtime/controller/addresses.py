@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.wire.messages import Hello
 
 __all__ = ["Addresses"]
@@ -28,12 +28,12 @@ class Addresses:
         if rivals:
             both = f"is at {hello.host}, it says, and so is {rivals[0]} on another machine"
             text = f"{both}: their workers cannot meet; {NEXT}"
-            self._alarms.sound("address", text, node_id=node_id)
+            self._alarms.sound(AlarmKind.ADDRESS, text, node_id=node_id)
         self._claims[node_id] = (hello.host, hello.machine)
 
     def refused(self, node_id: str, why: str) -> None:
         """An agent came only to say that it cannot serve."""
-        self._alarms.sound("address", f"cannot serve: {why}", node_id=node_id)
+        self._alarms.sound(AlarmKind.ADDRESS, f"cannot serve: {why}", node_id=node_id)
 
     def forget(self, node_id: str) -> None:
         """It is gone."""

@@ -5,26 +5,37 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from enum import StrEnum
 
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.wire.text import plain_text
 
-__all__ = ["Alarms"]
+__all__ = ["AlarmKind", "Alarms"]
 
 log = logging.getLogger("sublet.alarms")
 EVERY_S = 60.0  # wall, between two lines of one kind about one subject
 MOST_SUBJECTS = 1024  # remembered; beyond it the oldest is forgotten, and may be told again
 
 
+class AlarmKind(StrEnum):
+    """What is wrong: a label of a metric."""
+
+    ADDRESS = "address"  # a node cannot be reached where it says that it is
+    COPY = "copy"  # another controller has the same state directory
+    HISTORY = "history"  # something cannot be told
+    IMPOSTOR = "impostor"  # a node speaks for what is not there
+    POLICY = "policy"  # it failed, or does not answer
+
+
 class Alarms:
-    """`kind` is a word of a closed set (a metric's label); `note` writes a line of history."""
+    """`note` writes a row of history."""
 
     def __init__(self, gauges: Gauges, note: Callable[[HistoryRow], None]) -> None:
         self._gauges, self._note = gauges, note
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}  # (kind, subject) -> (when, untold since)
+        self._told: dict[tuple[AlarmKind, str], tuple[float, int]] = {}  # (kind, subject) -> (when, untold since)
 
-    def sound(self, kind: str, text: str, *, job_id: str = "", node_id: str = "") -> None:
+    def sound(self, kind: AlarmKind, text: str, *, job_id: str = "", node_id: str = "") -> None:
         """Something is wrong that people must know of."""
         self._gauges.alarms[kind] += 1
         subject, wall_s = (kind, job_id or node_id), time.monotonic()

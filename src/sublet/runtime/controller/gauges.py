@@ -8,7 +8,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Gauges", "Histogram", "ResizeCause"]
+__all__ = ["CallOutcome", "Gauges", "Histogram", "ResizeCause"]
+
+
+class CallOutcome(StrEnum):
+    """How a call of the provider went: a label of a metric."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    ERROR = "error"
 
 
 class ResizeCause(StrEnum):
@@ -57,7 +65,7 @@ class Gauges:
         """A job changes its width."""
         self.resizes[why] += 1
 
-    def count_call(self, call: str, outcome: str) -> None:
+    def count_call(self, call: str, outcome: CallOutcome) -> None:
         """A provider was asked for something."""
         self.calls[call][outcome] += 1
 

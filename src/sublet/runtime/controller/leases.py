@@ -20,8 +20,8 @@ from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.alarms import Alarms
-from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.alarms import AlarmKind, Alarms
+from sublet.runtime.controller.gauges import CallOutcome, Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.engines.protocol import Engine
@@ -107,10 +107,10 @@ class Leases:
         for attempt in range(RENT_TRIES):
             try:
                 await self._provider.rent(node_id, action.offer_id, token)
-                self._gauges.count_call("rent", "ok")
+                self._gauges.count_call("rent", CallOutcome.OK)
                 return
             except RentFailed as error:
-                self._gauges.count_call("rent", "refused")
+                self._gauges.count_call("rent", CallOutcome.REFUSED)
                 node = self._inbox.kernel.cluster.nodes.get(node_id)
                 if node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED):
                     self.hear(news.NodeLost(self._inbox.now_s(), node_id))  # its agent was quicker
@@ -118,7 +118,7 @@ class Leases:
                     self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
-                self._gauges.count_call("rent", "error")
+                self._gauges.count_call("rent", CallOutcome.ERROR)
                 log.warning("renting %s failed (%s), try %d", node_id, error, attempt + 1)
                 if node_id in self._releasing:
                     return  # nobody waits for it any more
@@ -167,10 +167,10 @@ class Leases:
         while True:
             try:
                 billed = await self._provider.release(node_id)
-                self._gauges.count_call("release", "ok")
+                self._gauges.count_call("release", CallOutcome.OK)
                 return billed
             except Exception as error:  # noqa: BLE001 - as in _rent
-                self._gauges.count_call("release", "error")
+                self._gauges.count_call("release", CallOutcome.ERROR)
                 self._inbox.note(HistoryRow(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
                 await asyncio.sleep(wait_s)
                 wait_s = min(30.0, wait_s * 2)
@@ -209,7 +209,7 @@ class Leases:
             for each in listed.values():
                 if each.elsewhere:
                     text = "another controller renews it: one of the two state directories is a copy; stop one of them"
-                    self._alarms.sound("copy", text, node_id=each.node_id)
+                    self._alarms.sound(AlarmKind.COPY, text, node_id=each.node_id)
             ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
             for node_id in ours - self._inbox.kernel.cluster.nodes.keys() - self._releasing.keys():
                 self._gauges.orphans += 1

@@ -25,6 +25,7 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.planning.weighing import WeighedOptions
+from sublet.runtime.controller.alarms import AlarmKind
 from sublet.runtime.controller.history import rows_from_plan
 
 __all__ = ["LIMIT_S", "Made", "Planner"]
@@ -35,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 MOST_THREADS = 2  # that think at once: one that was given up, and one more
 LOOK_S = 0.25  # wall, between two looks whether one of too many has ended
 
-Alarm = Callable[[str, str], None]
+Alarm = Callable[[AlarmKind, str], None]
 
 
 class Made(NamedTuple):
@@ -77,7 +78,7 @@ class Planner:
                     plan = await self.ask(snapshot)
                 except PolicyFailed as error:
                     self._why = error.why
-                    self._alarm("policy", f"{error}; asked again in {pause_s:g} s")
+                    self._alarm(AlarmKind.POLICY, f"{error}; asked again in {pause_s:g} s")
                 else:
                     return Made(plan, snapshot, time.monotonic() - began_s)
                 await asyncio.sleep(pause_s)

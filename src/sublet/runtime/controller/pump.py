@@ -24,7 +24,7 @@ from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.chronicle import Chronicle
 from sublet.runtime.controller.history import HistoryRow
@@ -197,7 +197,9 @@ class Pump:
             self._chronicle.tell(event, actions, self.kernel)
         except Exception as error:  # what was ordered is done, whether or not it can be told
             log.exception("%s cannot be told", type(event).__name__)
-            self._alarms.sound("history", f"{type(event).__name__} is not in the history: {type(error).__name__}")
+            self._alarms.sound(
+                AlarmKind.HISTORY, f"{type(event).__name__} is not in the history: {type(error).__name__}"
+            )
         return actions
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.engines.protocol import Engine
@@ -81,4 +81,4 @@ class Vouching:
         return node is not None and job_id in node.jobs
 
     def _alarm(self, node_id: str, text: str) -> None:
-        self._alarms.sound("impostor", text, node_id=node_id)
+        self._alarms.sound(AlarmKind.IMPOSTOR, text, node_id=node_id)

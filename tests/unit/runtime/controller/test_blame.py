@@ -95,6 +95,25 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
     asyncio.run(live())
 
 
+def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, monkeypatch):
+    """Twice would clear a job that brings its nodes down: the second time nobody is on it."""
+    story, asked = Story(tmp_path), []
+
+    async def live():
+        async with story.controller() as desk:
+            await desk.submit(a_spec(max_workers=1))
+            await phase(desk, "j-1", "running")
+            (node_id,) = (await desk.job("j-1"))["node_ids"]
+            controller = desk._controller
+            monkeypatch.setattr(controller.router.blame, "judge_loss", lambda node, *_: asked.append(node) or set())
+            await controller.leases.release_lost(node_id)
+            assert node_id not in controller.kernel.cluster.nodes
+            assert (await desk.job("j-1"))["preemptions_unnoticed"] == 1
+
+    asyncio.run(live())
+    assert len(asked) == 1
+
+
 # ---------------------------------------------------------------------- who is to blame
 
 
