@@ -17,7 +17,7 @@ class Addresses:
         self._alarms = alarms
         self._claims: dict[str, tuple[str, str]] = {}  # node -> (address, machine)
 
-    def claimed(self, node_id: str, hello: Hello) -> None:
+    def claim(self, node_id: str, hello: Hello) -> None:
         """Two machines cannot have one address: workers there would look for each other on their own machine."""
         self.forget(node_id)
         if not hello.machine:
@@ -31,7 +31,7 @@ class Addresses:
             self._alarms.sound(AlarmKind.ADDRESS, text, node_id=node_id)
         self._claims[node_id] = (hello.host, hello.machine)
 
-    def refused(self, node_id: str, why: str) -> None:
+    def report_trouble(self, node_id: str, why: str) -> None:
         """An agent came only to say that it cannot serve."""
         self._alarms.sound(AlarmKind.ADDRESS, f"cannot serve: {why}", node_id=node_id)
 

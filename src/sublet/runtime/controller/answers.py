@@ -48,13 +48,13 @@ class Answers:
                 self._end(record, Ending.FINISHED, now_s, exit_code=0)
                 self._inbox.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:
-                self._bill.hung(record.id, item.silent_s * self._clock.speedup)
+                self._bill.book_hang(record.id, item.silent_s * self._clock.speedup)
                 self._jobs.throw_away(record)
                 record.error = record.hide(item.why)
                 self._end(record, Ending.FAILED, now_s, exit_code=item.exit_code)
                 self._inbox.queue(news.JobFailed(now_s, record.id, _summary(record.error, item.exit_code)))
             case Outcome.RESTARTED:
-                self._bill.hung(record.id, item.silent_s * self._clock.speedup)
+                self._bill.book_hang(record.id, item.silent_s * self._clock.speedup)
                 why = _summary(record.hide(item.why), item.exit_code)
                 self._inbox.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 if record.lost_wall_s is None:
@@ -82,7 +82,7 @@ class Answers:
     def tick(self, record: JobRecord) -> None:
         """What was in the way of a width may be gone by now."""
         if record.too_wide is not None and self._inbox.now_s() >= record.wide_again_s:
-            record.any_width()
+            record.allow_any_width()
             self._jobs.relearn(record)
 
 

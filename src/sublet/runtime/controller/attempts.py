@@ -63,7 +63,7 @@ class Attempts:
         round_ = _round_of(order.worker_id)
         running = self._running.get(record.id)
         if running is None:
-            self._bill.lost(record.id)  # of a start that ended while no controller was there
+            self._bill.lose_unsaved(record.id)  # of a start that ended while no controller was there
         if running is None or running.round != round_:
             self.end_attempt(record)
             self._running[record.id] = _Attempt(round_, wall_s)
@@ -137,7 +137,7 @@ class Attempts:
         record.warnings.pop("apart", None)
         bill = self._bill
         bill.settle_job(record.id, self._inbox.now_s())
-        bill.lost(record.id)
+        bill.lose_unsaved(record.id)
         self.unpin(record)
         if running.kept or running.failed or running.loaded == "yes":
             return
@@ -151,7 +151,7 @@ class Attempts:
         record.starts_over += 1
         many = MANY_STARTS if record.loads else 1  # one that was seen not to load is told of at once
         if record.starts_over >= many:
-            text = _advise(record, self._bill.jobs[record.id].told())
+            text = _advise(record, self._bill.jobs[record.id].split())
             again = record.starts_over / many
             if again == int(again) and int(again).bit_count() == 1:
                 self._warn(record, "starts-over", text)
@@ -160,7 +160,7 @@ class Attempts:
     def remember(self, record: JobRecord) -> None:
         """After a restart of the controller."""
         if record.starts_over >= (MANY_STARTS if record.loads else 1) and not record.spec.sdk:
-            told = self._bill.jobs[record.id].told()
+            told = self._bill.jobs[record.id].split()
             record.warnings["starts-over"] = _advise(record, told)
 
     def _note_save(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
@@ -168,7 +168,7 @@ class Attempts:
         anew = _starts_anew(record, running)
         if anew and record.start_useful is not None:
             self._start_over(record, at_most=record.start_useful)
-        self._bill.kept(record.id, ago_s)
+        self._bill.keep_work(record.id, ago_s)
         if anew:
             return  # it stays where it is: it would start over again
         if running.loaded == "unknown" and record.start_useful and "unseen" not in record.warnings:

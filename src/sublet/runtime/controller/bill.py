@@ -85,11 +85,11 @@ class Account:
         self.useful -= grains
         self.redone += grains
 
-    def told(self) -> dict[str, int]:
+    def split(self) -> dict[str, int]:
         """The split, for a later controller: the log has the whole alone."""
         return {purpose: getattr(self, purpose) for purpose in (*PURPOSES, "on_demand")}
 
-    def split_as(self, told: Mapping[str, int], training: str) -> None:
+    def restore_split(self, told: Mapping[str, int], training: str) -> None:
         """As an earlier controller had it; what the log has beyond that was training, what it lacks comes again."""
         if "useful" not in told:  # of a version that noted only what it had moved
             for purpose, grains in told.items():
@@ -162,9 +162,9 @@ class Bill:
         for job_id in jobs:
             self.settle_job(job_id, event.at_s)
         if isinstance(event, JobFinished) and not self.doubts(event.job_id):
-            self.kept(event.job_id)
+            self.keep_work(event.job_id)
         elif isinstance(event, JobFailed | JobCancelled):
-            self.lost(event.job_id)
+            self.lose_unsaved(event.job_id)
 
     def settle(self, now_s: float) -> None:
         """Book everything up to now. The cost is in the jobs that hold something, not in the nodes."""
@@ -259,42 +259,42 @@ class Bill:
             if node_id in nodes
         )
 
-    def stood_still(self, job_id: str, cloud_s: float) -> None:
+    def book_checkpoint(self, job_id: str, cloud_s: float) -> None:
         """Training waited so long for a checkpoint."""
         self.jobs[job_id].move("checkpoint", self._rent(job_id, cloud_s))
 
-    def hung(self, job_id: str, cloud_s: float) -> None:
+    def book_hang(self, job_id: str, cloud_s: float) -> None:
         """It did nothing for so long, and was taken to train."""
         self.jobs[job_id].move("restart", self._rent(job_id, cloud_s))
 
-    def kept(self, job_id: str, ago_s: float = 0.0) -> None:
+    def keep_work(self, job_id: str, ago_s: float = 0.0) -> None:
         """What it had done by then, in cloud seconds ago, is saved."""
         account = self.jobs[job_id]
         account.keep(account.unknown - self._rent(job_id, ago_s))
 
-    def lost(self, job_id: str) -> None:
+    def lose_unsaved(self, job_id: str) -> None:
         """A script without a session ended and saved no more than what we know of."""
         account = self.jobs[job_id]
         account.move("redone", account.unknown)
 
     def take_over(self, job_id: str, told: Mapping[str, int], outcome: Ending) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
-        self.jobs[job_id].split_as(told, "useful" if self.tells(job_id) else "unknown")
+        self.jobs[job_id].restore_split(told, "useful" if self.tells(job_id) else "unknown")
         if outcome is Ending.FINISHED and not self.doubts(job_id):
-            self.kept(job_id)
+            self.keep_work(job_id)
         elif outcome in (Ending.FAILED, Ending.CANCELLED):
-            self.lost(job_id)
+            self.lose_unsaved(job_id)
 
     def _rent(self, job_id: str, cloud_s: float) -> int:
         """Grains for what it holds now, over this time."""
         return round(self.burn_usd_per_h(job_id) * 1e6 * cloud_s * 1e6)
 
-    def done_again(self, job_id: str, steps: int, of_steps: int) -> None:
+    def book_redone(self, job_id: str, steps: int, of_steps: int) -> None:
         """So many of the steps made so far are lost."""
         account = self.jobs[job_id]
         account.move("redone", account.useful * steps // max(of_steps, steps, 1))
 
-    def thrown_away(self, job_id: str, steps: int, of_steps: int) -> None:
+    def book_thrown_away(self, job_id: str, steps: int, of_steps: int) -> None:
         """It ended unfinished, this many steps after its last checkpoint, out of those that it had got to."""
         account = self.jobs[job_id]
         account.throw_away(account.useful * steps // max(of_steps, 1))

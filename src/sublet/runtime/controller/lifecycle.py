@@ -134,7 +134,7 @@ class Lifecycle:
         lost = record.group.step - (record.checkpoint_step or 0)
         if record.spec.sdk and lost > 0:
             record.steps_lost += lost
-            self._bill.thrown_away(record.id, lost, record.group.step)
+            self._bill.book_thrown_away(record.id, lost, record.group.step)
 
     def stop_all(self, *, end: bool) -> None:
         """Every job saves and leaves; with `end` it has ended then. Whatever is learned from now on lets none go on."""
@@ -168,7 +168,7 @@ class Lifecycle:
         record.spec = record.group.spec = spec
         if left_usd is not None:
             record.left_usd = left_usd
-        record.any_width()  # its owner knows better
+        record.allow_any_width()  # its owner knows better
         self._change(record)
 
     def _change(self, record: JobRecord) -> None:
@@ -176,13 +176,13 @@ class Lifecycle:
             self._store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)
         if record.id in self._inbox.kernel.jobs:
-            record.told = dict(record.rates)
+            record.kernel_rates = dict(record.rates)
             self._inbox.tell(news.JobChanged(self._inbox.now_s(), self.describe(record)))
 
     def relearn(self, record: JobRecord) -> None:
         """Tell the kernel what is known of the job now."""
         if record.id in self._inbox.kernel.jobs:
-            record.told = dict(record.rates)
+            record.kernel_rates = dict(record.rates)
             self._inbox.queue(news.JobChanged(self._inbox.now_s(), self.describe(record)))
             self._inbox.wake()
 
@@ -197,7 +197,7 @@ class Lifecycle:
         if purse is None or state is None:
             return False
         self._bill.settle_job(record.id, self._inbox.now_s())
-        if record.spent(self._bill.jobs[record.id].total.usd):
+        if record.learn_spend(self._bill.jobs[record.id].total.usd):
             self.relearn(record)
         if not (state.gpus or state.shape):
             return False
@@ -215,7 +215,7 @@ class Lifecycle:
 
     def save_facts(self, record: JobRecord) -> None:
         """What the log does not tell of a job, if it has changed."""
-        record.grains = self._bill.jobs[record.id].told()
+        record.grains = self._bill.jobs[record.id].split()
         facts = json.dumps(record.facts())
         if facts != record.saved:
             self._store.change_job(record.id, facts=facts)

@@ -38,7 +38,7 @@ log = logging.getLogger("sublet.controller")
 class Journal(Protocol):
     """Who keeps, beside the log, what the next controller starts from."""
 
-    def heard(self, event: Event, actions: list[Action]) -> None:
+    def add(self, event: Event, actions: list[Action]) -> None:
         """One more event is in the log."""
 
     def write_if_due(self) -> None:
@@ -190,7 +190,7 @@ class Pump:
             self._chronicle.add(HistoryRow(kind="Refused", text=str(error)))
             return []
         self._store.append(event.at_s, line_from(event, actions))
-        self._journal.heard(event, actions)
+        self._journal.add(event, actions)
         if isinstance(event, news.NodeNoticed):
             self._outlet.warn(event)
         try:

@@ -72,7 +72,7 @@ class JobRecord:
     warnings: dict[str, str] = field(default_factory=dict)  # by kind: what its owner should do something about
     grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
-    told: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
+    kernel_rates: dict[tuple[str, int], float] = field(default_factory=dict)  # the rates that the kernel knows
     left_usd: float | None = None  # of its own purse, as the kernel knows it; None = nothing was told
     too_wide: int | None = None  # workers with which it could not train, lately
     back_to: int | None = None  # the width that it trains at instead; it may be below what its owner wants
@@ -100,7 +100,7 @@ class JobRecord:
         self.rates[key] = old + max(FORGETS, 1.0 / self.reports[key]) * (rate - old)
         if self.reports[key] < WARM_REPORTS:
             return False
-        told = self.told.get(key)
+        told = self.kernel_rates.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
 
     def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
@@ -108,7 +108,7 @@ class JobRecord:
         self.too_wide, self.back_to, self.too_wide_why, self.wide_again_s = width, back_to, why, until_s
         self.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {back_to} instead: {why}"
 
-    def any_width(self) -> None:
+    def allow_any_width(self) -> None:
         """What it could not train at may be tried again."""
         self.too_wide = self.back_to = None
         self.warnings.pop(TOO_WIDE, None)
@@ -128,7 +128,7 @@ class JobRecord:
             return ""
         return f"the cloud took a node {counted(count, 'time')}, and retry.preemption is {limit}"
 
-    def spent(self, usd: float) -> bool:
+    def learn_spend(self, usd: float) -> bool:
         """Learn what it has cost so far; True if the kernel should hear how much of its own purse is left."""
         if self.spec.purse_usd is None:
             return False

@@ -63,7 +63,7 @@ class Reports:
         lost = max(lost, message.redone_steps)
         if lost:
             record.steps_lost += lost
-            self._bill.done_again(record.id, lost, record.steps_made)
+            self._bill.book_redone(record.id, lost, record.steps_made)
         if (at := record.lost_wall_s) is not None:
             record.lost_wall_s = None
             self._gauges.recovery_s.add(wall_s - at)
@@ -89,7 +89,7 @@ class Reports:
 
     def _saved(self, record: JobRecord, message: wire.Saved, wall_s: float) -> None:
         record.checkpoint_step, record.write_s = message.step, message.seconds
-        self._bill.stood_still(record.id, message.blocked_s * self._clock.speedup)
+        self._bill.book_checkpoint(record.id, message.blocked_s * self._clock.speedup)
         for node_id, at in self._noticed_wall.items():
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._gauges.notice_to_commit_s.add(wall_s - at)

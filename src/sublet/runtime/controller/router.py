@@ -223,11 +223,11 @@ class Router:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._agent_noticed(node_id, message)
-            case wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.heard(
+            case wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.may_speak(
                 node_id, message.worker_id
             ):
                 self._worker_said(message, wall_s)
-            case wire.FromWorker(message=said) if self._vouching.heard(node_id, said.worker_id):
+            case wire.FromWorker(message=said) if self._vouching.may_speak(node_id, said.worker_id):
                 self._worker_said(said, wall_s)
             case _:
                 return
@@ -247,11 +247,11 @@ class Router:
 
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         if message.trouble:
-            self._addresses.refused(node_id, message.trouble)
+            self._addresses.report_trouble(node_id, message.trouble)
             return
         self.agents.add(node_id)
-        self._addresses.claimed(node_id, message)
-        by_job = self._vouching.claimed(node_id, message)
+        self._addresses.claim(node_id, message)
+        by_job = self._vouching.accept_claims(node_id, message)
         for job_id in self._jobs_on[node_id] | by_job.keys():
             if (record := self._table.records.get(job_id)) is not None:
                 self._jobs_on[node_id].add(job_id)

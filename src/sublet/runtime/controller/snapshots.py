@@ -70,7 +70,7 @@ class Memory:
 
     # ------------------------------------------------------------------ writing
 
-    def heard(self, event: Event, actions: list[Action]) -> None:
+    def add(self, event: Event, actions: list[Action]) -> None:
         """One more event is in the log."""
         self._since += 1
         self._follow_timers(event, actions)

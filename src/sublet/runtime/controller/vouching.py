@@ -40,7 +40,7 @@ class Vouching:
         self._engine, self._alarms, self._first_life = engine, alarms, first_life
         self._met: set[str] = set()  # nodes that have said Hello to this controller
 
-    def heard(self, node_id: str, worker_id: str) -> bool:
+    def may_speak(self, node_id: str, worker_id: str) -> bool:
         """Whether what this node says of this worker may be true."""
         record = self._records.get(job_of(worker_id))
         if record is None:
@@ -53,7 +53,7 @@ class Vouching:
             return False
         return True
 
-    def claimed(self, node_id: str, hello: wire.Hello) -> dict[str, list[str]]:
+    def accept_claims(self, node_id: str, hello: wire.Hello) -> dict[str, list[str]]:
         """Job -> workers of it that the node says it runs, as far as that may be true; others there are ended."""
         first = node_id not in self._met
         self._met.add(node_id)

@@ -47,7 +47,7 @@ def world(tmp_path):
     bill = Bill(kernel, lambda _: False)
     pump = Pump(kernel, store=store, clock=Clock(), bill=bill, chronicle=Chronicle(store, lambda _: True))
     outlet.pump = pump
-    quiet = SimpleNamespace(heard=lambda event, actions: None, write_if_due=lambda: None)
+    quiet = SimpleNamespace(add=lambda event, actions: None, write_if_due=lambda: None)
     pump.connect(journal=quiet, outlet=outlet, alarms=None)
     yield pump, outlet, store
     store.close()

@@ -53,21 +53,21 @@ def test_a_width_that_was_looked_at_for_a_moment_stays_a_guess():
 def test_what_is_left_of_a_jobs_own_purse_is_told_at_coarse_steps():
     record = a_record(purse_usd=1.0)
     assert kernel_job(record, 1.0).purse_left_usd == 1.0
-    told = [cents for cents in range(101) if record.spent(cents / 100.0)]
+    told = [cents for cents in range(101) if record.learn_spend(cents / 100.0)]
     assert 5 < len(told) < 25
     assert kernel_job(record, 1.0).purse_left_usd == 0.0
-    assert not record.spent(1.0)
+    assert not record.learn_spend(1.0)
 
 
 def test_a_topped_up_purse_is_told_at_once():
     record = a_record(purse_usd=1.0)
-    assert record.spent(0.98)
+    assert record.learn_spend(0.98)
     record.spec = replace(record.spec, purse_usd=4.0)
-    assert record.spent(0.98)
+    assert record.learn_spend(0.98)
     assert kernel_job(record, 1.0).purse_left_usd == pytest.approx(3.02)
 
 
 def test_a_job_without_a_purse_of_its_own_has_no_such_limit():
     record = a_record()
-    assert not record.spent(1e6)
+    assert not record.learn_spend(1e6)
     assert kernel_job(record, 1.0).purse_left_usd is None

@@ -258,7 +258,7 @@ def test_a_width_that_failed_is_not_planned_though_its_owner_wants_no_less():
     job = kernel_job(record, 1.0)
     assert (job.min_gpus, job.max_gpus) == (1, 1)
     assert job.speed.rate("any", (1,), 0.0) > 0.0
-    record.any_width()
+    record.allow_any_width()
     assert kernel_job(record, 1.0).min_gpus == 2
 
 
