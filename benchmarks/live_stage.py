@@ -18,9 +18,9 @@ from pathlib import Path
 
 from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
-from sublet.runtime.assemble import controller_from
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
 

@@ -215,7 +215,7 @@ class Ours:
     """A controller on the cluster, and what is measured with it."""
 
     def __init__(self, nodes: Any, folder: Path) -> None:
-        from sublet.runtime.assemble import controller_from
+        from sublet.runtime.controller_api.assemble import controller_from
         from sublet.runtime.settings import Settings
 
         self._nodes, self._folder = nodes, folder

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sublet.api import main as api_main
-from sublet.runtime import assemble
+from sublet.runtime.controller_api import assemble
 from sublet.runtime.group import overdue
 from sublet.runtime.providers.local import build as local_build
 from sublet.runtime.providers.local.provider import LocalProvider

@@ -353,7 +353,7 @@ sys.exit(run(["check", "--provider", "aws"]))
 def test_boto3_is_imported_by_nobody_who_does_not_rent_on_aws():
     script = """
 import sys
-import sublet.runtime.assemble, sublet.runtime.providers.aws.provider
+import sublet.runtime.controller_api.assemble, sublet.runtime.providers.aws.provider
 import sublet.cli.main, sublet.cli.verbs.check, sublet.cli.verbs.gc
 assert "boto3" not in sys.modules and "botocore" not in sys.modules
 """

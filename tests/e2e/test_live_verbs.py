@@ -24,7 +24,7 @@ API = """
 import sys, types
 from pathlib import Path
 from tests.rigs.in_memory_api import InMemoryApi
-assemble = types.ModuleType("sublet.runtime.assemble")
+assemble = types.ModuleType("sublet.runtime.controller_api.assemble")
 def controller_from(settings):
     if settings.seed == 13:
         raise ValueError("no luck")
@@ -32,7 +32,7 @@ def controller_from(settings):
     api.purse, api.burn = settings.purse_usd, settings.burn_usd_per_h
     return api
 assemble.controller_from = controller_from
-sys.modules["sublet.runtime.assemble"] = assemble
+sys.modules["sublet.runtime.controller_api.assemble"] = assemble
 from sublet.api.main import main
 main()
 """

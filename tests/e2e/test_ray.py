@@ -15,7 +15,7 @@ import pytest
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
-from sublet.runtime.assemble import controller_from
+from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.settings import Settings

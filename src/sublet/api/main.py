@@ -44,7 +44,7 @@ def main() -> None:
 def _run_or_leave_reason(state: StateDir, settings: Settings) -> None:
     """The reason of a failure is left on disk."""
     try:
-        from sublet.runtime.assemble import controller_from
+        from sublet.runtime.controller_api.assemble import controller_from
 
         run_controller(state, settings, controller_from(settings))
     except SubletError as error:

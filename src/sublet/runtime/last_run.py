@@ -15,7 +15,7 @@ from typing import Any
 from sublet.domain.budget import Budget
 from sublet.errors import BadInput
 from sublet.kernel.values_json import restored
-from sublet.runtime.providers.aws.records import home_of
+from sublet.runtime.home import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import MetaKey, Store
 

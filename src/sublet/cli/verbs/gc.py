@@ -167,7 +167,7 @@ def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left
 
 def _why_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
     """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
-    from sublet.runtime.providers.aws.records import home_of
+    from sublet.runtime.home import home_of
 
     if instance.home not in ("", home_of(folder)):
         return "of the same controller in another directory or on another machine"

@@ -21,9 +21,9 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
 from sublet.errors import Infeasible
 from sublet.market.traces import load_trace
-from sublet.runtime.assemble import budget_from, controller_from, policy_from
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.assemble import budget_from, controller_from, policy_from
 from sublet.runtime.controller_api.views import ENDED, JobView
 from sublet.runtime.providers.local.build import local_offers, local_supply
 from sublet.runtime.settings import Settings

@@ -16,8 +16,8 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money, Price
 from sublet.errors import BadInput
 from sublet.kernel.invariants import check
-from sublet.runtime.assemble import budget_from
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller_api.assemble import budget_from
 from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store

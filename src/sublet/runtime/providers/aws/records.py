@@ -16,19 +16,7 @@ from pathlib import Path
 
 from sublet.runtime.private import make_private
 
-__all__ = ["NodeRecord", "Records", "client_token", "home_of", "write_whole"]
-
-MACHINE_ID = Path("/etc/machine-id")
-
-
-def home_of(state_dir: Path) -> str:
-    """This directory on this machine: a copy of it elsewhere is another one."""
-    try:
-        machine = MACHINE_ID.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        machine = ""
-    place = f"{machine} {os.uname().nodename} {state_dir.resolve()}"
-    return hashlib.sha256(place.encode()).hexdigest()[:16]
+__all__ = ["NodeRecord", "Records", "client_token", "write_whole"]
 
 
 def client_token(token: str, zone: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from sublet.domain.offer import Market
 from sublet.errors import BadInput, InvalidValue, MissingExtra
-from sublet.runtime.assemble import controller_from
+from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.providers.ray.config import (
     NodeKind,

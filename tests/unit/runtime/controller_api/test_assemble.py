@@ -13,7 +13,7 @@ from sublet.domain.budget import Limit
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
-from sublet.runtime.assemble import controller_from
+from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.jobs.file import job_from_command
