@@ -22,12 +22,10 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Placement, Spread
 from sublet.domain.timers import Timer
-from sublet.market.reclaim import drawn, taken
+from sublet.market.replay import Fall, MarketChange, ReadAhead, ReplayedMarket
 from sublet.sim.agenda import Agenda, Tie
 
 __all__ = ["FRICTIONLESS", "Happening", "MarketChange", "Physics", "PlanDue", "World"]
-
-MarketChange = news.PriceChanged | news.AvailabilityChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +84,6 @@ class _End:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fall:
-    """Supply of an offer will fall to `nodes` at `at_s`: time for notices."""
-
-    offer_id: str
-    nodes: int
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _NodeNews:
     """A node's own event; void if the node is gone by then."""
 
@@ -111,7 +100,7 @@ class PlanDue:
     """The planner is asked, once everything else of this instant has happened."""
 
 
-Happening = Event | _End | _Fall | _NodeNews | _ReadOn | PlanDue
+Happening = Event | _End | Fall | _NodeNews | _ReadOn | PlanDue
 
 
 class World:
@@ -126,18 +115,15 @@ class World:
     ) -> None:
         self.agenda: Agenda[Happening] = Agenda()
         self._physics = physics
-        self._rng = rng
         self._offers = {offer.id: offer for offer in offers}
-        self._too_dear: set[str] = set()  # offers whose price is above our cap
         self._runs: dict[str, _Run] = {}
         self._node_offer: dict[str, str] = {}
         self._nodes: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes that we pay for
         self._doomed: dict[str, tuple[float, float]] = {}  # node -> (noticed, lost)
         self._on_node: dict[str, dict[str, None]] = defaultdict(dict)  # node -> jobs
-        self._supply: dict[str, int] = {}
         self._timers: dict[Timer, float] = {}
-        self._market = iter(market)
-        self._market_head: MarketChange | None = next(self._market, None)
+        self._market = ReplayedMarket(self._offers, rng)
+        self._ahead = ReadAhead(market, physics.notice_s)
         self._read_market(0.0)
 
     # ------------------------------------------------------------------ what happens by itself
@@ -157,7 +143,7 @@ class World:
             return self._end(at_s, what)
         if isinstance(what, _NodeNews):
             return self._node_news(what.event)
-        if isinstance(what, _Fall):
+        if isinstance(what, Fall):
             return self._notices(at_s, what)
         if isinstance(what, news.AvailabilityChanged):
             return [what, *self._take_back(at_s, what)]
@@ -173,16 +159,10 @@ class World:
 
     def _read_market(self, now_s: float) -> None:
         """Put on the agenda what changes until a notice from now, and the moment to read on."""
-        notice_s = self._physics.notice_s
-        while (change := self._market_head) is not None:
-            if change.at_s - notice_s > now_s:
-                self.agenda.put(change.at_s - notice_s, Tie.MARKET, _ReadOn())
-                return
-            self._market_head = next(self._market, None)
-            self.agenda.put(change.at_s, Tie.MARKET, change)
-            if isinstance(change, news.AvailabilityChanged) and change.nodes is not None and notice_s > 0:
-                fall = _Fall(change.offer_id, change.nodes, change.at_s)
-                self.agenda.put(max(now_s, change.at_s - notice_s), Tie.MARKET, fall)
+        for at_s, what in self._ahead.read(now_s):
+            self.agenda.put(at_s, Tie.MARKET, what)
+        if math.isfinite(self._ahead.next_s):
+            self.agenda.put(self._ahead.next_s, Tie.MARKET, _ReadOn())
 
     def _end(self, at_s: float, end: _End) -> list[Event]:
         run = self._runs.get(end.job_id)
@@ -201,32 +181,23 @@ class World:
 
     # ------------------------------------------------------------------ the market takes
 
-    def _notices(self, now_s: float, fall: _Fall) -> list[Event]:
+    def _notices(self, now_s: float, fall: Fall) -> list[Event]:
         staying = [n for n in self._nodes[fall.offer_id] if n not in self._doomed]
         told: list[Event] = []
-        for node_id in drawn(staying, fall.nodes, self._rng):
+        for node_id in self._market.notice(fall, staying):
             self._doomed[node_id] = (now_s, fall.at_s)
             told.append(news.NodeNoticed(now_s, node_id, fall.at_s))
         return told
 
     def _take_back(self, now_s: float, change: news.AvailabilityChanged) -> list[Event]:
-        if change.nodes is None:
-            self._supply.pop(change.offer_id, None)
-            return []
-        self._supply[change.offer_id] = change.nodes
         nodes = list(self._nodes[change.offer_id])
         lost_s = {node_id: self._doomed[node_id][1] for node_id in nodes if node_id in self._doomed}
-        lost = taken(nodes, lost_s, change.nodes, now_s, self._rng)
+        lost = self._market.resupply(change, nodes, lost_s, now_s)
         return [event for node_id in lost for event in self._lose(now_s, node_id)]
 
     def _above_cap(self, now_s: float, change: news.PriceChanged) -> list[Event]:
-        """We never pay more than the cap: the cloud takes its nodes back instead."""
-        self._too_dear.discard(change.offer_id)
-        cap = self._offers[change.offer_id].cap
-        if cap is None or change.price <= cap:
-            return []
-        self._too_dear.add(change.offer_id)
-        return [event for node_id in list(self._nodes[change.offer_id]) for event in self._lose(now_s, node_id)]
+        lost = self._market.reprice(change, list(self._nodes[change.offer_id]))
+        return [event for node_id in lost for event in self._lose(now_s, node_id)]
 
     def _lose(self, now_s: float, node_id: str) -> list[Event]:
         told: list[Event] = [news.NodeLost(now_s, node_id)]
@@ -301,9 +272,8 @@ class World:
         return [news.JobStopped(now_s, action.job_id, action.generation, run.done)]
 
     def _rent(self, now_s: float, action: order.RentNode) -> list[Event]:
-        supply = self._supply.get(action.offer_id)
-        sold_out = supply is not None and len(self._nodes[action.offer_id]) >= supply
-        if sold_out or action.offer_id in self._too_dear:
+        sold_out = self._market.is_sold_out(action.offer_id, len(self._nodes[action.offer_id]))
+        if sold_out or action.offer_id in self._market.too_dear:
             return [news.RentRefused(now_s, action.node_id)]
         self._node_offer[action.node_id] = action.offer_id
         self._nodes[action.offer_id][action.node_id] = None

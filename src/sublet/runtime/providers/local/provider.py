@@ -21,11 +21,11 @@ from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, Pri
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least
 from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
-from sublet.market.reclaim import drawn, taken
+from sublet.market.replay import Fall, MarketChange, ReplayedMarket
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices, least_used
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.market import Due, Fall, Happening, MarketChange, Replay, Stock, Strike
+from sublet.runtime.providers.local.market import Due, Happening, Replay, Strike
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template
@@ -67,9 +67,9 @@ class LocalProvider:
         self._address = address or f"unix:{home / 'agents.sock'}"
         self._template = Template(preload, home / "template.log")
         self._nodes = Nodes(Records(home / "nodes"), self._template, self._died)
-        self._stock = Stock()
+        self._market = ReplayedMarket(self._offers, np.random.default_rng(seed))
+        self._stock = self._market.stock
         self._replay = Replay(market, script, notice_s)
-        self._rng = np.random.default_rng(seed)
         self._gpus: tuple[str, ...] | None = None  # of this machine; None = nobody has looked
         self._one_by_one = asyncio.Lock()
         self._rents: dict[str, asyncio.Task[None]] = {}
@@ -186,11 +186,11 @@ class LocalProvider:
     def _refuse_what_is_not_for_sale(self, offer_id: str) -> None:
         if offer_id not in self._offers:
             raise UnknownName("offer", offer_id, self._offers)
-        if offer_id in self._stock.too_dear:
+        if offer_id in self._market.too_dear:
             raise RentFailed(offer_id, "its price is above our cap")
-        supply, held = self._stock.supply(offer_id), len(self._nodes.of(offer_id))
-        if supply is not None and held >= supply:
-            raise RentFailed(offer_id, f"sold out: {supply} can be held, {held} are")
+        held = len(self._nodes.of(offer_id))
+        if self._market.is_sold_out(offer_id, held):
+            raise RentFailed(offer_id, f"sold out: {self._stock.supply(offer_id)} can be held, {held} are")
         staying = sum(self._nodes.held[n].lost_s is None for n in self._nodes.of(offer_id))
         if (to_stay := self._stock.to_stay(offer_id)) is not None and staying >= to_stay:
             raise RentFailed(offer_id, f"sold out: {to_stay} can be kept, {staying} are; others are being taken back")
@@ -227,9 +227,7 @@ class LocalProvider:
                 self._resupply(what)
             case Fall():
                 staying = [n for n in self._nodes.of(what.offer_id) if self._nodes.held[n].lost_s is None]
-                supply = self._stock.less_struck(what.offer_id, what.nodes)
-                self._stock.announce(what.offer_id, what.nodes, what.at_s)
-                self._notice(drawn(staying, supply, self._rng), what.at_s)
+                self._notice(self._market.notice(what, staying), what.at_s)
             case Strike():
                 self._strike(what)
             case Due():
@@ -239,23 +237,16 @@ class LocalProvider:
                 self._lose(*held)
 
     def _reprice(self, change: PriceChanged) -> None:
-        """We never pay more than the cap: the cloud takes its nodes back instead."""
-        self._stock.too_dear.discard(change.offer_id)
-        cap = self._offers[change.offer_id].cap
-        if cap is not None and change.price > cap:
-            self._stock.too_dear.add(change.offer_id)
-            self._lose(*self._nodes.of(change.offer_id))
+        self._lose(*self._market.reprice(change, self._nodes.of(change.offer_id)))
         self._tell(change)
 
     def _resupply(self, change: AvailabilityChanged) -> None:
         now_s = self._clock.now_s()
-        self._stock.record(change.offer_id, change.nodes, change.at_s)
-        supply = self._stock.supply(change.offer_id)
-        self._tell(AvailabilityChanged(now_s, change.offer_id, supply))
-        if supply is not None:
-            nodes = self._nodes.of(change.offer_id)
-            lost_s = {n: end_s for n in nodes if (end_s := self._nodes.held[n].lost_s) is not None}
-            self._lose(*taken(nodes, lost_s, supply, max(now_s, change.at_s), self._rng))
+        nodes = self._nodes.of(change.offer_id)
+        lost_s = {n: end_s for n in nodes if (end_s := self._nodes.held[n].lost_s) is not None}
+        gone = self._market.resupply(change, nodes, lost_s, now_s)
+        self._tell(AvailabilityChanged(now_s, change.offer_id, self._stock.supply(change.offer_id)))
+        self._lose(*gone)
 
     def _strike(self, strike: Strike) -> None:
         spot = [offer.id for offer in self._offers.values() if offer.market is Market.SPOT]
@@ -266,7 +257,7 @@ class LocalProvider:
             return
         if isinstance(strike.nodes, int):
             staying = [n for n, r in self._nodes.held.items() if r.offer_id in offer_ids and r.lost_s is None]
-            victims = drawn(staying, max(0, len(staying) - strike.nodes), self._rng)
+            victims = self._market.draw(staying, strike.nodes)
         else:
             victims = [node_id for node_id in strike.nodes if node_id in self._nodes.held]
         if strike.verb == "notice":

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.money import Price
 from sublet.errors import InvalidValue
-from sublet.runtime.providers.local.market import Fall, Replay, Stock, Strike
+from sublet.market.replay import Fall, Stock
+from sublet.runtime.providers.local.market import Replay, Strike
 
 changes = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=12).map(
     lambda rows: [AvailabilityChanged(float(t_s), "o", nodes) for t_s, nodes in sorted(rows)]
