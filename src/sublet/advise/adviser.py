@@ -18,25 +18,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sublet.advise.evaluate import Ask, Choice, Weighed
+from sublet.advise.evaluate import Ask, ClusterChoice, Weighed
 from sublet.advise.frontier import Step, binding, frontier, pick, steps_up
 from sublet.domain.offer import Gpu, Offer
 
-__all__ = ["WORDS", "Advice", "Ask", "Choice", "advise"]
+__all__ = ["WORDS", "Advice", "Ask", "ClusterChoice", "advise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The frontier, cheapest first; what was asked for; and what stands in its way."""
 
-    frontier: tuple[Choice, ...]
-    best: Choice
-    cheapest: Choice
-    fastest: Choice
+    frontier: tuple[ClusterChoice, ...]
+    best: ClusterChoice
+    cheapest: ClusterChoice
+    fastest: ClusterChoice
     binding: tuple[str, ...]
-    steps: tuple[tuple[Step, Choice], ...]
+    steps: tuple[tuple[Step, ClusterChoice], ...]
     changes: tuple[str, ...]
-    beside: tuple[Choice, ...]  # the same nodes with checkpoints kept elsewhere
+    beside: tuple[ClusterChoice, ...]  # the same nodes with checkpoints kept elsewhere
     offers: int
     clusters: int
 
@@ -71,7 +71,7 @@ def _changes(
     ask: Ask,
     weighed: Weighed,
     best: int,
-    steps: Sequence[tuple[Step, Choice]],
+    steps: Sequence[tuple[Step, ClusterChoice]],
 ) -> list[str]:
     chosen = weighed.choice(best)
     less = "less time" if ask.goal == "fastest" else "cheaper"
@@ -93,7 +93,7 @@ def _changes(
     return said
 
 
-def _cheaper_rival(ask: Ask, weighed: Weighed, chosen: Choice) -> list[str]:
+def _cheaper_rival(ask: Ask, weighed: Weighed, chosen: ClusterChoice) -> list[str]:
     """Which other kind of GPU is nearest to being chosen, and by how much its price would have to fall."""
     clusters = weighed.clusters
     same_R = np.array([row.offer.gpu == chosen.offer.gpu for row in weighed.rows])
@@ -116,7 +116,7 @@ def _cheaper_rival(ask: Ask, weighed: Weighed, chosen: Choice) -> list[str]:
     return [f"if {weighed.choice(nearest)} cost {_percent(cut)} less, it would be {ask.goal}"]
 
 
-def _safer(ask: Ask, weighed: Weighed, chosen: Choice) -> list[str]:
+def _safer(ask: Ask, weighed: Weighed, chosen: ClusterChoice) -> list[str]:
     """If the choice may miss its deadline, the one that does so in one run of twenty only."""
     if chosen.late_h <= ask.limits.deadline_h:
         return []

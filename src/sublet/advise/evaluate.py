@@ -19,7 +19,7 @@ from sublet.domain.units import GB, SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
 
-__all__ = ["Ask", "Choice", "Weighed"]
+__all__ = ["Ask", "ClusterChoice", "Weighed"]
 
 # R rows: kinds of cluster; N numbers of nodes; C = R x N clusters
 
@@ -59,7 +59,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ClusterChoice:
     """One cluster and what is to be expected of it."""
 
     offer: Offer  # on demand where some nodes are, else the spot offer of the first zone
@@ -161,7 +161,7 @@ class Weighed:
         """With so many times the reclaims."""
         return Weighed.of_rows(replace(self.ask, reclaims=reclaims), self.rows, self.machines, self.found)
 
-    def beside(self, cluster: int) -> list[Choice]:
+    def beside(self, cluster: int) -> list[ClusterChoice]:
         """The same nodes in the same place with checkpoints kept elsewhere, quickest first."""
         row_at, node_at = divmod(cluster, self.ask.most_nodes)
         row = self.rows[row_at]
@@ -173,13 +173,13 @@ class Weighed:
         choices = [others.choice(at) for at in found if np.isfinite(others.clusters.hours_C[at])]
         return sorted(choices, key=lambda choice: choice.hours)
 
-    def choice(self, cluster: int) -> Choice:
+    def choice(self, cluster: int) -> ClusterChoice:
         """One of them, spelled out."""
         row_at, node_at = divmod(cluster, self.ask.most_nodes)
         row = self.rows[row_at]
         hours = float(self.clusters.hours_C[cluster])
         at = (row_at, node_at)
-        return Choice(
+        return ClusterChoice(
             offer=row.offer,
             spots=row.spots,
             keeper=row.keeper,

@@ -17,7 +17,7 @@ from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import SubletError
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.plan_check import Promise, refuse_wrong_names
+from sublet.kernel.refusals import Promise, refuse_wrong_names
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 

@@ -24,8 +24,8 @@ from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.domain.timers import CheckPurse, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.plan_check import Promise, refuse_over_limits, refuse_wrong_names, shapes_to_promise
-from sublet.kernel.plan_requests import PlanRequests
+from sublet.kernel.refusals import Promise, refuse_over_limits, refuse_wrong_names, shapes_to_promise
+from sublet.kernel.requests import PlanRequests
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 

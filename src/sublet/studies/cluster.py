@@ -37,7 +37,7 @@ from sublet.studies.peers import (
     pollux_as_published,
     sia_as_published,
 )
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_most
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 
 __all__ = ["STUDY"]
 
@@ -88,7 +88,7 @@ def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) ->
     rows = [[name, policy, _knows(policy), *_cells(outcomes)] for policy, outcomes in found.items()]
     columns = ["cluster", "policy", "knows", "mean, h", "p99, h", "makespan, h", "GPU-h", "restarts / job"]
     columns += ["lost to pauses, %", "decision, ms"]
-    table = Table(title=f"{name}: means over {len(settings)} workloads", columns=columns, rows=rows, texts=3)
+    table = StudyTable(title=f"{name}: means over {len(settings)} workloads", columns=columns, rows=rows, texts=3)
     return Findings(checks=_checks(name, found), tables=[table])
 
 

@@ -25,7 +25,7 @@ from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, within
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, within
 
 __all__ = ["BASELINES", "CASES", "FAMILIES", "STUDY", "Case", "Outcome", "average", "jobs_of", "outcome"]
 
@@ -193,7 +193,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
         rows += _case_rows(case, found)
     columns = ["case", "batch", "jobs", "done in span", "mean time, h", "rescales/job"]
     columns += ["done, elastic /", "re-run", "time, / elastic", "re-run"]
-    tables = [factors, Table(title="At a fixed span", columns=columns, rows=rows, texts=2)]
+    tables = [factors, StudyTable(title="At a fixed span", columns=columns, rows=rows, texts=2)]
     tell("at loads that the baselines can carry")
     more, stable = _stable(CASES[0], first, seeds[:2])
     tell("with jobs dropped that do not fit when they come")
@@ -209,7 +209,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     )
 
 
-def _factors() -> tuple[list[Check], Table]:
+def _factors() -> tuple[list[Check], StudyTable]:
     rows, worst = [], 0.0
     for name, speed in FAMILIES.items():
         ours = [speed.factor(GPU, (gpus,)) for gpus in SHOWN]
@@ -218,7 +218,7 @@ def _factors() -> tuple[list[Check], Table]:
         rows.append([name, *(f"{factor:.2f}" for factor in ours), str(fixed)])
     columns = ["family", *(f"S({gpus})" for gpus in SHOWN), "fewest GPUs at the largest batch"]
     check = at_most("worst difference of a scaling factor", worst, 0.0051)
-    return [check], Table(title="Scaling factors", columns=columns, rows=rows)
+    return [check], StudyTable(title="Scaling factors", columns=columns, rows=rows)
 
 
 def _case_checks(case: Case, found: Mapping[str, Outcome]) -> list[Check]:
@@ -248,7 +248,7 @@ def _case_rows(case: Case, found: Mapping[str, Outcome]) -> list[list[str]]:
     return rows
 
 
-def _stable(case: Case, found: Mapping[str, Outcome], seeds: Sequence[int]) -> tuple[list[Check], Table]:
+def _stable(case: Case, found: Mapping[str, Outcome], seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
     """Each baseline at a load that it can carry, and the elastic one at the same load."""
     checks, rows = [], []
     for batch in BASELINES:
@@ -259,10 +259,10 @@ def _stable(case: Case, found: Mapping[str, Outcome], seeds: Sequence[int]) -> t
         checks.append(at_least(f"time at a load that {batch} carries, {batch} / elastic", ratio, 1.0, unit="x"))
         rows.append([batch, f"{per_h:.1f}", f"{theirs.time_h:.2f}", f"{ours.time_h:.2f}", f"{ratio:.2f}"])
     columns = ["baseline", "arrivals/h", "its mean time, h", "elastic, h", "times as long"]
-    return checks, Table(title="At matched stable load", columns=columns, rows=rows)
+    return checks, StudyTable(title="At matched stable load", columns=columns, rows=rows)
 
 
-def _dropped(case: Case, seeds: Sequence[int]) -> tuple[list[Check], Table]:
+def _dropped(case: Case, seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
     found = {batch: average(case, batch, seeds, drop=True) for batch in (ELASTIC, *BASELINES)}
     done = found[ELASTIC].done
     rows = [
@@ -271,7 +271,7 @@ def _dropped(case: Case, seeds: Sequence[int]) -> tuple[list[Check], Table]:
     ]
     twice = within("dropping: jobs done, elastic / largest", done / found["largest"].done, 2.0, TOLERANCE, published=2)
     columns = ["batch", "jobs", "done in span", "%", "elastic / this"]
-    return [twice], Table(title=f"Dropping what does not fit: {case}", columns=columns, rows=rows)
+    return [twice], StudyTable(title=f"Dropping what does not fit: {case}", columns=columns, rows=rows)
 
 
 STUDY = Study(

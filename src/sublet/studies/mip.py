@@ -34,7 +34,7 @@ from sublet.policies.greedy.time import GreedyTime
 from sublet.policies.mip.policy import Mip
 from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
 __all__ = ["GREEDY", "POLICIES", "STUDY", "Figures", "average", "figures", "jobs_of"]
 
@@ -230,7 +230,7 @@ def _less(ours: float, theirs: float) -> float:
     return 100.0 * (1.0 - ours / theirs)
 
 
-def _table(found: Found) -> Table:
+def _table(found: Found) -> StudyTable:
     rows = []
     for per_h, by_name in found.items():
         for name, one in by_name.items():
@@ -242,7 +242,7 @@ def _table(found: Found) -> Table:
             rest = (one.waiting_h, one.efficiency, one.rescales)
             rows.append([f"{per_h:g}", name, *(text for pair in pairs for text in pair), *(f"{x:.2f}" for x in rest)])
     columns = ["jobs/h", "policy", "queue, h", "re-run", "train, h", "re-run", "time, h", "re-run"]
-    return Table(
+    return StudyTable(
         title="Everyone at every load",
         columns=[*columns, "all waiting, h", "efficiency", "rescales/job"],
         rows=rows,
@@ -250,7 +250,7 @@ def _table(found: Found) -> Table:
     )
 
 
-def _against_greedy(found: Mapping[str, Figures]) -> Table:
+def _against_greedy(found: Mapping[str, Figures]) -> StudyTable:
     rows = []
     for name, one in found.items():
         if name in GREEDY or name == "static fifo":
@@ -261,7 +261,7 @@ def _against_greedy(found: Mapping[str, Figures]) -> Table:
             more = -_less(one.efficiency, than.efficiency)
             rows.append([name, rival, *(f"{x:.0f}" for x in (*less, more, _less(one.time_h, than.time_h)))])
     columns = ["policy", "against", "queueing, % less", "all waiting, % less", "efficiency, % more", "time, % less"]
-    return Table(title="In overload, against each greedy allocator", columns=columns, rows=rows, texts=2)
+    return StudyTable(title="In overload, against each greedy allocator", columns=columns, rows=rows, texts=2)
 
 
 def _notes(found: Mapping[str, Figures], seeds: int) -> list[str]:

@@ -32,7 +32,7 @@ from sublet.policies.vacate_first import VacateFirst
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 from sublet.studies import pollux_oracle
-from sublet.studies.study import Check, Findings, Study, Table, Tell, within
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, within
 
 __all__ = [
     "STUDY",
@@ -316,7 +316,7 @@ def _all_ended(name: str, outcomes: Sequence[Outcome]) -> Check:
     return Check(name=name, ours=unfinished, goal="== 0", ok=unfinished == 0, unit="jobs")
 
 
-def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
+def _table(title: str, outcomes: Sequence[Outcome]) -> StudyTable:
     columns = ["setting", "policy", "mean, h", "p99, h", "makespan, h", "GPU-h", "restarts / job", "decision, ms"]
     rows = [
         [
@@ -332,7 +332,7 @@ def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
         ]
         for one in outcomes
     ]
-    return Table(title=title, columns=[*columns, "worst, ms"], rows=rows, texts=2)
+    return StudyTable(title=title, columns=[*columns, "worst, ms"], rows=rows, texts=2)
 
 
 def _run(quick: bool, tell: Tell) -> Findings:

@@ -27,7 +27,7 @@ from sublet.policies.tiresias import Tiresias
 from sublet.policies.vacate_first import VacateFirst
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
 __all__ = ["NODES", "ROUND_S", "STUDY", "Comparison", "compare", "jobs_of", "published_times"]
 
@@ -191,7 +191,7 @@ def _checks(done: Sequence[Comparison]) -> list[Check]:
     return checks
 
 
-def _by_run(done: Sequence[Comparison]) -> Table:
+def _by_run(done: Sequence[Comparison]) -> StudyTable:
     rows = []
     for run in done:
         off = list(map(abs, run.off_s.values()))
@@ -208,10 +208,10 @@ def _by_run(done: Sequence[Comparison]) -> Table:
             ]
         )
     columns = ["policy", "load", "workload", "jobs", "equal", "within 60 s", "our mean, s", "published mean, s"]
-    return Table(title="By run", columns=[*columns, "worst, s", "CPU, s"], rows=rows, texts=3)
+    return StudyTable(title="By run", columns=[*columns, "worst, s", "CPU, s"], rows=rows, texts=3)
 
 
-def _differing(done: Sequence[Comparison]) -> Table:
+def _differing(done: Sequence[Comparison]) -> StudyTable:
     rows = []
     for run in done:
         off, ours_s, published_s = run.off_s, run.ours_s, run.published_s
@@ -220,7 +220,7 @@ def _differing(done: Sequence[Comparison]) -> Table:
             why = _why(job, off[job], first=ends[0][1])
             rows.append([*run.key, job, why, str(ours_s[job]), str(published_s[job]), str(off[job])])
     columns = ["policy", "load", "workload", "job", "why", "ours, s", "published, s", "difference, s"]
-    return Table(title="Jobs that differ", columns=columns, rows=rows, texts=5)
+    return StudyTable(title="Jobs that differ", columns=columns, rows=rows, texts=5)
 
 
 def _why(job: str, off_s: int, first: str) -> str:

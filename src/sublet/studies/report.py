@@ -16,7 +16,7 @@ from typing import Any
 from sublet import __version__
 from sublet.sim.report.folder import prepare_folder, write_all
 from sublet.sim.report.html import document, figure, listing, table
-from sublet.studies.study import Check, Findings, Study, Table
+from sublet.studies.study import Check, Findings, Study, StudyTable
 
 __all__ = ["Report", "prepare_folder"]
 
@@ -49,7 +49,7 @@ class Report:
             "notes": list(self.findings.notes),
         }
 
-    def table(self) -> Table:
+    def table(self) -> StudyTable:
         """The checks, as a table."""
         rows = [
             [
@@ -62,7 +62,7 @@ class Report:
             ]
             for check in self.findings.checks
         ]
-        return Table(title="Checks", columns=["check", "published", "ours", "goal", "unit", ""], rows=rows)
+        return StudyTable(title="Checks", columns=["check", "published", "ours", "goal", "unit", ""], rows=rows)
 
     def write(self, folder: Path) -> Path:
         """All of it; the path of the page."""
@@ -78,7 +78,7 @@ class Report:
     def _page(self) -> str:
         missed = sum(not check.ok for check in self.findings.checks)
         verdict = "every check held" if not missed else f"{missed} of {len(self.findings.checks)} checks missed"
-        tables: Sequence[Table] = [self.table(), *self.findings.tables]
+        tables: Sequence[StudyTable] = [self.table(), *self.findings.tables]
         parts = [f'<p class="lead">{escape(self.study.title)}: {verdict}.</p>']
         parts += [f"<h2>{escape(of.title)}</h2>{table(of.columns, of.rows, texts=of.texts)}" for of in tables]
         parts += [figure(caption, png) for caption, png in self.findings.plots.items()]
@@ -100,11 +100,11 @@ def _json_from_check(check: Check) -> dict[str, Any]:
     }
 
 
-def _json_from_table(of: Table) -> dict[str, Any]:
+def _json_from_table(of: StudyTable) -> dict[str, Any]:
     return {"title": of.title, "columns": list(of.columns), "rows": [list(row) for row in of.rows]}
 
 
-def _csv(of: Table) -> str:
+def _csv(of: StudyTable) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(of.columns)

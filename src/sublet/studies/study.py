@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Check", "Findings", "Study", "Table", "Tell", "at_least", "at_most", "equals", "within"]
+__all__ = ["Check", "Findings", "Study", "StudyTable", "Tell", "at_least", "at_most", "equals", "within"]
 
 Tell = Callable[[str], None]  # what is being run now, for whoever waits
 
@@ -24,7 +24,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class StudyTable:
     """Rows for people; the first `texts` columns are words, the others numbers."""
 
     title: str
@@ -38,7 +38,7 @@ class Findings:
     """What a study found. `plots` are PNG files by caption."""
 
     checks: Sequence[Check]
-    tables: Sequence[Table] = ()
+    tables: Sequence[StudyTable] = ()
     plots: Mapping[str, bytes] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

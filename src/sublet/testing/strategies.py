@@ -190,7 +190,7 @@ def clouds(
 
 
 policies: st.SearchStrategy[Policy] = st.sampled_from(plugins.names("sublet.policies")).map(
-    lambda name: plugins.load("sublet.policies", name)()  # type: ignore[operator]
+    lambda name: plugins.load("sublet.policies", name)()  # type: ignore[operator]  # a policy without knobs
 )
 
 

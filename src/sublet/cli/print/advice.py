@@ -11,7 +11,7 @@ from sublet.cli.print.tables import command_line, print_notes, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sublet.advise.adviser import Advice, Ask, Choice
+    from sublet.advise.adviser import Advice, Ask, ClusterChoice
     from sublet.advise.error import KindError
     from sublet.advise.hazard import Reclaims
     from sublet.market.hygiene import Quarantined
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["caveats", "has_predictions", "json_from_advice", "notes_on_advice", "print_advice"]
 
 
-def has_predictions(shown: Iterable[Choice]) -> bool:
+def has_predictions(shown: Iterable[ClusterChoice]) -> bool:
     """Whether the speed of any of them was not measured."""
     return any(each.how.startswith("predicted") for each in shown)
 
 
 def print_advice(
-    ask: Ask, advice: Advice, shown: Mapping[Choice, Outlook], errors: Sequence[KindError], *, explain: bool
+    ask: Ask, advice: Advice, shown: Mapping[ClusterChoice, Outlook], errors: Sequence[KindError], *, explain: bool
 ) -> None:
     """What each costs and takes, how it may turn out, and what to know of it."""
     best = advice.best
@@ -67,7 +67,7 @@ def print_advice(
         print_notes([*_reasons(best), *_other_places(advice)])
 
 
-def _print_outlooks(ask: Ask, best: Choice, shown: Mapping[Choice, Outlook]) -> None:
+def _print_outlooks(ask: Ask, best: ClusterChoice, shown: Mapping[ClusterChoice, Outlook]) -> None:
     """What came of each in the windows."""
     limited = ask.limits.deadline_h < float("inf") or ask.limits.budget_usd < float("inf")
     rows = [
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
     return f"{value:,.2f}" if value < float("inf") else "never"
 
 
-def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindError]) -> list[str]:
+def caveats(ask: Ask, shown: Mapping[ClusterChoice, Outlook], errors: Sequence[KindError]) -> list[str]:
     """How the quantiles come about, and how far predicted speeds are off."""
     from sublet.advise.error import error_note
 
@@ -108,7 +108,7 @@ def caveats(ask: Ask, shown: Mapping[Choice, Outlook], errors: Sequence[KindErro
     return [*said, error_note(ask.profile, errors)] if has_predictions(shown) else said
 
 
-def _describe_checkpoints(best: Choice) -> str:
+def _describe_checkpoints(best: ClusterChoice) -> str:
     """Where checkpoints are kept, and what happens after a loss."""
     from sublet.advise.checkpointing import KEEPERS
 
@@ -139,7 +139,7 @@ def _binding(advice: Advice) -> str:
     return " and ".join(WORDS[name] for name in advice.binding) or "nothing but the offers themselves"
 
 
-def _reasons(best: Choice) -> list[str]:
+def _reasons(best: ClusterChoice) -> list[str]:
     """How the figures of the choice come about."""
     nodes = f"{best.nodes} nodes" if best.nodes > 1 else "one node"
     speed = f"{best.rate:,.1f} samples per second on {best.gpus} x {best.offer.gpu}, {best.how}"
@@ -188,7 +188,7 @@ def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], ne
     return notes
 
 
-def _offer_name(choice: Choice) -> str:
+def _offer_name(choice: ClusterChoice) -> str:
     """The name to copy, without its market."""
     return choice.offer.id.rpartition(":")[0]
 
@@ -197,12 +197,12 @@ def json_from_advice(
     context: typer.Context,
     ask: Ask,
     advice: Advice,
-    shown: Mapping[Choice, Outlook],
+    shown: Mapping[ClusterChoice, Outlook],
     errors: Sequence[KindError],
 ) -> dict[str, Any]:
     """All of it; an outlook only for the clusters that the table would show."""
 
-    def facts(choice: Choice) -> dict[str, Any]:
+    def facts(choice: ClusterChoice) -> dict[str, Any]:
         found = shown.get(choice)
         return _json_from_choice(choice) | {"outlook": _json_from_outlook(found, ask) if found else None}
 
@@ -241,7 +241,7 @@ def _json_from_outlook(found: Outlook, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _json_from_choice(choice: Choice) -> dict[str, Any]:
+def _json_from_choice(choice: ClusterChoice) -> dict[str, Any]:
     every_s = choice.checkpoint_every_s
     return {
         "offer": choice.offer.id,

@@ -13,7 +13,7 @@ from sublet.cli.print.advice import caveats, has_predictions, json_from_advice, 
 from sublet.cli.print.tables import print_document, print_notes
 
 if TYPE_CHECKING:
-    from sublet.advise.adviser import Advice, Ask, Choice
+    from sublet.advise.adviser import Advice, Ask, ClusterChoice
     from sublet.sim.advice.replay import Outlook
 
 __all__ = ["advise"]
@@ -100,7 +100,7 @@ def advise(  # noqa: PLR0913 - one argument per option
         print_notes(notes)
 
 
-def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice, Outlook]:
+def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[ClusterChoice, Outlook]:
     """The few to be shown, each under the same luck."""
     import numpy as np
 
@@ -109,7 +109,7 @@ def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[Choice
     return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
 
 
-def _pick_points(advice: Advice, top: int) -> list[Choice]:
+def _pick_points(advice: Advice, top: int) -> list[ClusterChoice]:
     """The choice itself and points spread over the frontier, cheapest first."""
     points = list(advice.frontier)
     if len(points) <= top:

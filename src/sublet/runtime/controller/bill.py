@@ -207,7 +207,7 @@ class Bill:
                 idle = min(spare, gpus)
                 unused, spare = share * idle // gpus, spare - idle
                 account.restart += unused
-                share, gpus = share - unused, gpus - idle  # noqa: PLW2901
+                share, gpus = share - unused, gpus - idle  # noqa: PLW2901 - what is left of this job
                 if self.tells(job_id):
                     account.useful += share
                 else:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sublet.advise.adviser import Ask, Choice
+from sublet.advise.adviser import Ask, ClusterChoice
 from sublet.advise.frontier import Limits
 from sublet.advise.hazard import known_trace, reclaims_of
 from sublet.domain.quantity import whole
@@ -86,14 +86,14 @@ class Outlook:
         return float((kept_W & np.isfinite(self.hours_W)).mean())
 
 
-def outlook(choice: Choice, ask: Ask, *, rng: np.random.Generator, windows: int = WINDOWS) -> Outlook:
+def outlook(choice: ClusterChoice, ask: Ask, *, rng: np.random.Generator, windows: int = WINDOWS) -> Outlook:
     """On the traces by which the adviser knows how often such nodes are reclaimed."""
     names = reclaims_of(choice.offer.cloud, choice.offer.gpu).traces if choice.reclaims > 0 else ()
     return replayed(choice, ask, [known_trace(name) for name in names], rng=rng, windows=windows)
 
 
 def replayed(
-    choice: Choice, ask: Ask, traces: Sequence[SpotTrace], *, rng: np.random.Generator, windows: int = WINDOWS
+    choice: ClusterChoice, ask: Ask, traces: Sequence[SpotTrace], *, rng: np.random.Generator, windows: int = WINDOWS
 ) -> Outlook:
     """On these traces, with equally many windows of each. Cost: O(windows x (reclaims + falls of the trace))."""
     whole("windows", windows, 1)
@@ -123,7 +123,7 @@ def replayed(
     )
 
 
-def _stated(choice: Choice, trace: SpotTrace) -> float:
+def _stated(choice: ClusterChoice, trace: SpotTrace) -> float:
     """How many times the reclaims of the trace the offer says there are; 1 where it says nothing."""
     stated = choice.spots[0].hazard_per_h
     measured = trace_hazard(trace).pooled.per_h if stated else None

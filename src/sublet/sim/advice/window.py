@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.advise.adviser import Ask, Choice
+from sublet.advise.adviser import Ask, ClusterChoice
 from sublet.advise.checkpointing import BACKGROUND_S
 from sublet.advise.losses import Capacity, neighbours
 from sublet.errors import InvalidValue
@@ -76,7 +76,7 @@ class Place:
 
 
 def starts(
-    traces: Sequence[SpotTrace], times: Sequence[float], choice: Choice, windows: int, rng: np.random.Generator
+    traces: Sequence[SpotTrace], times: Sequence[float], choice: ClusterChoice, windows: int, rng: np.random.Generator
 ) -> list[tuple[Place, float]]:
     """Places and moments, spread evenly over the time with enough nodes of each trace."""
     found = []
@@ -118,7 +118,7 @@ class ReplayedJob:
     peers: bool  # checkpoints are in the memory of nodes that may be lost together
 
     @classmethod
-    def of(cls, choice: Choice, ask: Ask) -> ReplayedJob:
+    def of(cls, choice: ClusterChoice, ask: Ask) -> ReplayedJob:
         """What the replay needs to know of a cluster."""
         return cls(
             nodes=choice.nodes,

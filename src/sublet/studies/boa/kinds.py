@@ -14,7 +14,7 @@ from sublet.errors import Infeasible, MissingData
 from sublet.perf.measured import goodput_model, measured_step_time
 from sublet.perf.speedup import Table as SpeedTable
 from sublet.rental.plan import rental_plan
-from sublet.studies.study import Check, Findings, Table, equals, within
+from sublet.studies.study import Check, Findings, StudyTable, equals, within
 
 __all__ = ["ROWS", "kinds", "measured_mix", "offers_of"]
 
@@ -64,7 +64,7 @@ def kinds() -> Findings:
         "two kinds and spot: batches and sizes, which the design does not state, were chosen as the round numbers that "
         "give its figures, so this shows that the solver and its figures are consistent, not an independent result"
     )
-    table = Table(title="Two kinds of GPU, and spot", columns=columns, rows=rows)
+    table = StudyTable(title="Two kinds of GPU, and spot", columns=columns, rows=rows)
     return Findings(checks=checks, tables=[table], notes=[note])
 
 

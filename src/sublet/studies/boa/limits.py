@@ -14,7 +14,7 @@ from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Run, simulate
 from sublet.studies.boa.cases import CASES, gpu_cloud, realised
-from sublet.studies.study import Findings, Table, Tell, at_most, within
+from sublet.studies.study import Findings, StudyTable, Tell, at_most, within
 
 __all__ = ["quota", "wrong_load"]
 
@@ -75,7 +75,7 @@ def quota(quick: bool, tell: Tell) -> Findings:
         "rarely than the design's baseline, which had exact widths: that one is shown too"
     )
     return Findings(
-        checks=checks, tables=[Table(title="A quota on GPUs", columns=columns, rows=rows, texts=2)], notes=[note]
+        checks=checks, tables=[StudyTable(title="A quota on GPUs", columns=columns, rows=rows, texts=2)], notes=[note]
     )
 
 
@@ -107,7 +107,7 @@ def wrong_load(quick: bool, tell: Tell) -> Findings:
     columns = ["load", "policy", "day 3", "day 10", "day 30", "day 60", "mean, s", "clairvoyant, s", "ratio"]
     return Findings(
         checks=checks,
-        tables=[Table(title="Spend over budget when the forecast is wrong", columns=columns, rows=rows, texts=2)],
+        tables=[StudyTable(title="Spend over budget when the forecast is wrong", columns=columns, rows=rows, texts=2)],
     )
 
 

@@ -21,7 +21,7 @@ from sublet.sim.simulator import Run, simulate
 from sublet.sim.workloads import load_workload
 from sublet.sim.workloads.workload import Workload
 from sublet.sim.world import Physics
-from sublet.studies.study import Findings, Table, Tell, at_most
+from sublet.studies.study import Findings, StudyTable, Tell, at_most
 
 __all__ = ["pollux"]
 
@@ -64,7 +64,7 @@ def pollux(quick: bool, tell: Tell) -> Findings:
         "fifo, equal and max-speedup aim at no average: each gets the cap on dollars per hour with which its bill is "
         "closest to that of price; all see the true rates of arrival"
     )
-    table = Table(title="The Pollux workload at equal dollars", columns=columns, rows=rows, texts=2)
+    table = StudyTable(title="The Pollux workload at equal dollars", columns=columns, rows=rows, texts=2)
     return Findings(checks=checks, tables=[table], notes=[note])
 
 

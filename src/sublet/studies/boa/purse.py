@@ -18,7 +18,7 @@ from sublet.planning.value_of_time import HURRY
 from sublet.policies.price.policy import Price as PricePolicy
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange, Physics
-from sublet.studies.study import Findings, Table, Tell, at_most, equals
+from sublet.studies.study import Findings, StudyTable, Tell, at_most, equals
 
 __all__ = ["Gamble", "gamble", "purse"]
 
@@ -95,7 +95,7 @@ def purse(quick: bool, tell: Tell) -> Findings:
         ["left over, 90th percentile", f"{100 * p90:.2f} %"],
         ["jobs that ended, mean", f"{100 * float(np.mean(finished)):.0f} %"],
     ]
-    return Findings(checks=checks, tables=[Table(title="A hard purse", columns=["", "price"], rows=rows)])
+    return Findings(checks=checks, tables=[StudyTable(title="A hard purse", columns=["", "price"], rows=rows)])
 
 
 def _job(at: int, hours: float, rng: np.random.Generator) -> Job:

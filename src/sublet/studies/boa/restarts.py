@@ -26,7 +26,7 @@ from sublet.solve.phases import Phases
 from sublet.solve.plan_book import plan_book
 from sublet.solve.price import Frontier, frontier
 from sublet.studies.boa.cases import GPU, gpu_cloud
-from sublet.studies.study import Findings, Table, Tell, at_most
+from sublet.studies.study import Findings, StudyTable, Tell, at_most
 
 __all__ = ["restarts"]
 
@@ -152,7 +152,7 @@ def restarts(quick: bool, tell: Tell) -> Findings:
         "design's tables for this comparison are not public, so its seconds (4,204 / 3,544 / 3,283 at its tightest "
         "budget) are not comparable; all times are in seconds"
     )
-    table = Table(title="Restarts: planned on paper, and simulated", columns=columns, rows=rows)
+    table = StudyTable(title="Restarts: planned on paper, and simulated", columns=columns, rows=rows)
     return Findings(checks=checks, tables=[table], notes=[note])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.sim.simulator import simulate
 from sublet.studies.boa.cases import CASES, gpu_cloud
-from sublet.studies.study import Check, Findings, Table, Tell, at_most, equals, within
+from sublet.studies.study import Check, Findings, StudyTable, Tell, at_most, equals, within
 
 __all__ = ["golden", "theory"]
 
@@ -70,7 +70,7 @@ def theory(quick: bool, tell: Tell) -> Findings:
                 ]
             )
     columns = ["case", "budget", "GPUs used", "design, h", "theory, h", "simulated, h", "one width, h", "gain"]
-    table = Table(title="Theory against simulation", columns=columns, rows=rows)
+    table = StudyTable(title="Theory against simulation", columns=columns, rows=rows)
     note = (
         "case A is that of the design to the digit; of case B the design states no curves, so the six types are ours; "
         "of case C it states four rows of the measured tables, of which the three late ones are used"

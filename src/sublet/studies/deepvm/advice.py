@@ -24,7 +24,7 @@ from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.perf.measured import MODELS
 from sublet.solve.arrays import Floats
-from sublet.studies.study import Findings, Table, Tell, at_most, equals, within
+from sublet.studies.study import Findings, StudyTable, Tell, at_most, equals, within
 
 __all__ = ["Missed", "left_out", "on_the_scaling_table", "predicted", "regrets", "scaling_advice"]
 
@@ -100,7 +100,7 @@ def on_the_scaling_table() -> Findings:
     ]
     names = ", ".join(f"{nodes} x {name.partition('.')[0]}" for name, nodes in found)
     note = f"scaling table: the whole frontier is {names}; the published one names three of these"
-    table = Table(title="Frontier of the scaling table", columns=["machine", "nodes", "s", "USD"], rows=rows)
+    table = StudyTable(title="Frontier of the scaling table", columns=["machine", "nodes", "s", "USD"], rows=rows)
     return Findings(checks=checks, tables=[table], notes=[note])
 
 
@@ -197,7 +197,9 @@ def predicted(tell: Tell) -> Findings:
     ]
     columns = ["source", "model", "kind", "rows", "median error, %", "by facts alone, %"]
     return Findings(
-        checks=checks, tables=[Table(title="Step time predicted", columns=columns, rows=rows, texts=3)], notes=notes
+        checks=checks,
+        tables=[StudyTable(title="Step time predicted", columns=columns, rows=rows, texts=3)],
+        notes=notes,
     )
 
 

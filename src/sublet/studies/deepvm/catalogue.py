@@ -14,7 +14,7 @@ from sublet.domain.offer import Offer
 from sublet.market.catalogue import load_catalogue, read_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.market.hygiene import Quarantined, outlived
-from sublet.studies.study import Findings, Table, Tell, at_least, at_most, equals
+from sublet.studies.study import Findings, StudyTable, Tell, at_least, at_most, equals
 
 __all__ = ["PLANTED", "answer_s", "believed_offers", "on_the_catalogue", "planted", "planted_advice"]
 
@@ -78,7 +78,7 @@ def on_the_catalogue(tell: Tell) -> Findings:
         equals("bad rows: clusters advised with one", advised, 0),
     ]
     columns = ["question", "answer", "h", "USD", "clusters", "CPU s"]
-    return Findings(checks=checks, tables=[Table(title="The whole list", columns=columns, rows=rows, texts=2)])
+    return Findings(checks=checks, tables=[StudyTable(title="The whole list", columns=columns, rows=rows, texts=2)])
 
 
 def believed_offers() -> list[Offer]:

@@ -23,7 +23,7 @@ from sublet.advise.deepvm.planner import (
 from sublet.advise.deepvm.program import best_cluster
 from sublet.advise.frontier import Clusters, Limits, pick
 from sublet.sim.report.plots import POLICY_COLOURS, canvas, set_style
-from sublet.studies.study import Check, Findings, Table, Tell, at_least, equals, within
+from sublet.studies.study import Check, Findings, StudyTable, Tell, at_least, equals, within
 
 __all__ = ["BUDGETS", "Swept", "advised", "at_three_dollars", "sweep"]
 
@@ -57,7 +57,8 @@ def at_three_dollars() -> Findings:
     rows = [[f"deepvm {at + 1}", str(each), f"{each.usd_per_h:.4f}"] for at, each in enumerate(found)]
     rows += [[name, str(each), f"{each.usd_per_h:.4f}"] for name, each in rivals.items() if each]
     return Findings(
-        checks=checks, tables=[Table(title="At 3 USD/h", columns=["planner", "cluster", "USD/h"], rows=rows, texts=2)]
+        checks=checks,
+        tables=[StudyTable(title="At 3 USD/h", columns=["planner", "cluster", "USD/h"], rows=rows, texts=2)],
     )
 
 
@@ -135,14 +136,14 @@ def _program_check(swept: Sequence[Swept]) -> Check:
     return equals("sweep: budgets at which the integer program equals enumeration", agreed, len(swept))
 
 
-def _table(swept: Sequence[Swept]) -> Table:
+def _table(swept: Sequence[Swept]) -> StudyTable:
     names = list(swept[0].scores)
     rows = [
         [f"{one.budget:g}", *(f"{one.scores[name]:.0f}" for name in names), f"{one.best:.0f}"]
         for one in swept
         if one.budget in BEST_SCORES
     ]
-    return Table(title="Score by budget", columns=["USD/h", *names, "best attainable"], rows=rows, texts=0)
+    return StudyTable(title="Score by budget", columns=["USD/h", *names, "best attainable"], rows=rows, texts=0)
 
 
 def _plot(swept: Sequence[Swept]) -> bytes:

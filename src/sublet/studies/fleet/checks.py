@@ -23,7 +23,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.metrics import Metrics
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.study import Check, Findings, Table, Tell, at_least, at_most, within
+from sublet.studies.study import Check, Findings, StudyTable, Tell, at_least, at_most, within
 
 __all__ = ["dialled", "lent", "reclaimed_cloud", "rigid_and_elastic", "single"]
 
@@ -87,7 +87,7 @@ def single(quick: bool, tell: Tell) -> Findings:
         name = f"{nodes} node{'s' if nodes > 1 else ''}, {per_h:g} reclaims per node-hour, {notice_s:g} s notice"
         checks.append(within(f"speed lost: {name}", 1.0 - said, 1.0 - seen, 0.3 if quick else 0.15))
         rows.append([name, f"{said:.4f}", f"{seen:.4f}", f"{run.metrics.losses}"])
-    table = Table(title="Speed kept on spot", columns=["", "formula", "simulated", "nodes lost"], rows=rows)
+    table = StudyTable(title="Speed kept on spot", columns=["", "formula", "simulated", "nodes lost"], rows=rows)
     return Findings(checks=checks, tables=[table])
 
 
@@ -129,7 +129,9 @@ def dialled(quick: bool, tell: Tell, scene: Callable[[float], tuple[list[Job], C
             at_most("hazard dial: on demand at the recorded hazard", 100 * shares[1.0], 25, unit="%"),
             at_least("hazard dial: on demand at 20 times the recorded hazard", 100 * shares[20.0], 90, unit="%"),
         ],
-        tables=[Table(title="Where price rents when spot is 0.7 of on demand", columns=columns, rows=rows, texts=0)],
+        tables=[
+            StudyTable(title="Where price rents when spot is 0.7 of on demand", columns=columns, rows=rows, texts=0)
+        ],
     )
 
 
@@ -175,7 +177,7 @@ def lent(tell: Tell) -> Findings:
         checks.append(at_most(f"{label}: idle dollars over those of each alone", _idle_usd(together) / idle_usd, 0.1))
         checks.append(at_most(f"{label}: the whole bill over both alone", together.usd / usd, 0.6))
     columns = ["", "idle alone, USD", "idle together, USD", "bill alone, USD", "bill together, USD"]
-    return Findings(checks=checks, tables=[Table(title="Spares lent to another job", columns=columns, rows=rows)])
+    return Findings(checks=checks, tables=[StudyTable(title="Spares lent to another job", columns=columns, rows=rows)])
 
 
 def _idle_usd(run: Metrics) -> float:

@@ -29,7 +29,7 @@ from sublet.sim.scenario import spot_market, spot_offers
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.studies.fleet.checks import dialled, lent, single
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_most
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 
 __all__ = ["STUDY", "Blind", "Case", "case_jobs", "clouds_of", "hours_at", "hurried"]
 
@@ -263,7 +263,10 @@ def _run(quick: bool, tell: Tell) -> Findings:
     parts = [single(quick, tell), dialled(quick, tell, lambda times: _dial(harsh, times)), lent(tell)]
     return Findings(
         checks=[*checks, *(check for part in parts for check in part.checks)],
-        tables=[Table(title=title, columns=columns, rows=rows), *(table for part in parts for table in part.tables)],
+        tables=[
+            StudyTable(title=title, columns=columns, rows=rows),
+            *(table for part in parts for table in part.tables),
+        ],
         notes=[
             f"jobs are made up: two kinds with {MEAN_H:g} h of work on one GPU each, up to 16 GPUs wide",
             f"{HARSH}: the record of bamboo-p3, {harsh.times:g} times as fast, without notice, at 0.6 of on demand",

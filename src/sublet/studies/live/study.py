@@ -30,7 +30,7 @@ from sublet.runtime.settings import Settings
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.studies.live.scene import UNNOTICED_S, demo_jobs, demo_settings
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, equals, within
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, equals, within
 
 __all__ = ["STUDY", "LiveRun", "rehearsed", "run_live"]
 
@@ -145,7 +145,9 @@ def _run(quick: bool, tell: Tell) -> Findings:
         ["live", f"{live.makespan_s:,.0f}", f"{live.usd:.3f}", f"{live.wall_s:.0f}"],
         ["simulated", f"{makespan_s:,.0f}", f"{usd:.3f}", ""],
     ]
-    table = Table(title="The same scenario in both worlds", columns=["world", "makespan s", "USD", "wall s"], rows=rows)
+    table = StudyTable(
+        title="The same scenario in both worlds", columns=["world", "makespan s", "USD", "wall s"], rows=rows
+    )
     note = f"nodes took {live.boot_s:.0f} s of cloud time to boot, as measured; a wall second is {settings.speedup:g} s"
     return Findings(checks=checks, tables=[table], notes=[note])
 

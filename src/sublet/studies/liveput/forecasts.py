@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from sublet.market.forecast.score import DEFAULT, PERSISTENCE
 from sublet.market.forecast.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
 from sublet.market.traces import load_trace
-from sublet.studies.study import Check, Table, Tell, at_most
+from sublet.studies.study import Check, StudyTable, Tell, at_most
 
 __all__ = ["forecast_checks"]
 
 QUICK_MOMENTS = 60
 
 
-def forecast_checks(quick: bool, tell: Tell) -> tuple[list[Check], list[Table]]:
+def forecast_checks(quick: bool, tell: Tell) -> tuple[list[Check], list[StudyTable]]:
     """A check per trace that the default is not worse than persistence, and three tables of errors.
 
     A quick run has fewer moments, and bundled traces only.
@@ -34,7 +34,7 @@ def forecast_checks(quick: bool, tell: Tell) -> tuple[list[Check], list[Table]]:
     ]
 
 
-def _table(title: str, rows: Sequence[ErrorRow], step: int | None) -> Table:
+def _table(title: str, rows: Sequence[ErrorRow], step: int | None) -> StudyTable:
     names = sorted({name for row in rows for name in row.errors})
     cells = [
         [row.trace, f"{row.moments:,}"]
@@ -44,4 +44,4 @@ def _table(title: str, rows: Sequence[ErrorRow], step: int | None) -> Table:
         ]
         for row in rows
     ]
-    return Table(title=title, columns=["trace", "moments", *names], rows=cells)
+    return StudyTable(title=title, columns=["trace", "moments", *names], rows=cells)

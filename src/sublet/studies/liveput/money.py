@@ -14,7 +14,7 @@ from sublet.spot.liveput import Liveput
 from sublet.spot.measured import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.spot.policies import Parcae, Scripted
 from sublet.spot.record import Record
-from sublet.studies.study import Check, Findings, Table, at_least, at_most, within
+from sublet.studies.study import Check, Findings, StudyTable, at_least, at_most, within
 
 __all__ = ["money_findings"]
 
@@ -115,7 +115,7 @@ def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
     return checks
 
 
-def _money_table(found: Mapping[str, _Bought]) -> Table:
+def _money_table(found: Mapping[str, _Bought]) -> StudyTable:
     rows = []
     for model, one in found.items():
         base = one.runs["parcae"].samples_per_usd
@@ -126,7 +126,7 @@ def _money_table(found: Mapping[str, _Bought]) -> Table:
             kept = (f"{one.kept(times, each):,.2f}" for each in (done, constant))
             rows.append([model, f"liveput, value {times:g}", *_figures(done, base), *kept, grid])
     columns = ["model", "policy", "samples", "USD", "samples per USD", "of parcae's", "kept, USD", "constant", "grid"]
-    return Table(title="Money, whole trace: the cheapest to the fastest", columns=columns, rows=rows, texts=2)
+    return StudyTable(title="Money, whole trace: the cheapest to the fastest", columns=columns, rows=rows, texts=2)
 
 
 def _figures(one: RunResult, base: float) -> list[str]:
@@ -162,14 +162,14 @@ def _floor_checks(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> li
     ]
 
 
-def _floor_table(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> Table:
+def _floor_table(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> StudyTable:
     rows = [
         [model, str(floor), f"{samples:,.0f}", f"{usd:,.2f}", f"{samples / usd:,.0f}"]
         for model, found in floors.items()
         for floor, (samples, usd) in found.items()
     ]
     columns = ["model", "on demand", "samples", "USD", "samples per USD"]
-    return Table(
+    return StudyTable(
         title="Some instances on demand all the time, hour lh: they buy time, not samples per dollar",
         columns=columns,
         rows=rows,
@@ -219,7 +219,7 @@ def _due_checks(due: Mapping[str, Mapping[float, _Due]]) -> list[Check]:
     return checks
 
 
-def _due_table(due: Mapping[str, Mapping[float, _Due]]) -> Table:
+def _due_table(due: Mapping[str, Mapping[float, _Due]]) -> StudyTable:
     rows = [
         [
             model,
@@ -234,4 +234,4 @@ def _due_table(due: Mapping[str, Mapping[float, _Due]]) -> Table:
         for share, one in found.items()
     ]
     columns = ["model", "of spot's pace", "samples wanted", "done, %", "USD", "on demand, h", "USD, bound"]
-    return Table(title="Deadlines of 8 hours", columns=columns, rows=rows)
+    return StudyTable(title="Deadlines of 8 hours", columns=columns, rows=rows)

@@ -16,7 +16,7 @@ from sublet.spot.measured import SPOT_USD_PER_H, measured_zoned_job
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record
 from sublet.spot.zones import Have, Links
-from sublet.studies.study import Check, Findings, Table, at_least, within
+from sublet.studies.study import Check, Findings, StudyTable, at_least, within
 
 __all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zones_findings"]
 
@@ -56,7 +56,7 @@ def notice_findings(job_of: Callable[[str], SpotJob], parts: Mapping[str, Record
         checks.append(at_least(label, float(least), -ROUNDING, unit="%"))
     columns = ["model", "hour", *(f"{s:g} s" for s in NOTICE_S), *(f"{s:g} s, own oracle" for s in NOTICE_S)]
     title = "Losses announced: liveput in percent of the oracle without notice, and of that with as much"
-    return Findings(checks=checks, tables=[Table(title=title, columns=columns, rows=rows, texts=2)])
+    return Findings(checks=checks, tables=[StudyTable(title=title, columns=columns, rows=rows, texts=2)])
 
 
 # ---------------------------------------------------------------------- zones
@@ -99,7 +99,7 @@ def zones_findings(*, quick: bool) -> Findings:
         "between zones of a region 0.9 GB/s, between regions 1 Gb/s (assumed), USD 0.02 per GB; 45 s to boot elsewhere",
         "gradients summed across zones at every step cost more than instances on demand would: such grids are left out",
     ]
-    table = Table(title="Several zones, chosen together with the grid", columns=columns, rows=rows, texts=4)
+    table = StudyTable(title="Several zones, chosen together with the grid", columns=columns, rows=rows, texts=4)
     return Findings(checks=checks, tables=[table], notes=notes)
 
 

@@ -27,7 +27,7 @@ from sublet.spot.registry import policies_by_name
 from sublet.studies.liveput.forecasts import forecast_checks
 from sublet.studies.liveput.money import money_findings
 from sublet.studies.liveput.places import WHOLE_TRACES, notice_findings, zones_findings
-from sublet.studies.study import Check, Findings, Study, Table, Tell, at_least, at_most, equals, within
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals, within
 
 __all__ = ["HOURS", "STUDY", "Part", "part_of", "run_policies"]
 
@@ -251,14 +251,14 @@ def _matrix_ms(moves: Moves) -> float:
 # ---------------------------------------------------------------------- tables
 
 
-def _table(found: Found) -> Table:
+def _table(found: Found) -> StudyTable:
     rows = []
     for model, hours in found.items():
         for hour, by_name in hours.items():
             shares = [f"{_percent(by_name, name):.2f}" for name in by_name if name != "oracle"]
             rows.append([model, hour, f"{by_name['oracle'].samples:,.0f}", *shares])
     names = [name for name in next(iter(next(iter(found.values())).values())) if name != "oracle"]
-    return Table(title="Percent of the oracle", columns=["model", "hour", "oracle", *names], rows=rows, texts=2)
+    return StudyTable(title="Percent of the oracle", columns=["model", "hour", "oracle", *names], rows=rows, texts=2)
 
 
 def _notes() -> list[str]:

@@ -45,7 +45,7 @@ for text in line.makefile("rb"):
             "loss": 0.0, "step_s": 0.0}
     line.sendall(json.dumps(said).encode() + b"\\n")
 """
-TOKEN = "token"  # noqa: S105
+TOKEN = "token"  # noqa: S105 - of a test
 SLEEP = "import time\ntime.sleep(600)\n"
 NO_HELLO = [b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":"Hello"}\n', b"x" * LONGEST_LINE, to_line(RenewLease())]
 
