@@ -298,3 +298,9 @@ def test_all_that_is_out_of_bounds_is_told_at_once_by_the_keys_and_lines_of_the_
 def test_an_empty_command_is_refused_in_our_words(tmp_path):
     with pytest.raises(BadInput, match="run = '' is not allowed; it must be a command"):
         job_from_text('run: ""\n', source="job", base=tmp_path)
+
+
+def test_a_key_that_is_wrong_is_not_missing_as_well(folder):
+    error = complaint("run: python plain.py\nelastic: {workers: few}", folder)
+    assert "elastic.workers = 'few' is not allowed" in str(error)
+    assert "missing" not in str(error)
