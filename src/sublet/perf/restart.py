@@ -57,11 +57,6 @@ class Restart:
         """Time from nothing to training again, the state being saved."""
         return self.fixed_s + self.state_bytes / self.read_bytes_per_s
 
-    @property
-    def move_s(self) -> float:
-        """Time without progress when a job is saved here and goes on there."""
-        return self.save_s + self.load_s
-
 
 def published_restart_s(application: str, source: str = "sia") -> float:
     """Seconds that `source` charges for a restart of `application`."""

@@ -27,7 +27,7 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.coefficients import binomials, bounded_powers, choose, last_coefficients, times
 
-__all__ = ["Loss", "Moves", "expected_liveput", "expected_moves", "expected_untouched", "keeps"]
+__all__ = ["Loss", "Moves", "expected_liveput", "expected_moves", "keeps"]
 
 
 SEVERAL = 2  # one stage without replicas is restored no later than it would be sent
@@ -130,21 +130,6 @@ def expected_liveput(rate_by_wide: Sequence[npt.ArrayLike], deep_C: npt.ArrayLik
     for loss in losses:
         live_C += loss.chance * (step_CD * keeps(wide_C, deep_C, loss=loss)).sum(axis=1)
     return live_C
-
-
-def expected_untouched(wide_C: npt.ArrayLike, deep_C: npt.ArrayLike, *, loss: Loss) -> Floats:
-    """Expected number of pipelines that lose nothing: liveput where a pipeline with a hole stops as a whole.
-
-    Precondition: as for `keeps`. Cost: O(1) each.
-
-    >>> expected_untouched([2], [2], loss=Loss(instances=4, lost=1)).tolist()
-    [1.0]
-    """
-    wide_C, deep_C = np.asarray(wide_C, dtype=np.intp), np.asarray(deep_C, dtype=np.intp)
-    _fits(wide_C, deep_C, loss)
-    hit_C = loss.hit(wide_C)
-    spared_C = choose(loss.instances - deep_C, loss.lost) / choose(loss.instances, loss.lost)
-    return wide_C - hit_C + hit_C * spared_C
 
 
 def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None = None) -> Floats:

@@ -16,7 +16,6 @@ change is a restart that is waited for and paid for. At a fixed value of time v 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["NOT_STARTED", "Phases", "Plans", "best_plans", "padded"]
+__all__ = ["NOT_STARTED", "Phases", "Plans", "best_plans"]
 
 # I classes, E phases, C configurations; classes come last inside, so that the inner loops run over many of them
 NOT_STARTED = -1
@@ -125,21 +124,6 @@ class Plans:
     config_IE: Ints
     time_I: Floats
     cost_I: Floats
-
-
-def padded(tables: Sequence[npt.ArrayLike]) -> Floats:
-    """Tables of phases by configurations, of different sizes, as one: added phases take no time, added columns forever.
-
-    >>> padded([[[3.0, 2.0]], [[5.0], [4.0]]]).tolist()
-    [[[3.0, 2.0], [0.0, 0.0]], [[5.0, inf], [4.0, inf]]]
-    """
-    arrays = [np.asarray(table, dtype=np.float64) for table in tables]
-    phases, configs = max(len(array) for array in arrays), max(array.shape[1] for array in arrays)
-    time_IEC = np.full((len(arrays), phases, configs), np.inf)
-    for index, array in enumerate(arrays):
-        time_IEC[index, : len(array), : array.shape[1]] = array
-        time_IEC[index, len(array) :, : array.shape[1]] = 0.0
-    return time_IEC
 
 
 def best_plans(phases: Phases, value_of_time: npt.ArrayLike) -> Plans:

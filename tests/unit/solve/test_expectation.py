@@ -10,7 +10,8 @@ import pytest
 from sublet.errors import InvalidValue
 from sublet.perf.migration import Layers, LinearCosts, moves_from_costs
 from sublet.solve import coefficients, expectation
-from sublet.solve.expectation import Loss, expected_liveput, expected_moves, expected_untouched, keeps
+from sublet.solve.coefficients import choose
+from sublet.solve.expectation import Loss, expected_liveput, expected_moves, keeps
 
 SURE = 12.6  # log(3 / 1e-5): one interval in a hundred thousand is too narrow
 
@@ -61,6 +62,14 @@ def last_stage_s(costs, kept, deep, new_deep):
         left[max(range(deep), key=lambda donor: shared(stage, donor))] -= 1
     best = max((shared(new_deep - 1, donor) for donor in range(deep) if left[donor] > 0), default=0.0)
     return costs.transfer_s(sum(params[now[-2] :]) - best)
+
+
+def expected_untouched(wide, deep, *, loss):
+    """Expected number of pipelines that lose nothing: liveput where a pipeline with a hole stops as a whole."""
+    wide, deep = np.asarray(wide), np.asarray(deep)
+    hit = loss.hit(wide)
+    spared = choose(loss.instances - deep, loss.lost) / choose(loss.instances, loss.lost)
+    return wide - hit + hit * spared
 
 
 @pytest.mark.parametrize("module", [expectation, coefficients])

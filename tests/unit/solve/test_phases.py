@@ -7,7 +7,7 @@ import pytest
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.curves import Curves
-from sublet.solve.phases import Phases, best_plans, padded
+from sublet.solve.phases import Phases, best_plans
 from sublet.solve.plan_book import best_for_budget, plan_book
 from sublet.solve.price import frontier
 
@@ -23,6 +23,17 @@ def scaling_ever_better(classes=3, phases=12, seed=0):
 
 def rents(classes=3):
     return np.tile(WIDTH, (classes, 1))
+
+
+def padded(tables):
+    """Tables of different sizes as one, phases by configurations: added phases take no time, added columns forever."""
+    arrays = [np.asarray(table, dtype=np.float64) for table in tables]
+    phases, configs = max(len(array) for array in arrays), max(array.shape[1] for array in arrays)
+    time_IEC = np.full((len(arrays), phases, configs), np.inf)
+    for index, array in enumerate(arrays):
+        time_IEC[index, : len(array), : array.shape[1]] = array
+        time_IEC[index, len(array) :, : array.shape[1]] = 0.0
+    return time_IEC
 
 
 def test_a_restart_is_made_when_it_pays_and_not_when_it_does_not():

@@ -15,11 +15,10 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.records import NodeRecord, client_token
 from sublet.runtime.providers.aws.userdata import user_data
 
-__all__ = ["ALIVE", "ENDED", "SERVER_TAG", "Instance", "described", "expiry_tag", "launch_request", "token_tag"]
+__all__ = ["ENDED", "SERVER_TAG", "Instance", "described", "expiry_tag", "launch_request", "token_tag"]
 
 SERVER_TAG, NODE_TAG, OFFER_TAG = "sublet:server", "sublet:node", "sublet:offer"
 TOKEN_TAG, EXPIRES_TAG = "sublet:token", "sublet:expires-at"
-ALIVE = ("pending", "running", "stopping", "stopped")
 ENDED = ("shutting-down", "terminated")  # no longer billed
 INSIDE = "Client.InstanceInitiatedShutdown"  # StateReason, as EC2 documents it
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
