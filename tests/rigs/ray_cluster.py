@@ -21,7 +21,7 @@ from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.providers.ray.provider import RayProvider
-from sublet.runtime.providers.ray.steward import the_ray
+from sublet.runtime.providers.ray.steward import import_ray
 from sublet.testing.rigs import PATIENCE_S, LocalRig
 
 NODES = 3
@@ -62,7 +62,7 @@ def add_node(nodes):
 
 
 def _end(nodes):
-    the_ray().shutdown()
+    import_ray().shutdown()
     nodes.shutdown()
 
 
@@ -97,9 +97,11 @@ class RayRig(LocalRig):
     def agent(self, node_id, token, *, address="", lease_s=30.0):
         ray_node = next(node.id for node in self.cluster.look() if KIND.fits(node))
         steward = self.cluster.steward(ray_node, NAMESPACE, (), 60.0)
-        the_ray().get(steward.ready.remote("", ""))
+        import_ray().get(steward.ready.remote("", ""))
         record = {"node_id": node_id, "offer_id": self.offer_id, "token": token, "began_s": 0.0}
-        born = the_ray().get(steward.begin.remote(record, {"address": address or self.address, "lease_s": lease_s}, {}))
+        born = import_ray().get(
+            steward.begin.remote(record, {"address": address or self.address, "lease_s": lease_s}, {})
+        )
         self._seen[node_id] = (born["pid"], born["start"])
         return born["pid"]
 

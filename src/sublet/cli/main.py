@@ -158,26 +158,26 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001 - the last resort is what this function is for
-        return _unexpected(error, arguments)
+        return _report_fault(error, arguments)
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
-def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+def _report_fault(error: Exception, arguments: Sequence[str]) -> int:
     """A usage error that typer found, or a fault of ours."""
     message = getattr(error, "format_message", None)
     if message is not None:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else PROGRAM
-        text = message().rstrip() + _typed(getattr(error, "param", None), arguments)
+        text = message().rstrip() + _quote_typed(getattr(error, "param", None), arguments)
         return _fail(f"{text}\n  next: {path} --help", int(getattr(error, "exit_code", 2)))
     text = f"internal error: {type(error).__name__}: {error}"
     advice = "please report it; rerun with SUBLET_DEBUG=1 for the traceback"
     return _fail(f"{text}\n  next: {advice}", 1, error)
 
 
-def _typed(parameter: object, arguments: Sequence[str]) -> str:
+def _quote_typed(parameter: object, arguments: Sequence[str]) -> str:
     """What was typed for the option that typer complains about: it names the option, not always the value."""
     names = getattr(parameter, "opts", ())
     values = [value for name, value in pairwise(arguments) if name in names]

@@ -35,7 +35,7 @@ def check(
     if iam:
         _print_iam()
         return
-    findings = [*_prices(), *_installed(), *_aws(insist=provider == "aws")]
+    findings = [*_check_prices(), *_check_packages(), *_check_aws(insist=provider == "aws")]
     ok = all(finding.ok is not False for finding in findings)
     if wants_document(output, json):
         rows = [{"name": f.name, "ok": f.ok, "text": f.text, "hint": f.hint} for f in findings]
@@ -47,7 +47,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _prices() -> Iterator[Finding]:
+def _check_prices() -> Iterator[Finding]:
     from sublet.market.catalogue import load_catalogue
     from sublet.runtime.providers.aws.check import Finding
 
@@ -58,7 +58,7 @@ def _prices() -> Iterator[Finding]:
     yield Finding(name="prices", ok=days <= OLD_DAYS or None, text=f"{newest}, {days} days old", hint=hint)
 
 
-def _installed() -> Iterator[Finding]:
+def _check_packages() -> Iterator[Finding]:
     from importlib import metadata
 
     from sublet.runtime.providers.aws.check import Finding
@@ -72,7 +72,7 @@ def _installed() -> Iterator[Finding]:
             )
 
 
-def _aws(*, insist: bool) -> Iterator[Finding]:
+def _check_aws(*, insist: bool) -> Iterator[Finding]:
     from sublet.errors import SubletError
     from sublet.market.catalogue import load_catalogue
     from sublet.runtime.providers.aws.calls import client_maker

@@ -87,7 +87,7 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
     records = Records(folder / "nodes")
     found = []
     for written in records.read():
-        record = records.found(written)
+        record = records.with_process(written)
         if members := records.members(record):
             elsewhere = records.is_anothers(record)
             why = "its controller runs" if live else "no controller runs"
@@ -125,16 +125,16 @@ def _aws(folder: Path, *, live: bool) -> list[Left]:
     found = asyncio.run(_instances(config.endpoint_url, records.regions(config.regions)))
     server, held = _server_id(folder), records.read()
     return [
-        _judged(each, _why_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
+        _judge(each, _reason_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
         for each in found
     ]
 
 
 async def _instances(endpoint_url: str, regions: set[str]) -> list[Instance]:
-    from sublet.runtime.providers.aws.instances import described
+    from sublet.runtime.providers.aws.instances import list_instances
 
     calls = _calls(endpoint_url)
-    listed = [await described(calls, region) for region in sorted(regions)]
+    listed = [await list_instances(calls, region) for region in sorted(regions)]
     return [instance for each in listed for instance in each if instance.alive and instance.server]
 
 
@@ -144,7 +144,7 @@ def _calls(endpoint_url: str) -> Calls:
     return Calls(client_maker(endpoint_url))
 
 
-def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
+def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
     """Ours are orphans when our controller does not run and nobody else has renewed them since; any when nobody has."""
     import time
 
@@ -165,7 +165,7 @@ def _judged(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left
     )
 
 
-def _why_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
+def _reason_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
     """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
     from sublet.runtime.home import home_of
 
@@ -211,15 +211,17 @@ async def _terminate(endpoint_url: str, instance: Instance) -> None:
     import asyncio
 
     from sublet.errors import NoAnswer, Refused
-    from sublet.runtime.providers.aws.instances import described
+    from sublet.runtime.providers.aws.instances import list_instances
 
     calls = _calls(endpoint_url)
-    now = [each for each in await described(calls, instance.region, server=instance.server) if each.id == instance.id]
+    now = [
+        each for each in await list_instances(calls, instance.region, server=instance.server) if each.id == instance.id
+    ]
     if any((each.expires_unix, each.home) != (instance.expires_unix, instance.home) for each in now):
         raise Refused(f"{instance.id} was renewed while you looked: nothing is done to it\n  next: sublet gc")
     await calls.call(instance.region, "terminate_instances", InstanceIds=[instance.id])
     for _ in range(CONFIRMATIONS):
-        listed = await described(calls, instance.region, server=instance.server)
+        listed = await list_instances(calls, instance.region, server=instance.server)
         if not any(each.alive for each in listed if each.id == instance.id):
             return
         await asyncio.sleep(1.0)

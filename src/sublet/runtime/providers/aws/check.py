@@ -59,7 +59,7 @@ def _identity(make: Callable[[str, str], Any], region: str, now: datetime) -> Ge
         answer = client.get_caller_identity()
     except Exception as error:  # noqa: BLE001 - `meaning` sorts them
         failure = meaning("get_caller_identity", error)
-        yield _failed("credentials", failure)
+        yield _failure("credentials", failure)
         return False
     yield Finding(name="credentials", ok=True, text=f"{answer['Arn']} of account {answer['Account']}")
     credentials = getattr(getattr(client, "_request_signer", None), "_credentials", None)
@@ -87,7 +87,7 @@ def _region(make: Callable[[str, str], Any], region: str) -> Finding:
     try:
         zones = make("ec2", region).describe_availability_zones()["AvailabilityZones"]
     except Exception as error:  # noqa: BLE001 - as above
-        return _failed(f"region {region}", meaning("describe_availability_zones", error))
+        return _failure(f"region {region}", meaning("describe_availability_zones", error))
     return Finding(name=f"region {region}", ok=True, text=f"{len(zones)} zones")
 
 
@@ -111,7 +111,7 @@ def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer
         failure = meaning("run_instances", error)
         if isinstance(failure, Refusal) and failure.code == "DryRunOperation":
             return Finding(name=name, ok=True, text=f"{offer.instance_type} may be launched (asked with DryRun)")
-        return _failed(name, failure)
+        return _failure(name, failure)
     return Finding(name=name, ok=None, text="EC2 did not say whether it may be launched")
 
 
@@ -130,6 +130,6 @@ def _quota(make: Callable[[str, str], Any], offer: Offer) -> Finding:
     return Finding(name=name, ok=vcpus > 0, text=f"{vcpus:g} vCPUs of {family.upper()} instances", hint=hint)
 
 
-def _failed(name: str, failure: SubletError) -> Finding:
+def _failure(name: str, failure: SubletError) -> Finding:
     hint = failure.hint if isinstance(failure, NoAccess) else ""
     return Finding(name=name, ok=False, text=str(failure).partition("\n")[0], hint=hint)

@@ -13,7 +13,7 @@ from sublet.domain.events import NodeLost
 from sublet.errors import NoAnswer, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
-from sublet.runtime.providers.aws.instances import EXPIRES_TAG, Instance, described, expiry_tag
+from sublet.runtime.providers.aws.instances import EXPIRES_TAG, Instance, expiry_tag, list_instances
 from sublet.runtime.providers.aws.records import NodeRecord, Records
 from sublet.runtime.providers.protocol import Billed, TellMarket
 
@@ -76,13 +76,13 @@ class Fleet:
         began_s = self._clock.now_s()
         listed: list[Instance] = []
         for answer in await asyncio.gather(
-            *(described(self._calls, region, server=self._server) for region in sorted(self._regions))
+            *(list_instances(self._calls, region, server=self._server) for region in sorted(self._regions))
         ):
             listed += answer
         by_id = {instance.id: instance for instance in listed}
         for record in before.values():
             if (found := by_id.get(record.instance)) is not None:
-                by_id[found.id] = await self.timed(found)
+                by_id[found.id] = await self.with_end_time(found)
         for node_id, record in before.items():
             if self._held.get(node_id) is record and node_id not in self._releasing:
                 self._compare(record, by_id.get(record.instance), began_s)
@@ -98,7 +98,7 @@ class Fleet:
 
     async def renewed_elsewhere(self) -> list[Instance]:
         """Those that live; any at all say that this directory is a copy, or was moved."""
-        listed = [await described(self._calls, region, server=self._server) for region in sorted(self._regions)]
+        listed = [await list_instances(self._calls, region, server=self._server) for region in sorted(self._regions)]
         return [found for each in listed for found in each if found.alive and self.elsewhere(found)]
 
     def _compare(self, record: NodeRecord, found: Instance | None, began_s: float) -> None:
@@ -111,7 +111,7 @@ class Fleet:
             last_s = max(self._seen_s.setdefault(node_id, max(record.asked_s, began_s)), record.asked_s)
             if self._absent[node_id] < ABSENCES or began_s - last_s < LISTED_WITHIN_S:
                 return
-        billed = self.billed([found]) if found is not None else Billed()
+        billed = self.bill_for([found]) if found is not None else Billed()
         self._ended |= {record.instance} if found is not None else set()
         self.forget(node_id)
         why = "it was shut down from inside" if found is not None and found.shut_itself_down else ""
@@ -148,7 +148,7 @@ class Fleet:
                 except SubletError as error:
                     _log.warning("the expiry of %s cannot be renewed: %s", ", ".join(ids), error)
 
-    async def timed(self, instance: Instance) -> Instance:
+    async def with_end_time(self, instance: Instance) -> Instance:
         """With the time of its end, where spot took it: its own row does not say, the request for it does."""
         if instance.alive or instance.ended_unix is not None or not instance.spot_request:
             return instance
@@ -168,16 +168,17 @@ class Fleet:
 
     async def of_node(self, record: NodeRecord) -> list[Instance]:
         """Every instance of a node that we asked for, ended ones too."""
-        return await described(self._calls, record.region, server=self._server, node=record.node_id)
+        return await list_instances(self._calls, record.region, server=self._server, node=record.node_id)
 
     async def everywhere(self, node_id: str) -> list[Instance]:
         """Instances of a node of which we have no record, ended ones too."""
         found = [
-            await described(self._calls, region, server=self._server, node=node_id) for region in sorted(self._regions)
+            await list_instances(self._calls, region, server=self._server, node=node_id)
+            for region in sorted(self._regions)
         ]
         return [instance for each in found for instance in each]
 
-    def billed(self, found: Sequence[Instance]) -> Billed:
+    def bill_for(self, found: Sequence[Instance]) -> Billed:
         """EC2's own record, in cloud time; of several instances all seconds count, one after the other."""
         if not found:
             return Billed(nothing=True)
@@ -216,7 +217,7 @@ class Fleet:
         """EC2 has confirmed the end of all its instances; what they cost."""
         self.forget(node_id)
         self._ended |= {instance.id for instance in found}
-        return self.billed(found)
+        return self.bill_for(found)
 
     def forget(self, node_id: str) -> None:
         """It is not there any more, or never was."""

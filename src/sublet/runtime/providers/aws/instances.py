@@ -15,7 +15,7 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.records import NodeRecord, client_token
 from sublet.runtime.providers.aws.userdata import user_data
 
-__all__ = ["ENDED", "SERVER_TAG", "Instance", "described", "expiry_tag", "launch_request", "token_tag"]
+__all__ = ["ENDED", "SERVER_TAG", "Instance", "expiry_tag", "launch_request", "list_instances", "token_tag"]
 
 SERVER_TAG, NODE_TAG, OFFER_TAG = "sublet:server", "sublet:node", "sublet:offer"
 TOKEN_TAG, EXPIRES_TAG = "sublet:token", "sublet:expires-at"
@@ -60,7 +60,7 @@ def token_tag(token: str) -> str:
     return hashlib.sha256(f"tag {token}".encode()).hexdigest()[:32]
 
 
-async def described(calls: Calls, region: str, **tags: str) -> list[Instance]:
+async def list_instances(calls: Calls, region: str, **tags: str) -> list[Instance]:
     """All instances with these tags (`server="..."`, `node="..."`), whatever their state."""
     filters = [{"Name": f"tag:sublet:{name}", "Values": [value]} for name, value in tags.items()]
     if not tags:

@@ -37,7 +37,7 @@ class Pools:
         """Why it is."""
         return self._refusals[offer_id][2]
 
-    def refused(self, offer_id: str, error: Refusal | NoAccess) -> float:
+    def note_refusal(self, offer_id: str, error: Refusal | NoAccess) -> float:
         """It was refused; how long to leave it alone."""
         times = self._refusals.get(offer_id, (0, 0.0, ""))[0]
         first_s = error.wait_s if isinstance(error, Refusal) else 60.0
@@ -46,7 +46,7 @@ class Pools:
             self._refusals[offer_id] = (times + 1, self._clock.now_s() + wait_s, error.why)
         return wait_s
 
-    def worked(self, offer_id: str) -> None:
+    def note_success(self, offer_id: str) -> None:
         """One was had, or given back."""
         self._refusals.pop(offer_id, None)
 
@@ -102,7 +102,7 @@ class SpotPrices:
         return changes
 
     def _is_new(self, offer: Offer, text: str) -> bool:
-        if why := doubt(offer, text) or self._jumped(offer, float(text)):
+        if why := doubt(offer, text) or self._reason_to_doubt(offer, float(text)):
             if offer.id not in self.doubts:
                 _log.warning("the price of %s is set aside: %s", offer.id, why)
             self.doubts[offer.id] = why
@@ -115,7 +115,7 @@ class SpotPrices:
         self._price[offer.id] = price
         return changed
 
-    def _jumped(self, offer: Offer, usd_per_h: float) -> str:
+    def _reason_to_doubt(self, offer: Offer, usd_per_h: float) -> str:
         """Why it is not believed yet; empty when it is."""
         before = self._price[offer.id].usd_per_h
         jump = after_reading(before, usd_per_h, self._jumps.pop(offer.id, None), self._clock.now_s())

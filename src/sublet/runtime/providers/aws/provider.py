@@ -152,7 +152,7 @@ class AwsProvider:
                 if in_doubt:  # this time it is no, but what of the last time?
                     raise NoAnswer(f"renting {node_id}", f"an earlier attempt is in doubt; now {error.why}") from error
                 self._fleet.forget(node_id)
-                raise RentFailed(offer_id, error.why, wait_s=self._pools.refused(offer_id, error)) from error
+                raise RentFailed(offer_id, error.why, wait_s=self._pools.note_refusal(offer_id, error)) from error
 
     def _intend(self, node_id: str, offer_id: str, token: str) -> NodeRecord:
         """Write down what will be asked for, unless it is plain that it cannot be had."""
@@ -182,7 +182,7 @@ class AwsProvider:
         """Adopt what an earlier attempt may have made; else ask EC2, which makes no second one for this token."""
         for found in await self._fleet.of_node(record):
             if found.alive and found.token_tag == token_tag(record.token):
-                self._refuse_anothers(found)
+                self._refuse_foreign(found)
                 self._fleet.keep(replace(record, instance=found.id))
                 return
         zone_name = await self._prices.zone_name(record.region, record.zone)
@@ -193,11 +193,11 @@ class AwsProvider:
         launched = instance_from(answer["Instances"][0], record.region)
         if not launched.alive:  # the token was used, long ago
             raise Refusal("gone", "the node of this token was rented, and is gone again", 0.0)
-        self._refuse_anothers(launched)
+        self._refuse_foreign(launched)
         self._fleet.keep_launched(record, launched.id)
-        self._pools.worked(record.offer_id)
+        self._pools.note_success(record.offer_id)
 
-    def _refuse_anothers(self, found: Instance) -> None:
+    def _refuse_foreign(self, found: Instance) -> None:
         """A copy of this directory has the same tokens: what it rented with one is not ours."""
         if self._fleet.elsewhere(found):
             why = f"a controller in another directory, of which one is a copy, has rented {found.node_id} already"
@@ -210,19 +210,19 @@ class AwsProvider:
         self._fleet.begin_release(node_id)
         async with self._one_by_one[node_id]:
             record = self._fleet.record(node_id)
-            found = await self._certain(node_id, record)
+            found = await self._find_all(node_id, record)
             named = "" if record is None else record.instance
             theirs = [each for each in found if each.alive and self._fleet.elsewhere(each)]
             if found := [each for each in found if each not in theirs]:
                 await self._fleet.end(found)
-                found = [await self._fleet.timed(instance) for instance in await self._confirmed(found)]
+                found = [await self._fleet.with_end_time(instance) for instance in await self._wait_for_end(found)]
             found += [each for each in theirs if each.id == named]  # taken over: it was ours until now
             billed = self._fleet.end_release(node_id, found)
             if record is not None:
-                self._pools.worked(record.offer_id)  # there is room for one again
+                self._pools.note_success(record.offer_id)  # there is room for one again
             return billed
 
-    async def _certain(self, node_id: str, record: NodeRecord | None) -> Instances:
+    async def _find_all(self, node_id: str, record: NodeRecord | None) -> Instances:
         """All instances of the node. An empty answer is believed only after the time that a listing may lag."""
         looks = 0
         while True:
@@ -240,7 +240,7 @@ class AwsProvider:
                 return found
             await asyncio.sleep(self._poll_s)
 
-    async def _confirmed(self, found: Sequence[Instance]) -> Instances:
+    async def _wait_for_end(self, found: Sequence[Instance]) -> Instances:
         """As EC2 itself lists them, once all of them are ended."""
         deadline_s = self._clock.now_s() + CONFIRM_S
         while True:

@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 class Nodes:
-    """Those in `held` exist, in the order of their rent. When the agent of one ends, `died` is called with its name."""
+    """Those in `held` exist, in the order of their rent. When an agent ends, `on_death` is called with its name."""
 
-    def __init__(self, records: Records, template: Template, died: Callable[[str], None]) -> None:
+    def __init__(self, records: Records, template: Template, on_death: Callable[[str], None]) -> None:
         self.held: dict[str, NodeRecord] = {}
         self.gone: set[str] = set()  # tokens of nodes that existed and do no more
         self.records = records
-        self._template, self._died = template, died
+        self._template, self._on_death = template, on_death
         self._pidfds: dict[str, int] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
 
@@ -38,10 +38,10 @@ class Nodes:
         """The names of those that were rented by this offer."""
         return [node_id for node_id, record in self.held.items() if record.offer_id == offer_id]
 
-    async def found(self) -> AsyncIterator[NodeRecord]:
+    async def find_again(self) -> AsyncIterator[NodeRecord]:
         """Every node in the records of an earlier controller: held again if it lives, else cleared away."""
         for written in self.records.read():
-            record = await self._born(written)
+            record = await self._with_process(written)
             if not record.pid:
                 self._forget(record)
                 continue
@@ -58,12 +58,12 @@ class Nodes:
             self.records.write(record)
             with contextlib.suppress(TemplateEnded):  # whether it forked before it died stands in the life file
                 await self._template.fork(request, self.records.new_life(record.node_id))
-            born = await self._born(record)
+            born = await self._with_process(record)
             if born.pid:
                 self.records.write(born)
         except OSError as error:
-            born = await self._born(record)
-            await self._ended(born)
+            born = await self._with_process(record)
+            await self._kill_all(born)
             raise RentFailed(record.offer_id, f"it cannot be started: {error}") from error
         if not born.pid:
             self._forget(record)
@@ -77,14 +77,14 @@ class Nodes:
         try:
             pidfd = os.pidfd_open(record.pid)
         except ProcessLookupError:
-            loop.call_soon(self._died, record.node_id)
+            loop.call_soon(self._on_death, record.node_id)
             return
         if not processes.alive(record.pid, record.start):
             os.close(pidfd)
-            loop.call_soon(self._died, record.node_id)
+            loop.call_soon(self._on_death, record.node_id)
             return
         self._pidfds[record.node_id] = pidfd
-        loop.add_reader(pidfd, self._died, record.node_id)
+        loop.add_reader(pidfd, self._on_death, record.node_id)
 
     def doom(self, node_id: str, lost_s: float) -> None:
         """Write down when it will be taken, so that a later controller knows."""
@@ -96,11 +96,11 @@ class Nodes:
         self.held.pop(record.node_id, None)
         self._unwatch(record.node_id)
         self.gone.add(record.token)
-        task = asyncio.get_running_loop().create_task(self._ended(record))
+        task = asyncio.get_running_loop().create_task(self._kill_all(record))
         self._endings[record.node_id] = task
         task.add_done_callback(lambda _: self._endings.pop(record.node_id, None))
 
-    async def ended(self, node_id: str) -> None:
+    async def wait_for_end(self, node_id: str) -> None:
         """Returns when no process of it is left."""
         if (ending := self._endings.get(node_id)) is not None:
             await asyncio.shield(ending)
@@ -113,11 +113,11 @@ class Nodes:
 
     # ------------------------------------------------------------------
 
-    async def _born(self, record: NodeRecord) -> NodeRecord:
+    async def _with_process(self, record: NodeRecord) -> NodeRecord:
         """The record with its process, as soon as the agent has written it down; without one if there is no agent."""
         for _ in range(round(BIRTH_S / BIRTH_LOOK_S)):
             held = self.records.is_held(record.node_id)
-            if (found := self.records.found(record)).pid or not held:
+            if (found := self.records.with_process(record)).pid or not held:
                 return found
             await asyncio.sleep(BIRTH_LOOK_S)
         return record
@@ -132,7 +132,7 @@ class Nodes:
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
 
-    async def _ended(self, record: NodeRecord) -> None:
+    async def _kill_all(self, record: NodeRecord) -> None:
         if record.pid and record.boot == self.records.boot:
             while not await asyncio.to_thread(processes.kill_instance, record.pid, record.start):
                 _log.warning("processes of %s do not die; it is still held", record.node_id)

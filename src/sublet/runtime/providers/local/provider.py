@@ -66,7 +66,7 @@ class LocalProvider:
         self._clock, self._notice_s, self._boot_s, self._lease_s = clock, notice_s, boot_s, lease_s
         self._address = address or f"unix:{home / 'agents.sock'}"
         self._template = Template(preload, home / "template.log")
-        self._nodes = Nodes(Records(home / "nodes"), self._template, self._died)
+        self._nodes = Nodes(Records(home / "nodes"), self._template, self._on_death)
         self._market = ReplayedMarket(self._offers, np.random.default_rng(seed))
         self._stock = self._market.stock
         self._replay = Replay(market, script, notice_s)
@@ -96,7 +96,7 @@ class LocalProvider:
         self._refuse_a_copy()
         if not self._template.pid:
             self._template.start()
-        async for record in self._nodes.found():
+        async for record in self._nodes.find_again():
             if record.node_id not in self._nodes.held:
                 self._tell(NodeLost(self._clock.now_s(), record.node_id))
             elif record.lost_s is not None:
@@ -119,7 +119,7 @@ class LocalProvider:
             await asyncio.wait([renting])
         if (record := self._nodes.held.get(node_id)) is not None:
             self._nodes.end(record)
-        await self._nodes.ended(node_id)
+        await self._nodes.wait_for_end(node_id)
 
     async def list(self) -> list[RentedNode]:
         """Every node that exists."""
@@ -147,7 +147,7 @@ class LocalProvider:
     def _refuse_a_copy(self) -> None:
         """An agent holds a lock in the directory that it came from, also once that is moved; in a copy nobody does."""
         records = self._nodes.records
-        theirs = [record.node_id for record in map(records.found, records.read()) if records.is_anothers(record)]
+        theirs = [record.node_id for record in map(records.with_process, records.read()) if records.is_anothers(record)]
         if theirs:
             why = f"is a copy: the controller of the original has {', '.join(theirs)} on this machine"
             hint = "'sublet up' in the original; or begin anew elsewhere with SUBLET_STATE=/path"
@@ -172,7 +172,7 @@ class LocalProvider:
                 self._refuse_what_is_not_for_sale(offer_id)  # the market has moved meanwhile
             except RentFailed:
                 self._nodes.end(born)
-                await self._nodes.ended(node_id)
+                await self._nodes.wait_for_end(node_id)
                 raise
             self._nodes.keep(born)
 
@@ -273,7 +273,7 @@ class LocalProvider:
             self._nodes.doom(node_id, lost_s)
             self._tell(NodeNoticed(self._clock.now_s(), node_id, lost_s))
 
-    def _died(self, node_id: str) -> None:
+    def _on_death(self, node_id: str) -> None:
         """Its agent has ended, and nobody here had struck it; one that is being taken may go a little early."""
         record = self._nodes.held.get(node_id)
         self._lose(node_id, why="its agent ended" if record is not None and record.lost_s is None else "")

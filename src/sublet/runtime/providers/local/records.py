@@ -83,7 +83,7 @@ class Records:
         """Whether an agent lives, or is just being born, for this node."""
         return self._life(node_id)[0]
 
-    def found(self, record: NodeRecord) -> NodeRecord:
+    def with_process(self, record: NodeRecord) -> NodeRecord:
         """The record with the process that its agent has written down, if it has."""
         if record.pid:
             return record

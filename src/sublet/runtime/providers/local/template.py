@@ -81,7 +81,7 @@ class Template:
             try:
                 socket.send_fds(line, [json.dumps(request).encode()], [life])
             except OSError as error:
-                raise self._ended() from error
+                raise self._end_error() from error
         finally:
             os.close(life)
         while (answer := await self._hear(line)).get("node_id") != request["node_id"]:
@@ -107,13 +107,13 @@ class Template:
         try:
             data = await asyncio.get_running_loop().sock_recv(line, MOST_REQUEST)
         except OSError as error:
-            raise self._ended() from error
+            raise self._end_error() from error
         if not data:
-            raise self._ended()
+            raise self._end_error()
         answer: dict[str, Any] = json.loads(data)
         return answer
 
-    def _ended(self) -> TemplateEnded:
+    def _end_error(self) -> TemplateEnded:
         """Clear away; the next request starts another."""
         if self._line is not None:
             self._line.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.runtime.providers.ray.config import RayNode
-from sublet.runtime.providers.ray.errors import ray_asked, the_ray
+from sublet.runtime.providers.ray.errors import calling_ray, import_ray
 from sublet.runtime.providers.ray.steward import Steward
 
 __all__ = ["Cluster"]
@@ -24,10 +24,10 @@ class Cluster:
     """A connection to the cluster as its driver; one per process, as Ray will have it. Errors are of our own tree."""
 
     def __init__(self, address: str = "") -> None:
-        self._ray, self._address = the_ray(), address
+        self._ray, self._address = import_ray(), address
         self._gcs: Any = None
 
-    @ray_asked("joining the Ray cluster")
+    @calling_ray("joining the Ray cluster")
     def connect(self) -> None:
         """Become a driver, unless this process is one already."""
         if not self._ray.is_initialized():
@@ -50,13 +50,13 @@ class Cluster:
         )
 
     @property
-    @ray_asked("the address of this machine")
+    @calling_ray("the address of this machine")
     def host(self) -> str:
         """Where Ray's other nodes reach this machine."""
         found: str = self._ray.util.get_node_ip_address()
         return found
 
-    @ray_asked("a look at the Ray cluster")
+    @calling_ray("a look at the Ray cluster")
     def look(self) -> list[RayNode]:
         """All nodes that live. Waits for Ray's head: call it in a thread."""
         free = self._ray._private.state.available_resources_per_node()  # noqa: SLF001 - the public one adds all nodes up
@@ -76,7 +76,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ stewards
 
-    @ray_asked("a steward on a Ray node")
+    @calling_ray("a steward on a Ray node")
     def steward(self, ray_node: str, namespace: str, preload: Iterable[str], idle_s: float) -> Any:
         """The actor on this node, made if need be; it takes nothing from the node but memory."""
         strategies = self._ray.util.scheduling_strategies
@@ -94,7 +94,7 @@ class Cluster:
             .remote(namespace=namespace, preload=tuple(preload), idle_s=idle_s)
         )
 
-    @ray_asked("the stewards that there are")
+    @calling_ray("the stewards that there are")
     def stewards(self, namespace: str) -> dict[str, Any]:
         """Those that live, by Ray node: also what an earlier controller left."""
         found = {}
@@ -109,24 +109,24 @@ class Cluster:
 
     async def call(self, steward: Any, verb: str, *facts: Any, wait_s: float = CALL_S) -> Any:
         """What this method of the actor returns; StewardGone if it never will, NoAnswer if nobody knows."""
-        with ray_asked(f"{verb!r} of a steward"):
+        with calling_ray(f"{verb!r} of a steward"):
             answer = getattr(steward, verb).remote(*facts)
             return await asyncio.wait_for(asyncio.wrap_future(answer.future()), wait_s)
 
     # ------------------------------------------------------------------ the autoscaler
 
-    @ray_asked("a node of Ray's autoscaler")
+    @calling_ray("a node of Ray's autoscaler")
     def ask_for(self, reserves: Mapping[str, float]) -> Any:
         """Wait at Ray for a node: what waits makes its autoscaler get one. Ends with this process, unlike a request."""
         return self._ray.util.placement_group([dict(reserves)], strategy="STRICT_PACK", name="sublet-asks")
 
-    @ray_asked("what Ray's autoscaler has brought")
+    @calling_ray("what Ray's autoscaler has brought")
     def given(self, asked: Any) -> str:
         """The node that the wait has brought, and keeps for us; "" = none yet."""
         table = self._ray.util.placement_group_table(asked)
         return str(next(iter(table["bundles_to_node_id"].values()), "")) if table["state"] == "CREATED" else ""
 
-    @ray_asked("the end of a wait at Ray's autoscaler")
+    @calling_ray("the end of a wait at Ray's autoscaler")
     def withdraw(self, asked: Any) -> None:
         """Wait no longer, and give what was kept back."""
         self._ray.util.remove_placement_group(asked)

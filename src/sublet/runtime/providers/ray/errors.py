@@ -1,4 +1,4 @@
-"""What Ray may raise, in our own words: every call to Ray is made within `ray_asked`.
+"""What Ray may raise, in our own words: every call to Ray is made within `calling_ray`.
 
 it is dead, says Ray           StewardGone    an actor died, or can never be placed
 one of ours, from an actor     itself         what a steward raised on purpose
@@ -16,10 +16,10 @@ from typing import Any
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, StewardGone, SubletError
 from sublet.wire.text import plain_text
 
-__all__ = ["ray_asked", "the_ray"]
+__all__ = ["calling_ray", "import_ray"]
 
 
-def the_ray() -> Any:
+def import_ray() -> Any:
     """The library, which is an extra."""
     try:
         import ray
@@ -29,7 +29,7 @@ def the_ray() -> Any:
 
 
 @contextmanager
-def ray_asked(what: str) -> Iterator[None]:
+def calling_ray(what: str) -> Iterator[None]:
     """Whatever Ray raises within comes out as an error of our own; `what` was asked of it."""
     try:
         yield
@@ -41,7 +41,7 @@ def ray_asked(what: str) -> Iterator[None]:
 
 
 def _ours(what: str, error: Exception) -> SubletError:
-    kinds = the_ray().exceptions
+    kinds = import_ray().exceptions
     why = plain_text(f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
     if isinstance(error, kinds.RayTaskError) and isinstance(error.cause, SubletError):
         return error.cause  # Ray's own looks like one of ours, but is a page long

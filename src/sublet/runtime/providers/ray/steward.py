@@ -28,7 +28,7 @@ from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.ray.errors import ray_asked, the_ray
+from sublet.runtime.providers.ray.errors import calling_ray, import_ray
 from sublet.runtime.providers.ray.template import TiedTemplate
 
 __all__ = ["GONE", "Steward"]
@@ -46,13 +46,13 @@ class Steward:
     """See the module. Every call may be repeated; all are made by the one controller of our namespace."""
 
     def __init__(self, *, namespace: str, preload: Sequence[str], idle_s: float) -> None:
-        self._ray = the_ray()
+        self._ray = import_ray()
         here = self._ray.get_runtime_context().get_node_id()
         self._ray_node, self._host, self._idle_s = here, self._ray.util.get_node_ip_address(), idle_s
         self._folder = _own_folder(namespace, here)
         env = _environment(self._host)
         self._template = TiedTemplate(preload, self._folder / "template.log", env)
-        self._nodes = Nodes(Records(self._folder / "nodes"), self._template, self._died)
+        self._nodes = Nodes(Records(self._folder / "nodes"), self._template, self._on_death)
         self._groups: dict[str, Any] = {}  # node -> its placement group
         self._listeners: dict[str, set[asyncio.StreamWriter]] = defaultdict(set)
         self._one_by_one = asyncio.Lock()
@@ -69,7 +69,7 @@ class Steward:
             if self._server is None:
                 raylet = os.pidfd_open(os.getppid())
                 asyncio.get_running_loop().add_reader(raylet, os._exit, 1)
-                async for left in self._nodes.found():
+                async for left in self._nodes.find_again():
                     self._nodes.end(left)
                 self._template.start()
                 self._server = await asyncio.start_server(self._life_line, self._host, 0)
@@ -123,7 +123,7 @@ class Steward:
 
     # ------------------------------------------------------------------ Ray's resources
 
-    @ray_asked("a reservation at Ray")
+    @calling_ray("a reservation at Ray")
     def _reserve(self, reserves: dict[str, float]) -> Any:
         """In a thread. Here and nowhere else, where this Ray can be told so; an older one takes it for a wish."""
         groups, here = self._ray.util.placement_group, self._ray_node
@@ -145,7 +145,7 @@ class Steward:
         """Give it back, and wait until Ray knows: it grants what it believes to be taken only seconds later."""
         if group is None:
             return
-        with ray_asked("the end of a reservation at Ray"):
+        with calling_ray("the end of a reservation at Ray"):
             await asyncio.to_thread(self._ray.util.remove_placement_group, group)
             ends_s = time.monotonic() + RETURN_S
             while time.monotonic() < ends_s:
@@ -167,7 +167,7 @@ class Steward:
             "log": str(self._nodes.records.path(record.node_id, "log")),
         }
 
-    def _died(self, node_id: str) -> None:
+    def _on_death(self, node_id: str) -> None:
         """An agent has ended by itself."""
         if (record := self._nodes.held.get(node_id)) is not None:
             self._nodes.end(record)
@@ -175,7 +175,7 @@ class Steward:
             self._spawn(self._see_off(node_id))
 
     async def _see_off(self, node_id: str) -> None:
-        await self._nodes.ended(node_id)
+        await self._nodes.wait_for_end(node_id)
         self._hang_up(node_id)
         await self._free(self._groups.get(node_id))
         self._groups.pop(node_id, None)  # only now: where Ray could not be asked, the next call asks again

@@ -82,7 +82,7 @@ class Answers:
 
 
 def a_cluster(monkeypatch, error):
-    monkeypatch.setattr(ray_cluster, "the_ray", lambda: Failing(error))
+    monkeypatch.setattr(ray_cluster, "import_ray", lambda: Failing(error))
     cluster = Cluster("somewhere:1")
     cluster._gcs = Failing(error)
     return cluster
