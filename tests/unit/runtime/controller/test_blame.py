@@ -100,15 +100,15 @@ def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, mon
     story, asked = Story(tmp_path), []
 
     async def live():
-        async with story.controller() as desk:
-            await desk.submit(a_spec(max_workers=1))
-            await phase(desk, "j-1", "running")
-            (node_id,) = (await desk.job("j-1"))["node_ids"]
-            controller = desk._controller
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await phase(api, "j-1", "running")
+            (node_id,) = (await api.job("j-1"))["node_ids"]
+            controller = api._controller
             monkeypatch.setattr(controller.router.blame, "judge_loss", lambda node, *_: asked.append(node) or set())
             await controller.leases.release_lost(node_id)
             assert node_id not in controller.kernel.cluster.nodes
-            assert (await desk.job("j-1"))["preemptions_unnoticed"] == 1
+            assert (await api.job("j-1"))["preemptions_unnoticed"] == 1
 
     asyncio.run(live())
     assert len(asked) == 1

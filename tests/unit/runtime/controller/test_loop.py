@@ -115,11 +115,11 @@ def test_an_abandoned_controller_does_nothing_more_and_the_next_one_finds_all_as
     story.cloud.jobs["j-1"] = Training(steps=1_000_000)
 
     async def live():
-        async with story.controller(crash=True) as desk:
-            await desk.submit(a_spec())
-            await phase(desk, "j-1", "running")
-            await trained(desk, "j-1", 5)
-            controller, nodes = desk._controller, set(story.cloud.nodes)
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec())
+            await phase(api, "j-1", "running")
+            await trained(api, "j-1", 5)
+            controller, nodes = api._controller, set(story.cloud.nodes)
             await controller.abandon()
             controller.tell(JobCancelled(controller.now_s(), "j-1"))
             controller.note(HistoryRow(kind="Alarm", text="from beyond"))
@@ -129,9 +129,9 @@ def test_an_abandoned_controller_does_nothing_more_and_the_next_one_finds_all_as
             assert "j-1" in controller.kernel.jobs, "it hears on"
             assert set(story.cloud.nodes) == nodes, "it gave something back"
             await controller.wait()  # which says that it is over, and raises nothing
-        async with story.controller() as desk:
-            await phase(desk, "j-1", "running")
-            assert "from beyond" not in [event["text"] for event in await desk.events()]
+        async with story.controller() as api:
+            await phase(api, "j-1", "running")
+            assert "from beyond" not in [event["text"] for event in await api.events()]
             assert len(story.cloud.rented) == len(nodes), "another node was rented for it"
 
     asyncio.run(live())
