@@ -69,7 +69,7 @@ def refused_plans(folder: Path) -> list[str]:
     driver.submit(a_job("a", gpus=4), a_job("b", gpus=8))
     driver.plan(Plan(hold={"o": 2}, shapes={"a": Shape("p", 4)}))
     for plan in (Plan(hold={"o": 3}), Plan(hold={"o": 2}, shapes={"b": Shape("p", 99)})):
-        driver.refused(plan)
+        driver.expect_refusal(plan)
         driver.tell(TimerFired(driver.now_s + 5.0, RetryOffer("o")))  # before the kernel's own timer
     driver.settle(MaxSpeedup())
     return driver.journal

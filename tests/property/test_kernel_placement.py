@@ -45,13 +45,13 @@ def fewest(shares, gpus):
 def test_there_is_a_placement_exactly_when_there_is_room(case):
     cluster, offer, kept, free, gpus = case
     enough = gpus - sum(dict(kept).values()) <= sum(free.values())
-    assert (cluster.rearranged(offer.pool, kept, gpus) is not None) == enough
+    assert (cluster.rearrange(offer.pool, kept, gpus) is not None) == enough
 
 
 @given(occupied())
 def test_a_placement_has_the_gpus_asked_for_and_only_free_or_kept_ones(case):
     cluster, offer, kept, free, gpus = case
-    placement = cluster.rearranged(offer.pool, kept, gpus)
+    placement = cluster.rearrange(offer.pool, kept, gpus)
     if placement is None:
         return
     assert sum(share for _, share in placement) == gpus
@@ -63,7 +63,7 @@ def test_a_placement_has_the_gpus_asked_for_and_only_free_or_kept_ones(case):
 @given(occupied())
 def test_what_is_held_is_kept_as_far_as_the_new_size_lets_it(case):
     cluster, offer, kept, _, gpus = case
-    placement = cluster.rearranged(offer.pool, kept, gpus)
+    placement = cluster.rearrange(offer.pool, kept, gpus)
     if placement is None:
         return
     overlap = sum(min(share, dict(placement).get(node_id, 0)) for node_id, share in kept)
@@ -74,7 +74,7 @@ def test_what_is_held_is_kept_as_far_as_the_new_size_lets_it(case):
 def test_shrinking_leaves_as_many_nodes_as_it_can(case):
     cluster, offer, kept, _, gpus = case
     held = sum(dict(kept).values())
-    placement = cluster.rearranged(offer.pool, kept, gpus)
+    placement = cluster.rearrange(offer.pool, kept, gpus)
     if placement is not None and gpus <= held:
         assert len(placement) == fewest(dict(kept).values(), gpus)
 
@@ -82,7 +82,7 @@ def test_shrinking_leaves_as_many_nodes_as_it_can(case):
 @given(occupied())
 def test_growing_fills_the_jobs_own_nodes_before_others(case):
     cluster, offer, kept, free, gpus = case
-    placement = cluster.rearranged(offer.pool, kept, gpus)
+    placement = cluster.rearrange(offer.pool, kept, gpus)
     if placement is None or set(dict(placement)) <= set(dict(kept)):
         return
     for node_id, share in kept:
@@ -92,7 +92,7 @@ def test_growing_fills_the_jobs_own_nodes_before_others(case):
 @given(occupied())
 def test_beyond_its_own_nodes_a_job_spans_as_few_as_possible(case):
     cluster, offer, kept, free, gpus = case
-    placement = cluster.rearranged(offer.pool, kept, gpus)
+    placement = cluster.rearrange(offer.pool, kept, gpus)
     if placement is None or gpus <= sum(dict(kept).values()):
         return
     missing = gpus - sum(share + free[node_id] for node_id, share in kept)
@@ -103,7 +103,7 @@ def test_beyond_its_own_nodes_a_job_spans_as_few_as_possible(case):
 @given(occupied())
 def test_a_new_job_that_fits_one_node_gets_one_and_the_tightest(case):
     cluster, offer, _, free, gpus = case
-    placement = cluster.rearranged(offer.pool, (), gpus)
+    placement = cluster.rearrange(offer.pool, (), gpus)
     fitting = [room for room in free.values() if room >= gpus]
     if fitting:
         ((node_id, share),) = placement
@@ -113,7 +113,7 @@ def test_a_new_job_that_fits_one_node_gets_one_and_the_tightest(case):
 @given(occupied())
 def test_a_new_wide_job_takes_whole_nodes_first(case):
     cluster, offer, _, free, gpus = case
-    placement = cluster.rearranged(offer.pool, (), gpus)
+    placement = cluster.rearrange(offer.pool, (), gpus)
     size = offer.gpus_per_node
     if placement is not None:
         empty = sum(room == size for room in free.values())
@@ -123,7 +123,7 @@ def test_a_new_wide_job_takes_whole_nodes_first(case):
 @given(occupied())
 def test_looking_for_room_takes_none(case):
     cluster, offer, kept, free, gpus = case
-    first = cluster.rearranged(offer.pool, kept, gpus)
-    assert cluster.rearranged(offer.pool, kept, gpus) == first
+    first = cluster.rearrange(offer.pool, kept, gpus)
+    assert cluster.rearrange(offer.pool, kept, gpus) == first
     assert cluster.free_gpus[offer.pool] == sum(free.values())
     assert {node.id: node.free for node in cluster.nodes.values()} == free

@@ -21,7 +21,7 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import kind_from_header, replay
 from sublet.kernel.replayer import steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
-from sublet.kernel.values_json import tagged
+from sublet.kernel.values_json import to_tagged
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
 from tests.rigs.slow_world import VERBS, SlowWorld
@@ -40,7 +40,7 @@ class Twins(Driver):
     def tell(self, event):
         actions = super().tell(event)
         if self.twin is not None:
-            assert [tagged(a) for a in self.twin.handle(event)] == [tagged(a) for a in actions]
+            assert [to_tagged(a) for a in self.twin.handle(event)] == [to_tagged(a) for a in actions]
         return actions
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sublet.domain.demand import Arrivals, Demand, kind_of
 from sublet.domain.job import Job
-from sublet.kernel.values_json import plain
+from sublet.kernel.values_json import to_plain
 
 __all__ = ["Census"]
 
@@ -43,7 +43,7 @@ class Census:
         seen = self.demand.kinds
         return {
             "began_s": self._began_s,
-            "kinds": [[plain(like), jobs, work] for like, jobs, work in self._kinds.values()],
+            "kinds": [[to_plain(like), jobs, work] for like, jobs, work in self._kinds.values()],
             "seen": [[seen[kind].jobs, seen[kind].work] if kind in seen else None for kind in self._kinds],
             "hours": self.demand.hours,
             "jobs": self._jobs,

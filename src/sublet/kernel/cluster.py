@@ -88,7 +88,7 @@ class Cluster:
             self._noticed[node.id] = None
         node.phase = phase
 
-    def abandoned(self) -> list[Node]:
+    def idle_noticed(self) -> list[Node]:
         """Nodes that the cloud will take and that nobody is on any more."""
         return [self.nodes[node_id] for node_id in self._noticed if self.nodes[node_id].idle]
 
@@ -113,7 +113,7 @@ class Cluster:
         nodes = self.nodes
         return tuple((n, g) for n, g in placement if nodes[n].phase is NodePhase.READY)
 
-    def rearranged(self, pool: str, kept: Placement, gpus: int) -> Placement | None:
+    def rearrange(self, pool: str, kept: Placement, gpus: int) -> Placement | None:
         """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
 
         Shrinking leaves the nodes with the smallest share first. Growing fills the job's own nodes, then whole nodes,

@@ -18,7 +18,7 @@ from sublet.domain.offer import Offer
 from sublet.errors import BadInput
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.replayer import Step, relive, steps_from
-from sublet.kernel.values_json import event_from_json, plain, restored, tagged
+from sublet.kernel.values_json import event_from_json, from_plain, to_plain, to_tagged
 
 __all__ = [
     "JOURNAL_VERSION",
@@ -27,7 +27,7 @@ __all__ = [
     "kernel_from_header",
     "kind_from_header",
     "line_from",
-    "opened",
+    "open_journal",
     "replay",
     "version_of",
 ]
@@ -41,12 +41,12 @@ def header_line(
 ) -> str:
     """The first line of a journal: the arguments of the kernel."""
     facts = {"offers": offers, "limits": limits, "budget": budget, "quotas": quotas or {}}
-    return json.dumps({"journal": JOURNAL_VERSION, "kernel": KERNEL_VERSION, **plain(facts)}, separators=(",", ":"))
+    return json.dumps({"journal": JOURNAL_VERSION, "kernel": KERNEL_VERSION, **to_plain(facts)}, separators=(",", ":"))
 
 
 def line_from(event: Event, actions: Sequence[Action]) -> str:
     """One event and the orders that followed, as one line."""
-    return json.dumps({"event": tagged(event), "actions": [tagged(a) for a in actions]}, separators=(",", ":"))
+    return json.dumps({"event": to_tagged(event), "actions": [to_tagged(a) for a in actions]}, separators=(",", ":"))
 
 
 def version_of(header: str) -> int:
@@ -62,13 +62,13 @@ def replay(lines: Iterable[str], *, source: str = "journal", kernel: Kernel | No
 
     With `kernel` the lines go on from there, and there is no first line among them.
     """
-    kernel, steps = opened(lines, source=source, kernel=kernel)
+    kernel, steps = open_journal(lines, source=source, kernel=kernel)
     for _ in relive(steps, lambda event, _: kernel.handle(event)):
         pass
     return kernel
 
 
-def opened(
+def open_journal(
     lines: Iterable[str], *, source: str = "journal", kernel: Kernel | None = None
 ) -> tuple[Kernel, Iterator[Step]]:
     """The kernel that the first line tells of, before its first event, and the steps after it; or from `kernel` on."""
@@ -95,6 +95,6 @@ def kind_from_header(facts: Mapping[str, Any], kind: type[K]) -> K:
     """The same, of this kind."""
     if facts.get("journal") != JOURNAL_VERSION:
         raise BadInput("journal", f"version {facts.get('journal')!r} is not {JOURNAL_VERSION}", line=1)
-    offers = [restored(Offer, offer) for offer in facts["offers"]]
-    limits = {offer_id: restored(Limit, limit) for offer_id, limit in facts["limits"].items()}
-    return kind(offers, limits=limits, quotas=facts["quotas"], budget=restored(Budget, facts["budget"]))
+    offers = [from_plain(Offer, offer) for offer in facts["offers"]]
+    limits = {offer_id: from_plain(Limit, limit) for offer_id, limit in facts["limits"].items()}
+    return kind(offers, limits=limits, quotas=facts["quotas"], budget=from_plain(Budget, facts["budget"]))

@@ -91,7 +91,7 @@ class Kernel:
             case news.PlanMade():
                 self._take_plan(event)
             case news.JobStarted() | news.JobResized():
-                self.tenancy.moved(event)
+                self.tenancy.finish_move(event)
                 self.tenancy.serve_lines()
             case news.JobSubmitted():
                 if event.job.id in self.jobs:
@@ -101,11 +101,11 @@ class Kernel:
             case news.JobFinished() | news.JobFailed():
                 self._end(self._state(event))
             case news.JobStopped():
-                if self.tenancy.stopped(event):
+                if self.tenancy.finish_stop(event):
                     self._call_for_plan()
                 self.tenancy.serve_lines()
             case news.ProgressReported():
-                self.tenancy.progressed(event.job_id, event.done)
+                self.tenancy.note_progress(event.job_id, event.done)
             case news.NodeReady() | news.NodeNoticed() | news.NodeLost() | news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
             case news.PriceChanged():
@@ -209,30 +209,30 @@ class Kernel:
         match event:
             case news.NodeReady():
                 if node.phase is NodePhase.REQUESTED:  # else it was given back while it booted
-                    self.supply.ready(node)
+                    self.supply.mark_ready(node)
                     self.tenancy.serve_lines()
                 return
             case news.NodeNoticed():
                 if node.phase is NodePhase.RELEASING:
                     return
                 self.supply.offering.exposure.lose(node.offer.id, event.at_s)
-                self.supply.noticed(node)
-                self.tenancy.must_leave(node)
+                self.supply.mark_noticed(node)
+                self.tenancy.line_up_tenants(node)
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     self.supply.offering.exposure.lose(node.offer.id, event.at_s)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
-                self.tenancy.lost(node, event)
-                self.supply.taken(node, event)
+                self.tenancy.lose_node(node, event)
+                self.supply.remove_lost(node, event)
             case news.NodeReleased():
                 if node.phase is not NodePhase.RELEASING:
                     raise UnexpectedEvent(event, "the node was not being given back")
-                if not self.supply.released(node, event):
+                if not self.supply.remove_released(node, event):
                     return
             case news.RentRefused():
                 if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):
                     raise UnexpectedEvent(event, "the node is ours already")
-                self._actions.append(self.supply.refused(node, event.at_s))
+                self._actions.append(self.supply.remove_refused(node, event.at_s))
             case _:
                 assert_never(event)
         self._call_for_plan()
@@ -264,8 +264,8 @@ class Kernel:
     def _adjust_supply(self) -> None:
         self._actions += self.supply.adjust(self.now_s)
         for node in self.supply.to_clear:
-            self.supply.noticed(node)  # it takes no more work, and goes when the last has left
-            self.tenancy.clear(node)
+            self.supply.mark_noticed(node)  # it takes no more work, and goes when the last has left
+            self.tenancy.clear_node(node)
 
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""

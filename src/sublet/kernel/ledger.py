@@ -13,7 +13,7 @@ from typing import Any
 
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
-from sublet.kernel.values_json import plain, restored
+from sublet.kernel.values_json import from_plain, to_plain
 
 __all__ = ["Lease", "Ledger"]
 
@@ -177,15 +177,15 @@ class Ledger:
         earliest_us = min(starts_us, default=None)
         return {
             "prices": {
-                offer_id: plain(changes[_first_needed(changes, earliest_us) :])
+                offer_id: to_plain(changes[_first_needed(changes, earliest_us) :])
                 for offer_id, changes in self.prices.items()
             },
             "meters": {
                 offer_id: [m.price.micro_usd_per_h, m.minimum_us, m.reading, m.read_us]
                 for offer_id, m in self._meters.items()
             },
-            "open": plain(self._open),
-            "closed": plain(kept),
+            "open": to_plain(self._open),
+            "closed": to_plain(kept),
             "closed_grains": self._closed_grains,
             "aim": [self._aim, self._aim_since_us, self._allowed_grains],
         }
@@ -193,7 +193,7 @@ class Ledger:
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.prices = {
-            offer_id: [(since_us, restored(Price, price)) for since_us, price in changes]
+            offer_id: [(since_us, from_plain(Price, price)) for since_us, price in changes]
             for offer_id, changes in facts["prices"].items()
         }
         self._meters = {}
@@ -205,7 +205,7 @@ class Ledger:
             self._open[node_id] = (offer_id, start_us, begun)
             self._meters[offer_id].open_count += 1
             self._meters[offer_id].open_readings += begun
-        self.closed = [restored(Lease, lease) for lease in facts["closed"]]
+        self.closed = [from_plain(Lease, lease) for lease in facts["closed"]]
         self._closed_grains = facts["closed_grains"]
         self.forgotten_grains = self._closed_grains - sum(lease.cost.grains for lease in self.closed)
         self._aim, self._aim_since_us, self._allowed_grains = facts["aim"]

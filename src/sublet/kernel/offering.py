@@ -14,7 +14,7 @@ from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.listing import Listing, listing_from, quotas_from, refuse_other_machines
 from sublet.kernel.purse import Purse
-from sublet.kernel.values_json import plain, restored
+from sublet.kernel.values_json import from_plain, to_plain
 
 __all__ = ["Offering"]
 
@@ -163,11 +163,11 @@ class Offering:
     def facts(self) -> dict[str, Any]:
         """For a snapshot."""
         return {
-            "offers": plain(list(self.offers.values())),
-            "limits": plain(self.limits),
+            "offers": to_plain(list(self.offers.values())),
+            "limits": to_plain(self.limits),
             "quotas": quotas_from(self.pools, self.offers.values()),
             "withdrawn": list(self.withdrawn),
-            "former": plain([offer for offer_id, offer in self.every.items() if offer_id not in self.offers]),
+            "former": to_plain([offer for offer_id, offer in self.every.items() if offer_id not in self.offers]),
             "available": dict(self._available),
             "sold_out": dict(self._sold_out),
             "refused": dict(self._refused),
@@ -177,7 +177,7 @@ class Offering:
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there; made with the offers, limits and quotas of these facts."""
         self.withdrawn = dict.fromkeys(facts["withdrawn"])
-        former = [restored(Offer, offer) for offer in facts["former"]]
+        former = [from_plain(Offer, offer) for offer in facts["former"]]
         self.every = {offer.id: offer for offer in (*former, *self.offers.values())}
         self._available, self._sold_out = dict(facts["available"]), dict(facts["sold_out"])
         self._refused = dict(facts.get("refused", {}))  # not in snapshots of version 1, which are followed from there

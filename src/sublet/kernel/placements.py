@@ -8,7 +8,7 @@ from typing import Any
 
 from sublet.domain.shape import Placement
 from sublet.kernel.cluster import Cluster
-from sublet.kernel.values_json import plain, restored
+from sublet.kernel.values_json import from_plain, to_plain
 
 __all__ = ["Placements"]
 
@@ -63,9 +63,9 @@ class Placements:
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot."""
-        return {"placement": plain(self.held), "leaving": plain(self.leaving)}
+        return {"placement": to_plain(self.held), "leaving": to_plain(self.leaving)}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self.held.update((job_id, restored(Placement, at)) for job_id, at in facts["placement"].items())
-        self.leaving.update((job_id, restored(Placement, at)) for job_id, at in facts["leaving"].items())
+        self.held.update((job_id, from_plain(Placement, at)) for job_id, at in facts["placement"].items())
+        self.leaving.update((job_id, from_plain(Placement, at)) for job_id, at in facts["leaving"].items())

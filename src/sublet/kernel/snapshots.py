@@ -15,7 +15,7 @@ from sublet.domain.job import Job, Speed
 from sublet.domain.offer import Offer
 from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.values_json import Unrecorded, restored
+from sublet.kernel.values_json import Unrecorded, from_plain
 
 __all__ = ["kernel_from_snapshot", "kind_from_snapshot", "version_of_snapshot"]
 
@@ -37,16 +37,16 @@ def kind_from_snapshot(facts: Mapping[str, Any], kind: type[K], *, speed_of: Spe
     """The same, of this kind."""
 
     def job_from(text: Mapping[str, Any]) -> Job:
-        job: Job = restored(Job, text)
+        job: Job = from_plain(Job, text)
         return replace(job, speed=Unrecorded() if speed_of is None else speed_of(job))
 
     try:
         supply = facts["supply"]
         kernel = kind(
-            [restored(Offer, offer) for offer in supply["offers"]],
-            limits={offer_id: restored(Limit, limit) for offer_id, limit in supply["limits"].items()},
+            [from_plain(Offer, offer) for offer in supply["offers"]],
+            limits={offer_id: from_plain(Limit, limit) for offer_id, limit in supply["limits"].items()},
             quotas=supply["quotas"],
-            budget=restored(Budget, supply["budget"]),
+            budget=from_plain(Budget, supply["budget"]),
         )
         kernel.restore(facts, job_from)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -17,7 +17,7 @@ from sublet.kernel.ledger import Ledger
 from sublet.kernel.listing import hold_within, listing_from
 from sublet.kernel.offering import Offering
 from sublet.kernel.purse import Purse, begin_to_end
-from sublet.kernel.values_json import plain
+from sublet.kernel.values_json import to_plain
 
 __all__ = ["Supply"]
 
@@ -99,23 +99,23 @@ class Supply:
 
     # ------------------------------------------------------------------ what became of a node
 
-    def ready(self, node: Node) -> None:
+    def mark_ready(self, node: Node) -> None:
         """It can take work."""
         self.cluster.ready(node)
         self.offering.deliver(node.offer.id)
         self.changed = True
 
-    def noticed(self, node: Node) -> None:
+    def mark_noticed(self, node: Node) -> None:
         """The cloud will take it."""
         self.cluster.withdraw(node, NodePhase.NOTICED)
         self.changed = True
 
-    def released(self, node: Node, event: NodeReleased) -> bool:
+    def remove_released(self, node: Node, event: NodeReleased) -> bool:
         """We gave it back, and it is gone. True if a sold-out offer has one for us again."""
         self._remove(node, event)
         return self.offering.is_sold_out(node.offer.id)
 
-    def taken(self, node: Node, event: NodeLost) -> None:
+    def remove_lost(self, node: Node, event: NodeLost) -> None:
         """The cloud took it."""
         self._remove(node, event)
         self.offering.take_back(node.offer.id)
@@ -128,7 +128,7 @@ class Supply:
             self.ledger.close(node.id, event.at_s, billed_from_s=event.billed_from_s, billed_to_s=event.billed_to_s)
         self.changed = True
 
-    def refused(self, node: Node, now_s: float) -> Action:
+    def remove_refused(self, node: Node, now_s: float) -> Action:
         """The cloud has none: count the offer as sold out for a while, the longer the more often in a row."""
         self.cluster.remove(node)
         self.ledger.void(node.id, now_s)
@@ -151,7 +151,7 @@ class Supply:
             if excess > 0:  # nodes still booting go first: those that are ready can take work now
                 spare = [*cluster.requested[offer_id], *reversed(cluster.idle[offer_id])]
                 actions += [self._release(cluster.nodes[node_id], now_s) for node_id in spare[:excess]]
-        actions += [self._release(node, now_s) for node in cluster.abandoned()]
+        actions += [self._release(node, now_s) for node in cluster.idle_noticed()]
         for offer_id, wanted in self.hold.items():
             if cluster.held[offer_id] < wanted:
                 most = self.offering.most(offer_id)
@@ -208,7 +208,7 @@ class Supply:
         """For a snapshot."""
         return {
             **self.offering.facts(),
-            "budget": plain(self.budget),
+            "budget": to_plain(self.budget),
             "hold": dict(self.hold),
             "rented": self._rented,
             "changed": self.changed,

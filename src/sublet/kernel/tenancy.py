@@ -20,7 +20,7 @@ from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
 from sublet.kernel.placements import Placements
 from sublet.kernel.supply import Supply
-from sublet.kernel.values_json import plain, restored
+from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
 __all__ = ["IN_TRANSIT", "Tenancy"]
@@ -79,7 +79,7 @@ class Tenancy:
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
 
-    def moved(self, event: JobStarted | JobResized) -> None:
+    def finish_move(self, event: JobStarted | JobResized) -> None:
         """It has its new GPUs and has left the old ones."""
         state = self.jobs.get(event.job_id)
         if state is None or event.generation != state.generation or state.phase not in IN_TRANSIT:
@@ -93,7 +93,7 @@ class Tenancy:
         if not self.settle(state):
             self.stand_in_line(state)
 
-    def stopped(self, event: JobStopped) -> bool:
+    def finish_stop(self, event: JobStopped) -> bool:
         """It has left all its GPUs; it waits (True), or goes where it was promised others meanwhile."""
         state = self.jobs.get(event.job_id)
         if state is None or event.generation != state.generation or state.phase is not Phase.STOPPING:
@@ -108,7 +108,7 @@ class Tenancy:
             self.waiting.add(state)
         return state.shape is None
 
-    def progressed(self, job_id: str, done: float) -> None:
+    def note_progress(self, job_id: str, done: float) -> None:
         """It says how far it is."""
         state = self.jobs.get(job_id)
         if state is None:
@@ -143,19 +143,19 @@ class Tenancy:
         self.promised = {pool: self.promised.get(pool, 0) for pool in pools}
         self._lines = {pool: self._lines.get(pool, {}) for pool in pools}
 
-    def must_leave(self, node: Node) -> None:
+    def line_up_tenants(self, node: Node) -> None:
         """A node will be taken: those on it need other GPUs."""
         for job_id in node.jobs:
             self.stand_in_line(self.jobs[job_id])
 
-    def clear(self, node: Node) -> None:
+    def clear_node(self, node: Node) -> None:
         """We give a node up that is in use: its jobs move to free GPUs, or stop and stand in line for what they had."""
         for job_id in list(node.jobs):
             state = self.jobs[job_id]
             if not self.settle(state):
                 self._order_stop(state)
 
-    def lost(self, node: Node, event: NodeLost) -> None:
+    def lose_node(self, node: Node, event: NodeLost) -> None:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
         for job_id in list(node.jobs):
             self._stories[job_id].append(event)
@@ -242,7 +242,7 @@ class Tenancy:
                 self._order_stop(state)
             return True
         kept = self._cluster.healthy(held)
-        placement = self._cluster.rearranged(shape.pool, kept, shape.gpus)
+        placement = self._cluster.rearrange(shape.pool, kept, shape.gpus)
         if placement is None:
             return False
         if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
@@ -292,12 +292,12 @@ class Tenancy:
     def facts(self) -> dict[str, Any]:
         """For a snapshot. The order of jobs, lines and lists is part of it."""
         return {
-            "jobs": [plain(state) for state in self.jobs.values()],
+            "jobs": [to_plain(state) for state in self.jobs.values()],
             "active": list(self.active),
             "census": self.census.facts(),
             **self._placements.facts(),
             "lines": {pool: list(line) for pool, line in self._lines.items()},
-            "ordered": plain(self._ordered),
+            "ordered": to_plain(self._ordered),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
         }
@@ -306,7 +306,7 @@ class Tenancy:
         """Go on from there."""
         self.now_s, self._submitted = now_s, facts["submitted"]
         for each in facts["jobs"]:
-            state = replace(restored(JobState, each), job=job_from(each["job"]))
+            state = replace(from_plain(JobState, each), job=job_from(each["job"]))
             self.jobs[state.job.id] = state
             if state.shape is None and state.phase is Phase.WAITING and not state.job.paused:
                 self.waiting.add(state)
@@ -316,7 +316,7 @@ class Tenancy:
         self.census.restore(facts["census"], job_from)
         self._placements.restore(facts)
         self._lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
-        self._ordered = {job_id: restored(Shape, shape) for job_id, shape in facts["ordered"].items()}
+        self._ordered = {job_id: from_plain(Shape, shape) for job_id, shape in facts["ordered"].items()}
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}
 
 

@@ -23,7 +23,7 @@ from sublet.domain.shape import Spread
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 
-__all__ = ["Unrecorded", "action_from_json", "event_from_json", "plain", "restored", "tagged"]
+__all__ = ["Unrecorded", "action_from_json", "event_from_json", "from_plain", "to_plain", "to_tagged"]
 
 UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed from them is recorded
 
@@ -50,27 +50,27 @@ class Unrecorded:
 
 
 def event_from_json(facts: Mapping[str, Any]) -> Event:
-    """The event that `tagged` wrote down; a job's speed model is not part of it."""
+    """The event that `to_tagged` wrote down; a job's speed model is not part of it."""
     kind = getattr(events, str(facts.get("type")), None)
     if kind not in typing.get_args(Event):
         raise BadInput("journal", f"no event is called {facts.get('type')!r}")
-    return typing.cast(Event, restored(kind, facts))
+    return typing.cast(Event, from_plain(kind, facts))
 
 
 def action_from_json(facts: Mapping[str, Any]) -> Action:
-    """The order that `tagged` wrote down."""
+    """The order that `to_tagged` wrote down."""
     kind = getattr(actions, str(facts.get("type")), None)
     if kind not in typing.get_args(Action):
         raise BadInput("journal", f"no order is called {facts.get('type')!r}")
-    return typing.cast(Action, restored(kind, facts))
+    return typing.cast(Action, from_plain(kind, facts))
 
 
-def tagged(value: Event | Action) -> dict[str, Any]:
+def to_tagged(value: Event | Action) -> dict[str, Any]:
     """With its name."""
-    return {"type": type(value).__name__, **plain(value)}
+    return {"type": type(value).__name__, **to_plain(value)}
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Only what JSON has; a number that it lacks (infinity) becomes its name."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -81,14 +81,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, Timer):
         return timer_to_text(value)
     if dataclasses.is_dataclass(value):
         return {
-            field.name: plain(getattr(value, field.name))
+            field.name: to_plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
             if field.name not in UNRECORDED
         }
@@ -100,12 +100,12 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def restored(kind: Any, value: Any) -> Any:
-    """What `plain` made of a value of this type; TypeError or ValueError where it is something else."""
+def from_plain(kind: Any, value: Any) -> Any:
+    """What `to_plain` made of a value of this type; TypeError or ValueError where it is something else."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         known = hints.keys() - UNRECORDED
-        given = {name: restored(hints[name], item) for name, item in value.items() if name in known}
+        given = {name: from_plain(hints[name], item) for name, item in value.items() if name in known}
         if "speed" in hints:
             given["speed"] = Unrecorded()
         return kind(**given)
@@ -114,14 +114,14 @@ def restored(kind: Any, value: Any) -> Any:
         if value is None or type(value) in inner:
             return value
         if kind == Timer:
-            return timer_from_text(restored(str, value))
-        return restored(next(part for part in inner if part is not types.NoneType), value)
+            return timer_from_text(from_plain(str, value))
+        return from_plain(next(part for part in inner if part is not types.NoneType), value)
     if origin is tuple and inner[-1] is not ...:
-        return tuple(restored(part, item) for part, item in zip(inner, value, strict=True))
+        return tuple(from_plain(part, item) for part, item in zip(inner, value, strict=True))
     if origin is tuple:
-        return tuple(restored(inner[0], item) for item in value)
+        return tuple(from_plain(inner[0], item) for item in value)
     if origin is not None and issubclass(origin, Mapping):
-        return {key: restored(inner[1], item) for key, item in value.items()}
+        return {key: from_plain(inner[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if kind is float:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["drawn", "taken"]
+__all__ = ["choose_lost", "draw_excess"]
 
 
-def drawn(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[str]:
+def draw_excess(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[str]:
     """Of `nodes`, those that are one too many for `supply`, drawn with equal chances and in their order."""
     excess = len(nodes) - supply
     if excess <= 0:
@@ -17,7 +17,7 @@ def drawn(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[s
     return [nodes[int(i)] for i in sorted(rng.choice(len(nodes), size=excess, replace=False))]
 
 
-def taken(
+def choose_lost(
     nodes: Sequence[str], lost_s: Mapping[str, float], supply: int, now_s: float, rng: np.random.Generator
 ) -> list[str]:
     """Who goes when supply becomes `supply`: those whose announced end `lost_s` has come, then some of the rest.
@@ -26,4 +26,4 @@ def taken(
     """
     due = [node for node in nodes if node in lost_s and lost_s[node] <= now_s]
     rest = [node for node in nodes if node not in set(due)]
-    return due + drawn(rest, supply, rng)
+    return due + draw_excess(rest, supply, rng)

@@ -14,7 +14,7 @@ import numpy as np
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
-from sublet.market.reclaim import drawn, taken
+from sublet.market.reclaim import choose_lost, draw_excess
 
 __all__ = ["Fall", "MarketChange", "ReadAhead", "ReplayedMarket", "Stock"]
 
@@ -124,7 +124,7 @@ class ReplayedMarket:
     def notice(self, fall: Fall, staying: Sequence[str]) -> list[str]:
         """Supply will change: those of the nodes without a notice that are to get one."""
         self.stock.announce(fall.offer_id, fall.nodes, fall.at_s)
-        return drawn(staying, self.stock.less_struck(fall.offer_id, fall.nodes), self._rng)
+        return draw_excess(staying, self.stock.less_struck(fall.offer_id, fall.nodes), self._rng)
 
     def resupply(
         self, change: AvailabilityChanged, nodes: Sequence[str], lost_s: Mapping[str, float], now_s: float
@@ -134,7 +134,7 @@ class ReplayedMarket:
         supply = self.stock.supply(change.offer_id)
         if supply is None:
             return []
-        return taken(nodes, lost_s, supply, max(now_s, change.at_s), self._rng)
+        return choose_lost(nodes, lost_s, supply, max(now_s, change.at_s), self._rng)
 
     def reprice(self, change: PriceChanged, nodes: Sequence[str]) -> list[str]:
         """The price is another one. We never pay more than the cap: the cloud takes its nodes back instead, all."""
@@ -147,7 +147,7 @@ class ReplayedMarket:
 
     def draw(self, nodes: Sequence[str], count: int) -> list[str]:
         """So many of these, with equal chances; all where there are fewer."""
-        return drawn(nodes, max(0, len(nodes) - count), self._rng)
+        return draw_excess(nodes, max(0, len(nodes) - count), self._rng)
 
     def is_sold_out(self, offer_id: str, held: int) -> bool:
         """No more than is held can be had now."""

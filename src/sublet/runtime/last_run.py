@@ -14,7 +14,7 @@ from typing import Any
 
 from sublet.domain.budget import Budget
 from sublet.errors import BadInput
-from sublet.kernel.values_json import restored
+from sublet.kernel.values_json import from_plain
 from sublet.runtime.home import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import MetaKey, Store
@@ -93,7 +93,7 @@ def _budget_in_force(store: Store) -> Budget | None:
 
 
 def _budget_from(facts: Any) -> Budget:
-    budget: Budget = restored(Budget, facts)
+    budget: Budget = from_plain(Budget, facts)
     return budget
 
 

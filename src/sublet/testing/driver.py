@@ -77,7 +77,7 @@ class Driver:
             self.open = [o for o in self.open if getattr(o, "node_id", "") != event.node_id]
         for action in actions:
             if isinstance(action, RefusePlan):
-                raise action.error(self.now_s)  # a fault of the policy; whoever wants it so says `refused`
+                raise action.error(self.now_s)  # a fault of the policy; whoever wants it so says `expect_refusal`
             if isinstance(action, SetTimer):
                 self.timers[action.timer] = action.at_s
             elif isinstance(action, TellUser) or (isinstance(action, StopJob) and not action.resumable):
@@ -98,7 +98,7 @@ class Driver:
         self.open = [o for o in self.open if not isinstance(o, MakePlan)]
         return self.tell(PlanMade(self.now_s, plan, self.kernel.seen))
 
-    def refused(self, plan: Plan) -> RefusePlan:
+    def expect_refusal(self, plan: Plan) -> RefusePlan:
         """The planner answers now with a plan that is refused; all laws hold, and why."""
         with suppress(PlanRefused, InvalidValue):
             self.plan(plan)

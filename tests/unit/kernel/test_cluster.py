@@ -25,17 +25,17 @@ def test_a_node_that_is_on_its_way_is_held_but_has_no_room():
     cluster = Cluster()
     cluster.add("n1", OFFER)
     assert (cluster.held["o"], cluster.free_gpus[POOL]) == (1, 0)
-    assert cluster.rearranged(POOL, (), 1) is None
+    assert cluster.rearrange(POOL, (), 1) is None
     cluster.ready(cluster.nodes["n1"])
     assert (cluster.held["o"], cluster.free_gpus[POOL]) == (1, 4)
-    assert cluster.rearranged(POOL, (), 4) == (("n1", 4),)
+    assert cluster.rearrange(POOL, (), 4) == (("n1", 4),)
 
 
 @pytest.mark.parametrize("phase", [NodePhase.NOTICED, NodePhase.RELEASING])
 def test_a_node_that_will_go_is_not_held_and_has_no_room(cluster, phase):
     cluster.withdraw(cluster.nodes["n1"], phase)
     assert (cluster.held["o"], cluster.free_gpus[POOL]) == (1, 4)
-    assert cluster.rearranged(POOL, (), 5) is None
+    assert cluster.rearrange(POOL, (), 5) is None
     assert "n1" in cluster.nodes
 
 
@@ -74,8 +74,8 @@ def test_a_removed_node_is_gone_for_good(cluster):
 def test_told_to_take_the_emptiest_a_job_goes_to_the_oldest_node_with_most_room(cluster):
     cluster.packing = Packing.EMPTIEST
     cluster.take("a", "n1", 1)
-    assert cluster.rearranged(POOL, (), 3) == (("n2", 3),)
-    assert cluster.rearranged(POOL, (("n1", 1),), 3) == (("n1", 3),)  # its own nodes still come first
-    assert cluster.rearranged(POOL, (), 6) == (("n2", 4), ("n1", 2))
+    assert cluster.rearrange(POOL, (), 3) == (("n2", 3),)
+    assert cluster.rearrange(POOL, (("n1", 1),), 3) == (("n1", 3),)  # its own nodes still come first
+    assert cluster.rearrange(POOL, (), 6) == (("n2", 4), ("n1", 2))
     cluster.take("b", "n2", 1)
-    assert cluster.rearranged(POOL, (), 1) == (("n1", 1),)
+    assert cluster.rearrange(POOL, (), 1) == (("n1", 1),)

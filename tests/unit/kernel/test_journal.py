@@ -206,7 +206,7 @@ def test_an_event_that_was_tampered_with_is_found_where_its_orders_differ():
 def a_life_with_a_refused_plan():
     driver = Driver([an_offer("o", pool="p")], limits={"o": Limit(max_nodes=1)})
     driver.submit(a_job("a", gpus=4), a_job("b", gpus=4))
-    driver.refused(Plan(shapes={"a": Shape("p", 4), "b": Shape("p", 4)}, hold={"o": 1}))
+    driver.expect_refusal(Plan(shapes={"a": Shape("p", 4), "b": Shape("p", 4)}, hold={"o": 1}))
     driver.ring([PlanAgain()])
     driver.settle(Srtf())
     return driver

@@ -96,13 +96,13 @@ def test_a_policy_cannot_stop_the_clock_by_asking_to_be_asked_at_once(town):
 
 def test_a_fresh_plan_above_capacity_is_refused(town):
     town.submit(a_job("a", gpus=9))
-    assert town.refused(Plan(shapes={"a": p(9)})) == RefusePlan("GPUs in pool p", 9, 8)
+    assert town.expect_refusal(Plan(shapes={"a": p(9)})) == RefusePlan("GPUs in pool p", 9, 8)
 
 
 def test_promises_made_before_count_too(town):
     town.submit(a_job("a", gpus=4), a_job("b", gpus=8))
     town.plan(Plan(shapes={"a": p(4)}))
-    assert town.refused(Plan(shapes={"b": p(8)})).needed == 12
+    assert town.expect_refusal(Plan(shapes={"b": p(8)})).needed == 12
 
 
 def test_what_a_plan_takes_from_one_job_it_may_give_to_another(town):
@@ -128,7 +128,7 @@ def a_town_of_two_dollars():
 
 
 def test_a_fresh_plan_above_the_burn_cap_is_refused():
-    assert a_town_of_two_dollars().refused(Plan(hold={"o": 3})) == RefusePlan("USD/h of budget", 3.0, 2.5)
+    assert a_town_of_two_dollars().expect_refusal(Plan(hold={"o": 3})) == RefusePlan("USD/h of budget", 3.0, 2.5)
 
 
 def test_a_stale_plan_above_the_burn_cap_rents_only_what_the_cap_allows():
@@ -141,14 +141,14 @@ def test_a_stale_plan_above_the_burn_cap_rents_only_what_the_cap_allows():
 def test_a_fresh_plan_above_a_quota_is_refused():
     driver = Driver([an_offer("o", pool="p")], quotas={"p": 8})
     driver.submit(a_job("a", gpus=9))
-    refusal = driver.refused(Plan(shapes={"a": p(9)}, hold={"o": 3}))
+    refusal = driver.expect_refusal(Plan(shapes={"a": p(9)}, hold={"o": 3}))
     assert (refusal.needed, refusal.available) == (9, 8)
 
 
 def test_nodes_above_a_quota_are_refused_though_no_job_is_promised_them():
     driver = Driver([an_offer("o", pool="p")], quotas={"p": 8})
     driver.submit(a_job("a", gpus=4))
-    assert driver.refused(Plan(shapes={"a": p(4)}, hold={"o": 3})) == RefusePlan("quota of pool p", 12, 8)
+    assert driver.expect_refusal(Plan(shapes={"a": p(4)}, hold={"o": 3})) == RefusePlan("quota of pool p", 12, 8)
 
 
 def test_no_plan_rents_above_a_quota():
@@ -167,14 +167,14 @@ def test_owned_nodes_dearer_than_the_burn_cap_are_not_the_fault_of_the_plan(town
 
 def test_a_plan_for_an_unknown_pool_is_refused_by_name(town):
     town.submit(a_job("a"))
-    refusal = town.refused(Plan(shapes={"a": Shape("elsewhere", 1)}))
+    refusal = town.expect_refusal(Plan(shapes={"a": Shape("elsewhere", 1)}))
     assert refusal == RefusePlan("shapes[a].pool", "elsewhere", "one of p")
     assert isinstance(refusal.error(0.0), InvalidValue)
 
 
 def test_a_plan_for_an_unknown_offer_is_refused_by_name(town):
     town.submit(a_job("a"))
-    refusal = town.refused(Plan(shapes={"a": p(4)}, hold={"elsewhere": 1}))
+    refusal = town.expect_refusal(Plan(shapes={"a": p(4)}, hold={"elsewhere": 1}))
     assert refusal == RefusePlan("hold", "elsewhere", "an offer that is there: o")
 
 
@@ -191,7 +191,7 @@ def test_nothing_of_a_refused_plan_is_done(town, plan):
     town.plan(Plan(shapes={"a": p(4)}))
     town.answer(town.open[-1])
     before = town.kernel.facts()
-    town.refused(plan)
+    town.expect_refusal(plan)
     after = town.kernel.facts()
     assert (after["supply"], after["tenancy"], after["warned"]) == (before["supply"], before["tenancy"], [])
 
@@ -200,13 +200,13 @@ def test_another_plan_is_asked_for_after_a_refusal_ever_later(town):
     town.submit(a_job("a", gpus=9))
     waits = []
     for _ in range(9):
-        town.refused(Plan(shapes={"a": p(9)}))
+        town.expect_refusal(Plan(shapes={"a": p(9)}))
         at_s = town.timers[PlanAgain()]
         waits.append(at_s - town.now_s)
         assert town.tell(TimerFired(at_s, PlanAgain())) == [MakePlan()]
     assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 960.0, 960.0]
     town.plan(Plan())  # this one is taken
-    town.refused(Plan(shapes={"a": p(9)}))
+    town.expect_refusal(Plan(shapes={"a": p(9)}))
     assert town.timers[PlanAgain()] - town.now_s == 10.0
 
 
@@ -214,14 +214,14 @@ def test_a_plan_that_is_due_sooner_is_not_put_off_by_a_refusal(town):
     town.submit(a_job("a", gpus=9))
     assert town.plan(Plan(ask_again_s=5.0)) == [SetTimer(PlanAgain(), 5.0)]
     town.submit(a_job("b"))
-    town.refused(Plan(shapes={"a": p(9)}))
+    town.expect_refusal(Plan(shapes={"a": p(9)}))
     assert town.timers[PlanAgain()] == 5.0
     assert town.tell(TimerFired(5.0, PlanAgain())) == [MakePlan()]
 
 
 def test_whatever_happens_after_a_refusal_calls_for_a_plan_as_ever(town):
     town.submit(a_job("a", gpus=9))
-    town.refused(Plan(shapes={"a": p(9)}))
+    town.expect_refusal(Plan(shapes={"a": p(9)}))
     assert town.submit(a_job("b", gpus=1)) == [MakePlan()]
 
 
@@ -230,7 +230,7 @@ def test_a_policy_that_never_comes_to_rest_is_refused_in_the_end(town):
     town.submit(a_job("a"))
     for _ in range(1_000):
         town.tell(PlanMade(town.now_s, Plan(), 0))  # as if it had seen nothing
-    assert town.refused(Plan()) == RefusePlan("plans at one instant", 1_001, 1_000)
+    assert town.expect_refusal(Plan()) == RefusePlan("plans at one instant", 1_001, 1_000)
 
 
 def test_a_refusal_says_what_people_are_told():

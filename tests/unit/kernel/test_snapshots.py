@@ -61,13 +61,13 @@ def test_what_is_no_snapshot_is_refused_with_the_reason(broken):
 def test_a_life_of_a_kernel_that_decides_otherwise_is_followed_as_it_was(monkeypatch):
     """It laid ranks out the other way round; ours would not, and must not say that it did."""
     with monkeypatch.context() as other:
-        here = Cluster.rearranged
+        here = Cluster.rearrange
 
         def backwards(self, pool, kept, gpus):
             placement = here(self, pool, kept, gpus)
             return placement if kept or placement is None else tuple(reversed(placement))
 
-        other.setattr(Cluster, "rearranged", backwards)
+        other.setattr(Cluster, "rearrange", backwards)
         driver = a_town()
     with pytest.raises(InvariantBroken):
         replay(driver.journal)

@@ -191,11 +191,11 @@ def _only_told(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]
 
 def _lived(path: Path, recorded: list[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
     """From the first line on, or from where `kernel` is."""
-    from sublet.kernel.journal import opened
+    from sublet.kernel.journal import open_journal
     from sublet.kernel.replayer import relive
 
     times: list[float] = []
-    living, steps = opened(recorded, source=str(path), kernel=kernel)
+    living, steps = open_journal(recorded, source=str(path), kernel=kernel)
     for step in relive(steps, lambda event, _: living.handle(event)):  # told when the kernel has agreed with it
         times.append(step.event.at_s)
         tell.line(*_step(step.facts))

@@ -26,7 +26,7 @@ from sublet.kernel.journal import kind_from_header
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.replayer import Hear, relive, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
-from sublet.kernel.values_json import Unrecorded, plain
+from sublet.kernel.values_json import Unrecorded, to_plain
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
@@ -75,7 +75,7 @@ class Memory:
         self._since += 1
         self._follow_timers(event, actions)
         if isinstance(event, news.BudgetChanged):
-            self._store.put(MetaKey.BUDGET_IN_FORCE, json.dumps(plain(event.budget)))
+            self._store.put(MetaKey.BUDGET_IN_FORCE, json.dumps(to_plain(event.budget)))
 
     def write_if_due(self) -> None:
         """In the transaction of the events."""
