@@ -132,7 +132,7 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         )
     keeper_R1 = np.array(fleets.keepers)[:, None]
     alone_RN = ((keeper_R1 == "peers") & (nodes_N < 2)) | ((keeper_R1 == "nodes") & (spot_RN < 1))  # noqa: PLR2004 - a pair
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # a speed of next to nothing never ends either
         slowdown_RN = np.where(alone_RN | (spot_RN < 0), np.inf, 1.0 / speed_RN)
     return Outages(
         slowdown_RN=slowdown_RN,

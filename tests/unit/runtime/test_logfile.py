@@ -17,7 +17,7 @@ def talk(state, settings):
     for number in range(1500):
         log.warning("number %d says %s", number, "\\x1b[31m\\n" + "x" * 20_000)
     log.warning("the last word")
-main._told = talk
+main._run_or_leave_reason = talk
 sys.argv = ["main", sys.argv[1]]
 main.main()
 """
