@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any
 
 from sublet.domain.actions import Action
@@ -35,9 +36,21 @@ from sublet.kernel.following import Follower
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.states import Ending
 
-__all__ = ["PURPOSES", "Account", "Bill"]
+__all__ = ["PURPOSES", "Account", "Bill", "Purpose"]
 
-PURPOSES = ("useful", "unknown", "redone", "restart", "idle", "checkpoint")
+
+class Purpose(StrEnum):
+    """What a grain was for: the field of an account, and its name in the store."""
+
+    USEFUL = "useful"
+    UNKNOWN = "unknown"
+    REDONE = "redone"
+    RESTART = "restart"
+    IDLE = "idle"
+    CHECKPOINT = "checkpoint"
+
+
+PURPOSES = tuple(Purpose)
 
 
 @dataclass(slots=True)
@@ -58,14 +71,14 @@ class Account:
         """All of it."""
         return Money(sum(getattr(self, purpose) for purpose in PURPOSES))
 
-    def move(self, purpose: str, grains: int) -> None:
+    def move(self, purpose: Purpose, grains: int) -> None:
         """These grains of the training, the unknown ones first, were for something else.
 
         What had to be done again, or stood still, would not have been paid for on demand either.
         """
         trained = self.unknown + self.useful
         grains = max(0, min(grains, trained))
-        if purpose != "checkpoint" and trained:
+        if purpose is not Purpose.CHECKPOINT and trained:
             self.on_demand -= self.on_demand * grains // trained
         first = min(grains, self.unknown)
         self.unknown -= first
@@ -87,13 +100,13 @@ class Account:
 
     def split(self) -> dict[str, int]:
         """The split, for a later controller: the log has the whole alone."""
-        return {purpose: getattr(self, purpose) for purpose in (*PURPOSES, "on_demand")}
+        return {str(purpose): getattr(self, purpose) for purpose in (*PURPOSES, "on_demand")}
 
-    def restore_split(self, told: Mapping[str, int], training: str) -> None:
+    def restore_split(self, told: Mapping[str, int], training: Purpose) -> None:
         """As an earlier controller had it; what the log has beyond that was training, what it lacks comes again."""
         if "useful" not in told:  # of a version that noted only what it had moved
             for purpose, grains in told.items():
-                self.move(purpose, grains)
+                self.move(Purpose(purpose), grains)
             return
         more = self.total.grains - sum(told.get(purpose, 0) for purpose in PURPOSES)
         replayed, listed = self.useful + self.unknown, self.on_demand
@@ -261,11 +274,11 @@ class Bill:
 
     def book_checkpoint(self, job_id: str, cloud_s: float) -> None:
         """Training waited so long for a checkpoint."""
-        self.jobs[job_id].move("checkpoint", self._rent(job_id, cloud_s))
+        self.jobs[job_id].move(Purpose.CHECKPOINT, self._rent(job_id, cloud_s))
 
     def book_hang(self, job_id: str, cloud_s: float) -> None:
         """It did nothing for so long, and was taken to train."""
-        self.jobs[job_id].move("restart", self._rent(job_id, cloud_s))
+        self.jobs[job_id].move(Purpose.RESTART, self._rent(job_id, cloud_s))
 
     def keep_work(self, job_id: str, ago_s: float = 0.0) -> None:
         """What it had done by then, in cloud seconds ago, is saved."""
@@ -275,11 +288,11 @@ class Bill:
     def lose_unsaved(self, job_id: str) -> None:
         """A script without a session ended and saved no more than what we know of."""
         account = self.jobs[job_id]
-        account.move("redone", account.unknown)
+        account.move(Purpose.REDONE, account.unknown)
 
     def take_over(self, job_id: str, told: Mapping[str, int], outcome: Ending) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
-        self.jobs[job_id].restore_split(told, "useful" if self.tells(job_id) else "unknown")
+        self.jobs[job_id].restore_split(told, Purpose.USEFUL if self.tells(job_id) else Purpose.UNKNOWN)
         if outcome is Ending.FINISHED and not self.doubts(job_id):
             self.keep_work(job_id)
         elif outcome in (Ending.FAILED, Ending.CANCELLED):
@@ -292,7 +305,7 @@ class Bill:
     def book_redone(self, job_id: str, steps: int, of_steps: int) -> None:
         """So many of the steps made so far are lost."""
         account = self.jobs[job_id]
-        account.move("redone", account.useful * steps // max(of_steps, steps, 1))
+        account.move(Purpose.REDONE, account.useful * steps // max(of_steps, steps, 1))
 
     def book_thrown_away(self, job_id: str, steps: int, of_steps: int) -> None:
         """It ended unfinished, this many steps after its last checkpoint, out of those that it had got to."""

@@ -32,9 +32,9 @@ class JobLogs:
         logs = self.of(record.id)
         if isinstance(message, wire.StartWorker):
             worker = record.group.workers.get(message.worker_id)  # None: its node went in the same moment
-            logs.launched(message.worker_id, node_id, 0 if worker is None else worker.rank)
+            logs.add_launch(message.worker_id, node_id, 0 if worker is None else worker.rank)
         elif isinstance(message, wire.Regroup):
-            logs.ordered(message.worker_id, node_id, message.rank, message.generation)
+            logs.add_order(message.worker_id, node_id, message.rank, message.generation)
 
     def note_end(self, record: JobRecord, message: wire.WorkerDown) -> None:
         """How a worker ended that nobody had told to."""
@@ -43,4 +43,4 @@ class JobLogs:
         worker = record.group.workers.get(message.worker_id)
         told = worker is None or worker.phase is WorkerPhase.LEAVING
         if not told and message.code not in (0, EXIT_LEFT):
-            logs.ended(message.worker_id, ending_of(message.code))
+            logs.add_end(message.worker_id, ending_of(message.code))

@@ -269,7 +269,7 @@ class Router:
         if isinstance(message, wire.WorkerDown):
             self._logs.note_end(record, message)
         elif isinstance(message, wire.Joined):
-            self._logs.of(record.id).joined(message.worker_id, message.generation, message.printed)
+            self._logs.of(record.id).confirm_join(message.worker_id, message.generation, message.printed)
         if isinstance(message, wire.Joined | wire.WorkerDown | wire.Broke | wire.Finished):
             self._bill.settle_job(record.id, self._inbox.now_s())  # before it begins or ceases to train
         self.attempts.hear(record, message)

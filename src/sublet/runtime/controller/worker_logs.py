@@ -61,24 +61,24 @@ class WorkerLogs:
         """The file of one worker process."""
         return self._folder / f"{worker_id}.log"
 
-    def launched(self, worker_id: str, node_id: str, rank: int) -> None:
+    def add_launch(self, worker_id: str, node_id: str, rank: int) -> None:
         """A worker is started; what it prints before its first group counts as that of `rank` until then."""
         if not any(entry.worker == worker_id for entry in self._entries()):
             self._add(_Entry(worker=worker_id, node=node_id, rank=rank, launch=True))
 
-    def ordered(self, worker_id: str, node_id: str, rank: int, generation: int) -> None:
+    def add_order(self, worker_id: str, node_id: str, rank: int, generation: int) -> None:
         """A group was agreed on, and this is its rank there: from when it joins, because it may train on until then."""
         self.settle(worker_id)
         self._entries()
         if worker_id not in self._rank or self._rank[worker_id] == rank:
-            self.ranked(worker_id, node_id, rank)
+            self.set_rank(worker_id, node_id, rank)
             return
         start = _size(self.path(worker_id))
         entry = _Entry(worker=worker_id, node=node_id, rank=rank, start=start, ordered=True)
         self._ordered[worker_id] = (generation, entry)
         self._write(entry)
 
-    def joined(self, worker_id: str, generation: int, printed: int) -> None:
+    def confirm_join(self, worker_id: str, generation: int, printed: int) -> None:
         """It has its rank; it had printed so much by then (-1: it does not know)."""
         if worker_id in self._ordered and self._ordered[worker_id][0] == generation:
             self.settle(worker_id, printed)
@@ -90,7 +90,7 @@ class WorkerLogs:
             start = max(entry.start, min(printed, _size(self.path(worker_id))))
             self._add(replace(entry, start=start, ordered=False))
 
-    def ranked(self, worker_id: str, node_id: str, rank: int) -> None:
+    def set_rank(self, worker_id: str, node_id: str, rank: int) -> None:
         """This is its rank from here on."""
         self._entries()
         if self._rank.get(worker_id) == rank:
@@ -98,7 +98,7 @@ class WorkerLogs:
         start = _size(self.path(worker_id)) if worker_id in self._rank else 0
         self._add(_Entry(worker=worker_id, node=node_id, rank=rank, start=start))
 
-    def ended(self, worker_id: str, how: str) -> None:
+    def add_end(self, worker_id: str, how: str) -> None:
         """Its process ended, and not as it was told to."""
         self._add(_Entry(worker=worker_id, node="", rank=-1, ended=how))
 
