@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sublet.errors import Infeasible
 from sublet.solve.knapsack.greedy import is_concave
 from sublet.solve.knapsack.split import Problem, Rows, best_split
-from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _coupled, best_moves
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _solve_coupled, best_moves
 
 NO = -math.inf
 round_numbers = st.integers(-3, 6).map(float)  # full of ties
@@ -189,7 +189,7 @@ def test_moves_are_the_best_of_all_that_keep_the_rules(problem):
         with pytest.raises(Infeasible):
             best_moves(asked)
         return
-    for found in (best_moves(asked), _coupled(asked, None, tolerance=0.0, time_limit_s=math.inf)):
+    for found in (best_moves(asked), _solve_coupled(asked, None, tolerance=0.0, time_limit_s=math.inf)):
         assert found.total == pytest.approx(best, abs=1e-6)
         assert found.gap == pytest.approx(0.0, abs=1e-6)
         assert asked.allows(found.column_J)

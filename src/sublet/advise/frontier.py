@@ -159,7 +159,7 @@ def frontier(clusters: Clusters, limits: Limits = Limits(), *, resolution: float
         return kept
     hours, usd, late = (column[kept] for column in (clusters.hours_C, clusters.usd_C, clusters.late_h_C))
     risk = np.round(late / hours, 9)
-    boxes = [_boxed(column, resolution) for column in (usd, hours, risk)]
+    boxes = [_round_logs(column, resolution) for column in (usd, hours, risk)]
     rows = np.flatnonzero(_survivors(*boxes))
     usd_B, hours_B, risk_B = (box[rows] for box in boxes)
     order = np.lexsort((hours[rows], usd[rows], risk_B, hours_B, usd_B))
@@ -168,7 +168,7 @@ def frontier(clusters: Clusters, limits: Limits = Limits(), *, resolution: float
     return np.asarray(found[np.lexsort((clusters.hours_C[found], clusters.usd_C[found]))])
 
 
-def _boxed(values: Floats, resolution: float) -> Floats:
+def _round_logs(values: Floats, resolution: float) -> Floats:
     """Logarithms, rounded down to steps of the resolution."""
     if resolution <= 0:
         return values

@@ -35,9 +35,9 @@ class Reclaims:
 def reclaims_of(cloud: str, gpu: str) -> Reclaims:
     """What was measured for this kind on this cloud, else the geometric mean of what was measured at all."""
     for name in LONGEST:
-        if TRACES[name].cloud == cloud and TRACES[name].gpu == gpu and (found := _measured(name)) is not None:
+        if TRACES[name].cloud == cloud and TRACES[name].gpu == gpu and (found := _measure_trace(name)) is not None:
             return found
-    seen = [found for name in BUNDLED if (found := _measured(name)) is not None]
+    seen = [found for name in BUNDLED if (found := _measure_trace(name)) is not None]
     return Reclaims(
         per_h=math.exp(sum(math.log(found.per_h) for found in seen) / len(seen)),
         low_per_h=min(found.low_per_h for found in seen),
@@ -54,7 +54,7 @@ def known_trace(name: str) -> SpotTrace:
 
 
 @cache
-def _measured(name: str) -> Reclaims | None:
+def _measure_trace(name: str) -> Reclaims | None:
     """The pooled hazard of a trace; None where the trace is not here."""
     try:
         traced = trace_hazard(known_trace(name))

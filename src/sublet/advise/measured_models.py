@@ -70,10 +70,10 @@ def gavel_shelf() -> dict[tuple[str, str], Measured]:
         shelf[model, kind] = Measured(
             confs_R[own],
             step_s_R[own],
-            partial(_looked_up, known),
+            partial(_look_up, known),
         )
     return shelf
 
 
-def _looked_up(known: Mapping[tuple[float, ...], float], confs: Floats) -> Floats:
+def _look_up(known: Mapping[tuple[float, ...], float], confs: Floats) -> Floats:
     return np.array([known.get(tuple(conf), np.nan) for conf in confs.tolist()])

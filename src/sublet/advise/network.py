@@ -42,7 +42,7 @@ def gbit_per_s(cloud: str, instance_type: str, gpus: int) -> float:
     return next(speed for least, speed in UNKNOWN_GBIT_PER_S if gpus >= least)
 
 
-def _documented() -> dict[tuple[str, str], float]:
+def _parse_sizes() -> dict[tuple[str, str], float]:
     found = {}
     for cloud, families in _SIZES.items():
         for family in families.split("; "):
@@ -53,4 +53,4 @@ def _documented() -> dict[tuple[str, str], float]:
     return found
 
 
-_DOCUMENTED = MappingProxyType(_documented())
+_DOCUMENTED = MappingProxyType(_parse_sizes())

@@ -25,7 +25,7 @@ def read_gpus(path: str | Path) -> dict[str, Gpu]:
     table = read_columns(path, ("gpu", "vendor", "mem_gib", *RATES, *LINKS))
     table.check_names("gpu")
     mem_gib_R = table.floats("mem_gib", Bounds(least=0)).tolist()  # R rows
-    known = {name: _known(table, name) for name in (*RATES, *LINKS)}
+    known = {name: _read_optional(table, name) for name in (*RATES, *LINKS)}
     gpus: dict[str, Gpu] = {}
     for row, name in enumerate(table.columns["gpu"]):
         if name in gpus:
@@ -47,7 +47,7 @@ def read_gpus(path: str | Path) -> dict[str, Gpu]:
     return gpus
 
 
-def _known(table: TextTable, name: str) -> list[float | None]:
+def _read_optional(table: TextTable, name: str) -> list[float | None]:
     """A column; None where the field is empty."""
     values = table.floats(name, Bounds(least=0), empty=math.nan).tolist()
     return [None if math.isnan(value) else value for value in values]

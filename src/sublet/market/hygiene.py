@@ -137,7 +137,7 @@ def _fault(listing: Listing, on_demand: Listing | None) -> str:
         return f"fraction of a GPU ({listing.gpus:g})"
     if listing.instance_type in FRACTIONS_LISTED_AS_WHOLE:
         return f"fraction of a GPU ({FRACTIONS_LISTED_AS_WHOLE[listing.instance_type]}, listed as {listing.gpus:g})"
-    if wrong := _miscounted(listing):
+    if wrong := _why_miscounted(listing):
         return wrong
     low, high = PLAUSIBLE_USD_PER_GPU_H
     if not low <= listing.usd_per_gpu_h <= high:
@@ -147,7 +147,7 @@ def _fault(listing: Listing, on_demand: Listing | None) -> str:
     return ""
 
 
-def _miscounted(listing: Listing) -> str:
+def _why_miscounted(listing: Listing) -> str:
     """Why the node cannot have as many GPUs as are listed; empty when it can.
 
     The price per GPU, by which all is compared, is wrong by as much as the count is, and by too little to stand out.

@@ -131,18 +131,18 @@ class SpotTrace:
 
     def _rows(self, start_s: float, end_s: float) -> Iterator[Change]:
         if not self.repeat:
-            yield from self._merged(start_s, end_s)
+            yield from self._merge_zones(start_s, end_s)
             return
         cycle = math.floor(start_s / self.span_s)
         while (zero_s := cycle * self.span_s) < end_s:
             if zero_s > start_s:
                 yield from (Change(zero_s, zone, self.value_at(zone, 0.0)) for zone in self.zones)
             last_s = min(self.span_s, end_s - zero_s)
-            for t_s, zone, available in self._merged(max(0.0, start_s - zero_s), last_s):
+            for t_s, zone, available in self._merge_zones(max(0.0, start_s - zero_s), last_s):
                 yield Change(zero_s + t_s, zone, available)
             cycle += 1
 
-    def _merged(self, start_s: float, end_s: float) -> Iterator[Change]:
+    def _merge_zones(self, start_s: float, end_s: float) -> Iterator[Change]:
         parts = [steps.between(start_s, end_s) for steps in self.series.values()]
         t_s = np.concatenate([part[0] for part in parts])
         available = np.concatenate([part[1] for part in parts])

@@ -245,7 +245,7 @@ def _step_time(model: str, gpu: str, source: Source) -> MeasuredStepTime:
 
 @cache
 def _efficiency(model: str, source: Source) -> StatEfficiency:
-    _known(model)
+    _require_known(model)
     rows = read_profile(f"{source}-stat-efficiency").rows(model=model)
     batches = np.unique(rows.floats("batch_size"))
     runs = [rows.rows(batch_size=int(batch)) for batch in batches]
@@ -299,12 +299,12 @@ def _step_rows(model: str, gpu: str, source: Source) -> ProfileTable:
 
 
 def _kinds(model: str, source: Source) -> list[str]:
-    _known(model)
+    _require_known(model)
     if source == "pollux":
         return ["T4"]
     return sorted(set(read_profile("sia-step-time").rows(model=model).texts("gpu")))
 
 
-def _known(model: str) -> None:
+def _require_known(model: str) -> None:
     if model not in MODELS:
         raise UnknownName("measured model", model, MODELS)

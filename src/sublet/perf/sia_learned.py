@@ -56,7 +56,7 @@ class Learned:
         if not seen:
             return 1.0 if gpus == job.min_gpus else 0.0
         known = pool.gpu if pool.gpu in seen else next(kind for kind in self._gpus_per_node if kind in seen)
-        speed = _expected(job.model, known, self._most_batch[job.id], seen[known])
+        speed = _expect_goodput(job.model, known, self._most_batch[job.id], seen[known])
         rate = speed.rate(known, packed(gpus, self._gpus_per_node[known]), state.done_at(now_s))
         return rate * _single(job.model, pool.gpu) / _single(job.model, known)
 
@@ -124,7 +124,7 @@ def _line(x: Floats, y: Floats, scale: Floats) -> tuple[float, float]:
 
 
 @cache
-def _expected(model: str, gpu: str, most_batch: int, rows: Rows) -> Phased:
+def _expect_goodput(model: str, gpu: str, most_batch: int, rows: Rows) -> Phased:
     """The goodput of a job that has seen these rows."""
     truth = goodput_model(model, source="sia")
     table = []

@@ -48,7 +48,7 @@ class ProfileTable:
         keep = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
             keep &= np.asarray(self._column(name) == value)
-        columns = {name: _sealed(column[keep]) for name, column in self.columns.items()}
+        columns = {name: _make_readonly(column[keep]) for name, column in self.columns.items()}
         return ProfileTable(name=self.name, columns=MappingProxyType(columns), source=self.source, licence=self.licence)
 
     def floats(self, name: str) -> Floats:
@@ -74,7 +74,7 @@ def read_profile(name: str) -> ProfileTable:
 def read_table(entry: Profile, path: Path) -> ProfileTable:
     """A file with the columns of `entry`; more are ignored."""
     table = read_columns(path, [column.name for column in entry.columns])
-    columns = {column.name: _sealed(_array(table, column)) for column in entry.columns}
+    columns = {column.name: _make_readonly(_array(table, column)) for column in entry.columns}
     return ProfileTable(name=entry.name, columns=MappingProxyType(columns), source=entry.source, licence=entry.licence)
 
 
@@ -94,7 +94,7 @@ def _array(table: TextTable, column: Column) -> Array:
     return table.floats(column.name, _BOUNDS[column.kind], empty=math.nan if column.optional else None)
 
 
-def _sealed(array: Array) -> Array:
+def _make_readonly(array: Array) -> Array:
     array.flags.writeable = False
     return array
 

@@ -93,7 +93,7 @@ def owned(offer: Offer, gpus: int, *, physics: Physics = FRICTIONLESS) -> Scene:
         low = nodes * offer.gpus_per_node
         allowed = f"a multiple of {offer.gpus_per_node}, the GPUs of one node of {offer.id}"
         raise InvalidValue("gpus", gpus, f"{allowed}: {low} or {low + offer.gpus_per_node}")
-    notes.append(f"{gpus} GPUs are always held: {nodes} x {_described(offer)}")
+    notes.append(f"{gpus} GPUs are always held: {nodes} x {_describe_offer(offer)}")
     limits = {offer.id: Limit(min_nodes=nodes, max_nodes=nodes)}
     return Scene(cloud=Cloud(offers=(offer,), limits=limits, physics=physics, notes=tuple(notes)))
 
@@ -106,7 +106,7 @@ def rented(offers: Sequence[Offer], burn: Price | None = None, *, physics: Physi
     for offer in offers:
         price = offer.price.micro_usd_per_h
         most = "any number" if burn is None or not price else f"at most {burn.micro_usd_per_h // price}"
-        notes.append(f"{most} x {_described(offer)}")
+        notes.append(f"{most} x {_describe_offer(offer)}")
     notes = [" ".join(notes)] if len(notes) == 2 else notes  # noqa: PLR2004 - one offer needs no list
     if any(offer.market is Market.SPOT for offer in offers):
         notes.append("spot nodes are never taken back here: give a --market for that")
@@ -144,7 +144,7 @@ def spot_market(
     told = [
         f"spot supply in {_count(len(offers), 'zone')} follows {trace.name} ({trace.span_s / 3600:.1f} h)",
         *notes,
-        *(f"beside it, on demand: {_described(offer)}" for offer in beside),
+        *(f"beside it, on demand: {_describe_offer(offer)}" for offer in beside),
         *([f"never above USD {burn.usd_per_h:,.2f} per hour"] if burn is not None else []),
         *([f"never more than {gpus} spot GPUs"] if gpus is not None else []),
         _boot_note(physics),
@@ -190,7 +190,7 @@ def spot_offers(
         (like.cloud, like.instance_type) if like else (facts.cloud, facts.instance_type) if facts else ("", "")
     )
     fixed = price or (like.price if like else None)
-    listed, where = ((), "") if fixed else _listed(cloud, kind, gpu, gpus)
+    listed, where = ((), "") if fixed else _find_listed(cloud, kind, gpu, gpus)
     if fixed is None and not listed:
         raise InvalidValue(
             "--spot-price", None, f"USD per hour of a {kind or gpu} node: no catalogue has its spot price"
@@ -290,7 +290,7 @@ def _spot_quota(offers: Mapping[str, Offer], gpus: int) -> dict[str, int]:
     return {offer.pool: gpus}
 
 
-def _listed(cloud: str, kind: str, gpu: str, gpus: int) -> tuple[tuple[Offer, ...], str]:
+def _find_listed(cloud: str, kind: str, gpu: str, gpus: int) -> tuple[tuple[Offer, ...], str]:
     """Spot offers of this very type, or at least of this cloud and GPU; the newest catalogue that has any."""
     for exact in (True, False):
         for name in CATALOGUES:
@@ -315,7 +315,7 @@ def _at_once(seen: Hazard) -> float:
     return min(1.0, seen.losses / seen.falls / seen.mean_available) if seen.falls and seen.mean_available else 0.0
 
 
-def _described(offer: Offer) -> str:
+def _describe_offer(offer: Offer) -> str:
     return f"{offer.id} ({offer.gpus_per_node} x {offer.gpu}) at USD {offer.price.usd_per_h:,.3f} per hour"
 
 

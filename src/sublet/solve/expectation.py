@@ -224,7 +224,7 @@ def _serial_excess(moves: Moves, loss: Loss, key_R: Ints) -> Floats:
     ):
         many = tuple(each for each in moves.group_n_QG[depth].tolist() if each)
         seconds_G = moves.group_s_QG[depth, : len(many)]
-        gone = _gone(many, loss.lost // wide)
+        gone = _count_gone(many, loss.lost // wide)
         inside_GE = gone.inside_GE[:1] if least > wide else gone.inside_GE  # then every stage is short
         upto_GE = np.where(inside_GE, chance_GN[: len(inside_GE), gone.total_E], 0.0)
         exactly_GE = upto_GE.copy()
@@ -312,7 +312,7 @@ class _Gone:
 
 
 @cache
-def _gone(many_G: tuple[int, ...], most: int) -> _Gone:
+def _count_gone(many_G: tuple[int, ...], most: int) -> _Gone:
     counts = [row for row in product(*(range(min(n, most) + 1) for n in many_G)) if SEVERAL <= sum(row) <= most]
     count_EG = np.array(counts, dtype=np.intp).reshape(len(counts), len(many_G))
     longer_GE = np.cumsum(count_EG, axis=1).T - count_EG.T

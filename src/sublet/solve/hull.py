@@ -67,7 +67,7 @@ def lower_left(time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike) -> Hulls:
                 hint="give it a configuration that it can run on, or leave it out",
             )
         time_IC, cost_IC = np.where(runs_IC, time_IC, np.inf), np.where(runs_IC, cost_IC, np.inf)
-    config_V, class_V, time_V, cost_V = _undominated(time_IC, cost_IC)
+    config_V, class_V, time_V, cost_V = _drop_dominated(time_IC, cost_IC)
     kept_V = _convex(class_V, time_V, cost_V, len(time_IC))
     if len(kept_V) < len(config_V):
         config_V, class_V, time_V, cost_V = config_V[kept_V], class_V[kept_V], time_V[kept_V], cost_V[kept_V]
@@ -92,7 +92,7 @@ def _tables(time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike) -> tuple[Floats, Flo
     return time_IC, cost_IC
 
 
-def _undominated(time_IC: Floats, cost_IC: Floats) -> tuple[Ints, Ints, Floats, Floats]:
+def _drop_dominated(time_IC: Floats, cost_IC: Floats) -> tuple[Ints, Ints, Floats, Floats]:
     """Configuration, class, time and cost of what is faster than everything cheaper, in order of cost per class."""
     width = time_IC.shape[1]
     order_IC = None

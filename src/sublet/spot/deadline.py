@@ -151,7 +151,7 @@ class _PunctualAgent:
         self._last = self._last or left_s < self._reserve_s(seen, fastest, todo)
         if self._last:
             return SpotDecision(config=fastest, hold=0, on_demand=int(self._job.use_C[fastest]))
-        level = self._values.level(seen.history, todo / left_s / self._reached(seen))
+        level = self._values.level(seen.history, todo / left_s / self._share_reached(seen))
         self._speed = self._values.settled(level, seen.now)
         if level != self._level or seen.now != seen.was or self._waits or worth_a_look(seen.history):
             plan = self._ahead.look(self._at(level), seen, self._state, seen.left_s)
@@ -159,7 +159,7 @@ class _PunctualAgent:
         config, hold = self._at(level).split(self._state)
         return SpotDecision(config=config, hold=hold)
 
-    def _reached(self, seen: Observation) -> float:
+    def _share_reached(self, seen: Observation) -> float:
         """Share of the speed at which it should have settled that was reached: pauses, and changes not worth while."""
         self._full += self._speed * (seen.at_s - self._at_s)
         self._at_s = seen.at_s

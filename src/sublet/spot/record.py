@@ -81,12 +81,12 @@ class Record:
                 gone += 1
             lasts_s = (times[place + 1] if place + 1 < len(times) else self.span_s) - at_s
             tick, over_s = divmod(at_s, self.step_s)
-            warned = _announced(losses, gone, at_s, notice_s) if notice_s else ()
+            warned = _announced_losses(losses, gone, at_s, notice_s) if notice_s else ()
             found.append(Moment(at_s, lasts_s, int(tick), over_s == 0.0, was, now, warned))
         return found
 
 
-def _announced(
+def _announced_losses(
     losses: Sequence[tuple[float, int]], gone: int, at_s: float, notice_s: float
 ) -> tuple[AnnouncedLoss, ...]:
     warned = []

@@ -80,14 +80,14 @@ def check_shape(loss: Any) -> None:
 
 def check_loss(loss: torch.Tensor, count: int) -> None:
     """At the first step: neither scaled for half precision, nor a sum over `count` samples."""
-    if _scaled(loss):
+    if _is_scaled(loss):
         raise InvalidValue(
             "loss",
             "scaler.scale(loss)",
             "the plain loss: the session does not undo the scaling, and the update would be thousands of times too "
             "large; train in bfloat16, which needs no GradScaler",
         )
-    if count > 1 and _summed(loss, count):
+    if count > 1 and _is_sum(loss, count):
         allowed = (
             "the mean over the batch: a sum depends on how many samples a worker has, so on the number of workers; "
             "say reduction='mean', or divide by the number of samples in the batch"
@@ -97,7 +97,7 @@ def check_loss(loss: torch.Tensor, count: int) -> None:
         print(f"sublet: the loss is a sum over {count} samples; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
 
 
-def _scaled(loss: torch.Tensor) -> bool:
+def _is_scaled(loss: torch.Tensor) -> bool:
     """Whether it is a product with the scale of a GradScaler of this process."""
     factors = [node._saved_other for node in _arithmetic(loss) if node.name() in PRODUCTS]  # noqa: SLF001 - how autograd names what it saved
     places = {factor.data_ptr() for factor in factors if isinstance(factor, torch.Tensor)}
@@ -108,7 +108,7 @@ def _scaled(loss: torch.Tensor) -> bool:
     return any(scale.data_ptr() in places for scale in scales)
 
 
-def _summed(loss: torch.Tensor, count: int) -> bool:
+def _is_sum(loss: torch.Tensor, count: int) -> bool:
     """Whether every part of it is a sum over the samples, and nothing divides it.
 
     A part that is a mean, or any division, means that somebody has thought of it; a sum over something else, such as a

@@ -155,7 +155,7 @@ class Membership:
         """Everybody has the state of the member with the most steps, or of the newest checkpoint, or of rank 0."""
         started_s = time.perf_counter()
         rank, world, progress = self.group.rank, self.group.world, self._progress
-        steps = self._gathered(progress.steps if self._carries else -1)
+        steps = self._gather_numbers(progress.steps if self._carries else -1)
         source = "peer"
         if max(steps) < 0:
             loaded = self._load(generation) if rank == 0 else False
@@ -192,7 +192,7 @@ class Membership:
         self._state.restore(loaded.state, self._progress, same_dice=True)
         return True
 
-    def _gathered(self, number: int) -> list[int]:
+    def _gather_numbers(self, number: int) -> list[int]:
         if self.group.world == 1:
             return [number]
         table = torch.zeros(self.group.world, dtype=torch.int64)
@@ -203,4 +203,4 @@ class Membership:
         return found
 
     def _from_first(self, number: int) -> int:
-        return self._gathered(number)[0]
+        return self._gather_numbers(number)[0]

@@ -64,11 +64,11 @@ class PeerGroup:
             listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
             port = listening.getsockname()[1]
             descriptor = listening.detach()
-            self._store = self._in_a_thread(lambda: _opened(host, port, descriptor))
+            self._store = self._in_a_thread(lambda: _open_store(host, port, descriptor))
             line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
         else:
             meet = line.meeting(order.generation, MEET_S)
-            self._store = self._found(meet.host, meet.port, line)
+            self._store = self._find_store(meet.host, meet.port, line)
         on_error = sys.excepthook
         self._nccl = self._in_a_thread(lambda: _make_torch_group(self._store, order, device)) == NCCL
         sys.excepthook = on_error  # torch puts one more around it each time
@@ -128,7 +128,7 @@ class PeerGroup:
         self._store = None
         self._mine = {}
 
-    def _found(self, host: str, port: int, line: AgentLine) -> Any:
+    def _find_store(self, host: str, port: int, line: AgentLine) -> Any:
         """The store of another, which may be gone already."""
         while True:
             line.check()
@@ -137,7 +137,7 @@ class PeerGroup:
             except OSError:
                 time.sleep(0.01)
             else:
-                return self._in_a_thread(lambda: _opened(host, port))
+                return self._in_a_thread(lambda: _open_store(host, port))
 
     def _in_a_thread(self, work: Callable[[], Any]) -> Any:
         """Forming a group cannot be interrupted where it waits for a connection; so it is left behind if need be."""
@@ -180,7 +180,7 @@ def _make_torch_group(store: Any, order: Regroup, device: str) -> str:
     return backend
 
 
-def _opened(host: str, port: int, listening: int | None = None) -> Any:
+def _open_store(host: str, port: int, listening: int | None = None) -> Any:
     store = dist.TCPStore(  # type: ignore[attr-defined]  # missing where torch was built without distributed
         host, port, is_master=listening is not None, wait_for_workers=False, master_listen_fd=listening, timeout=CONNECT
     )

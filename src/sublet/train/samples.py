@@ -75,13 +75,13 @@ class Samples:
         chosen = slice(piece.start, piece.start + piece.count)
         if self._whole:
             batch: Any = [tensor[self.order(epoch, tensor.device)[chosen]] for tensor in self._dataset.tensors]
-            return batch if self._device is None else _moved(batch, self._device)
+            return batch if self._device is None else _move_batch(batch, self._device)
         indices = self.order(epoch)[chosen]
         if hasattr(self._dataset, "__getitems__"):
             batch = self._collate(self._dataset.__getitems__(indices.tolist()))
         else:
             batch = self._collate([self._dataset[index] for index in indices.tolist()])
-        return batch if self._device is None else _moved(batch, self._device)
+        return batch if self._device is None else _move_batch(batch, self._device)
 
 
 def mixed(*numbers: int) -> int:
@@ -95,16 +95,16 @@ def mixed(*numbers: int) -> int:
     return seed >> 1  # torch takes 63 bits everywhere
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _move_batch(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor):
         if device.type == "cuda" and batch.device.type == "cpu":
             batch = batch.pin_memory()  # a copy from other memory would wait for the steps before
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
+        return {key: _move_batch(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple):
-        parts = [_moved(value, device) for value in batch]
+        parts = [_move_batch(value, device) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named one keeps its names
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return [_moved(value, device) for value in batch]
+        return [_move_batch(value, device) for value in batch]
     return batch

@@ -67,10 +67,10 @@ class Saver:
         if loaded is not None:
             self._committed = loaded.step
         if self._checkpoints.skipped:
-            self._passed_over(self._checkpoints.skipped, -1 if loaded is None else loaded.step)
+            self._tell_passed_over(self._checkpoints.skipped, -1 if loaded is None else loaded.step)
         return loaded
 
-    def _passed_over(self, skipped: list[tuple[Path, str]], step: int) -> None:
+    def _tell_passed_over(self, skipped: list[tuple[Path, str]], step: int) -> None:
         """Tell; without one that can be trusted, begin at step 0 only if somebody has decided that."""
         start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
         if start_over and self.directory is not None:

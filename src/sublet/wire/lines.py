@@ -87,11 +87,11 @@ def _message_from(facts: Any, kinds: Mapping[str, type] | None = None) -> Messag
     if kind is None:
         raise KeyError(f"no message is called {facts.get('type')!r}")
     hints = _hints(kind)
-    given = {name: _restored(hints[name], name, value) for name, value in facts.items() if name in hints}
+    given = {name: _restore_value(hints[name], name, value) for name, value in facts.items() if name in hints}
     return typing.cast(Message, kind(**given))
 
 
-def _restored(kind: Any, name: str, value: Any) -> Any:
+def _restore_value(kind: Any, name: str, value: Any) -> Any:
     origin = typing.get_origin(kind)
     if origin is types.UnionType:
         parts = typing.get_args(kind)
@@ -113,11 +113,11 @@ def _restored(kind: Any, name: str, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
     if kind in (int, float) and name not in MAY_DIVERGE:
-        _bounded(name, value)
+        _check_bounds(name, value)
     return _text(value) if kind is str else value
 
 
-def _bounded(name: str, value: Any) -> None:
+def _check_bounds(name: str, value: Any) -> None:
     low = 0 if name in FROM_ZERO else NO_STEP if name == "step" else -math.inf
     if not low <= value or (type(value) is float and not abs(value) <= MOST):
         raise ValueError(f"{name} = {value!r} is beyond what can be")

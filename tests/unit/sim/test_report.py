@@ -164,7 +164,7 @@ def test_a_page_of_many_jobs_shows_the_first_and_says_where_the_rest_is():
 def test_the_areas_of_a_picture_are_the_gpu_hours_of_the_jobs(two):
     record = two.runs["equal"].record
     drawn = dict.fromkeys(record.jobs, 0.0)
-    for job_id, corners in plots._stacked(record, list(record.jobs)):
+    for job_id, corners in plots._stack_stays(record, list(record.jobs)):
         x, y = np.array(corners).T
         drawn[job_id] += abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2  # the shoelace formula
     for job_id, row in record.jobs.items():

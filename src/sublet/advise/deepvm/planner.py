@@ -112,13 +112,13 @@ def planned_without_scaling(
 
 def cost_first(usd_per_h: float, trainers: Sequence[Trainer]) -> Cluster | None:
     """As many nodes as can be had, one of them on demand; None if not even two are affordable."""
-    found = [cluster for each in trainers if (cluster := _filled(usd_per_h, each)) is not None]
+    found = [cluster for each in trainers if (cluster := _fill_with_spot(usd_per_h, each)) is not None]
     return max(found, key=lambda cluster: cluster.nodes, default=None)
 
 
 def performance_first(usd_per_h: float, trainers: Sequence[Trainer]) -> Cluster | None:
     """As many nodes as can be had of the machine with the highest score of which two are affordable."""
-    found = [cluster for each in trainers if (cluster := _filled(usd_per_h, each)) is not None]
+    found = [cluster for each in trainers if (cluster := _fill_with_spot(usd_per_h, each)) is not None]
     return max(found, key=lambda cluster: cluster.trainer.score, default=None)
 
 
@@ -155,7 +155,7 @@ def _tiering(
 
 def _single_anchor(usd_per_h: float, trainers: Sequence[Trainer]) -> Iterator[Cluster]:
     for trainer in trainers:
-        filled = _filled(usd_per_h, trainer)
+        filled = _fill_with_spot(usd_per_h, trainer)
         for nodes in range(2, min(filled.nodes, trainer.most) + 1) if filled else ():
             yield Cluster(trainer=trainer, nodes=nodes)
 
@@ -173,7 +173,7 @@ def _top(found: Sequence[Cluster], *, scaling: bool) -> list[Cluster]:
     return sorted(merged, key=value, reverse=True)[:TOP]
 
 
-def _filled(usd_per_h: float, trainer: Trainer) -> Cluster | None:
+def _fill_with_spot(usd_per_h: float, trainer: Trainer) -> Cluster | None:
     """One node on demand and as many on spot as fit, at least one."""
     spare = units(usd_per_h) - units(trainer.on_demand_usd_per_h)
     spots = min(spare // units(trainer.spot_usd_per_h), trainer.most) if spare > 0 else 0

@@ -51,7 +51,7 @@ def best_cluster(
         return None
     gain_X = np.array([choice.trainer.flopp * choice.nodes * choice.factor for choice in choices] + [0.0] * len(held))
     most_X = np.array([1.0] * len(choices) + [float(anchor.most) for anchor in held])
-    solution_X = _solved(-SCALE * gain_X / gain_X.max(), most_X, *_rows(cap, choices, held))
+    solution_X = _solve_program(-SCALE * gain_X / gain_X.max(), most_X, *_rows(cap, choices, held))
     if solution_X is None:
         return None
     trainer, anchor, nodes, *_ = choices[int(solution_X[: len(choices)].argmax())]
@@ -96,7 +96,7 @@ def _rows(cap: int, choices: Sequence[_Choice], anchors: Sequence[Anchor]) -> tu
     return matrix, low, np.array([1.0, float(cap), *[0.0] * len(anchors)])
 
 
-def _solved(cost_X: Floats, most_X: Floats, matrix_RX: Floats, low_R: Floats, high_R: Floats) -> Floats | None:
+def _solve_program(cost_X: Floats, most_X: Floats, matrix_RX: Floats, low_R: Floats, high_R: Floats) -> Floats | None:
     """The best whole numbers from 0 to `most_X`; None if the rows cannot be kept."""
     import highspy
 

@@ -38,11 +38,11 @@ class Arima:
         """A past that is flat, too short, or that cannot be fitted stays as it is."""
         asked_for(history, steps)
         past = history[-self.window :]
-        ahead = None if len(past) < LEAST_TICKS or np.ptp(past) == 0 else _fitted(past, steps)
+        ahead = None if len(past) < LEAST_TICKS or np.ptp(past) == 0 else _fit_and_forecast(past, steps)
         return bounded(np.full(steps, history[-1]) if ahead is None else ahead, self.most)
 
 
-def _fitted(past: Floats, steps: int) -> Floats | None:
+def _fit_and_forecast(past: Floats, steps: int) -> Floats | None:
     """None where the fit fails; statsmodels warns about starts and convergence, which the forecast itself tells."""
     arima, blas = _statsmodels()
     with warnings.catch_warnings(), blas.limit(limits=1):  # a matrix of 2 x 2 on many threads: 56 ms become 4.7 s

@@ -51,7 +51,7 @@ class Skilled:
         asked_for(history, steps)
         judged = min(steps, self.horizon)
         ahead = np.full(steps, history[-1], dtype=np.float64)
-        trusted_H = _trusted(self, self._gains(history))[:judged]
+        trusted_H = _choose_trusted(self, self._gains(history))[:judged]
         for who in set(trusted_H.tolist()) - {NOBODY}:
             theirs_H = self.candidates[who].forecast(history, self.horizon)[:judged]
             ahead[:judged] = np.where(trusted_H == who, theirs_H, ahead[:judged])
@@ -69,7 +69,7 @@ class Skilled:
 NOBODY = -1
 
 
-def _trusted(of: Skilled, gain_CBH: Floats) -> Ints:
+def _choose_trusted(of: Skilled, gain_CBH: Floats) -> Ints:
     """Who is trusted with each step: the place among the candidates, or nobody."""
     _, blocks, horizon = gain_CBH.shape
     if blocks < of.least_blocks:

@@ -36,19 +36,19 @@ def fitted_pollux(gpus: Floats, nodes: Floats, local: Floats, step_s: Floats, co
         full[GAMMA] = gamma if free[GAMMA] else 1.0
 
         def residual(x: Floats, full: Floats = full) -> Floats:
-            return problem.residual(_filled(full, free, x))
+            return problem.residual(_fill_free(full, free, x))
 
         def jacobian(x: Floats, full: Floats = full) -> Floats:
-            return problem.jacobian(_filled(full, free, x))[:, free]
+            return problem.jacobian(_fill_free(full, free, x))[:, free]
 
         guess = np.clip(full[free], lower + 1e-6, upper - 1e-6)
         result = least_squares(residual, guess, jac=jacobian, bounds=(lower, upper), x_scale="jac", max_nfev=300)
         if result.cost < best_cost * (1.0 - 1e-9):
-            best, best_cost = _filled(full, free, np.asarray(result.x)), float(result.cost)
+            best, best_cost = _fill_free(full, free, np.asarray(result.x)), float(result.cost)
     return problem.model(best)
 
 
-def _filled(full: Floats, free: np.ndarray[tuple[int], np.dtype[np.bool_]], x: Floats) -> Floats:
+def _fill_free(full: Floats, free: np.ndarray[tuple[int], np.dtype[np.bool_]], x: Floats) -> Floats:
     out = full.copy()
     out[free] = x
     return out

@@ -105,7 +105,7 @@ def replayed(
         if not traces:
             raise InvalidValue("traces", 0, "at least one for a cluster with spot nodes")
         job = ReplayedJob.of(choice, ask)
-        times = [ask.reclaims * _stated(choice, trace) for trace in traces]
+        times = [ask.reclaims * _times_of_trace(choice, trace) for trace in traces]
         begun = starts(traces, times, choice, windows, rng)
         go = replay_going_on if choice.goes_on else replay_waiting
         ends = [go(job, train_s, *at, rng) for train_s, at in zip(train_s_W.tolist(), begun, strict=True)]
@@ -123,7 +123,7 @@ def replayed(
     )
 
 
-def _stated(choice: ClusterChoice, trace: SpotTrace) -> float:
+def _times_of_trace(choice: ClusterChoice, trace: SpotTrace) -> float:
     """How many times the reclaims of the trace the offer says there are; 1 where it says nothing."""
     stated = choice.spots[0].hazard_per_h
     measured = trace_hazard(trace).pooled.per_h if stated else None

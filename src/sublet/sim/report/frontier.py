@@ -76,10 +76,10 @@ def _figures(plan: RentalPlan) -> list[list[str]]:
         ["spend", f"USD {plan.spend_usd_per_h:,.2f} per hour of the budget of {plan.budget_usd_per_h:,.2f}"],
         ["value of time", f"USD {plan.value_of_time:,.2f} per job-hour" if short else NOTHING],
         ["one more USD/h", more],
-        ["GPUs held", _held(plan.held)],
+        ["GPUs held", _describe_held(plan.held)],
     ]
     if len(plan.held_by_kind) > 1:
-        figures += [[f"of which {kind}", _held(held)] for kind, held in plan.held_by_kind.items()]
+        figures += [[f"of which {kind}", _describe_held(held)] for kind, held in plan.held_by_kind.items()]
     for kind, price in plan.congestion_usd_per_gpu_h.items():
         scarce = f"USD {price:,.3f} per hour, beside the rent" if math.isfinite(price) else NOTHING
         figures.append([f"price of a scarce {kind}", scarce])
@@ -88,7 +88,7 @@ def _figures(plan: RentalPlan) -> list[list[str]]:
     return figures
 
 
-def _held(held: Held) -> str:
+def _describe_held(held: Held) -> str:
     return f"{held.mean:,.1f} on average, 99% of the time at most {held.p99:,}"
 
 

@@ -16,7 +16,7 @@ def document(title: str, body: str, *, script: str = "") -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_allowed(STYLE, script)}">
+<meta http-equiv="Content-Security-Policy" content="{_content_policy(STYLE, script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
@@ -33,7 +33,7 @@ def document(title: str, body: str, *, script: str = "") -> str:
 """
 
 
-def _allowed(style: str, script: str) -> str:
+def _content_policy(style: str, script: str) -> str:
     """What a browser may do with the page, should text that came in ever be taken for more than text."""
     scripts = f"script-src {_digest(script)}; " if script else ""
     return (

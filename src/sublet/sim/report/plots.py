@@ -70,7 +70,7 @@ def completion_times(comparison: Comparison) -> Figure:
         if not len(times_s):
             continue
         share = np.arange(1, len(times_s) + 1) / len(rows)
-        kept = _thinned(len(times_s))
+        kept = _points_to_draw(len(times_s))
         label = f"{policy}   (mean {duration(float(times_s.mean()))})"
         look: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 2.0, "label": label}
         ax.step(np.maximum(times_s[kept], 1e-3), share[kept], where="post", **look)
@@ -118,7 +118,7 @@ def dollars(comparison: Comparison) -> Figure:
     unit_s, unit = _time_unit(max(run.record.spend[-1][0] for run in comparison.runs.values()) - zero_s)
     for (policy, run), (colour, dashes) in zip(comparison.runs.items(), _line_looks(), strict=False):
         points = [(0.0, 0.0), *(((at_s - zero_s) / unit_s, spent.usd) for at_s, spent in run.record.spend)]
-        time, usd = np.array(points)[_thinned(len(points))].T
+        time, usd = np.array(points)[_points_to_draw(len(points))].T
         label = f"{policy}   (USD {run.metrics.usd:,.0f})"
         ax.plot(time, usd, color=colour, linestyle=dashes, linewidth=2.0, label=label)
         ax.plot(time[-1], usd[-1], marker="o", markersize=5, color=colour)
@@ -160,7 +160,7 @@ def _group_colours(rows: Iterable[JobRow]) -> dict[str, str]:
 def _draw_held(ax: Axes, record: Recorder, zero_s: float, unit_s: float) -> None:
     time, gpus = np.array([(at_s, held) for at_s, held in record.held], dtype=np.float64).T
     if len(time) > MOST_POINTS:
-        time, gpus = _binned(time, np.append(np.diff(gpus, prepend=0.0), 0.0)[: len(time)])
+        time, gpus = _bin_means(time, np.append(np.diff(gpus, prepend=0.0), 0.0)[: len(time)])
     x = (time - zero_s) / unit_s
     ax.fill_between(x, gpus, step="post", color=IDLE, linewidth=0)
     ax.step(x, gpus, where="post", color=HELD, linewidth=0.9)
@@ -173,13 +173,13 @@ def _draw_jobs(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: floa
     rank = {group: place for place, group in enumerate(colours)}
     jobs = sorted(record.jobs.values(), key=lambda row: (rank[_group(row)], row.submit_s, row.job_id))
     outlines, faces = [], []
-    for job_id, outline in _stacked(record, [row.job_id for row in jobs]):
+    for job_id, outline in _stack_stays(record, [row.job_id for row in jobs]):
         outlines.append([((at_s - zero_s) / unit_s, gpus) for at_s, gpus in outline])
         faces.append(colours[_group(record.jobs[job_id])])
     ax.add_collection(PolyCollection(outlines, facecolors=faces, edgecolors="white", linewidths=0.2))
 
 
-def _stacked(record: Recorder, order: Sequence[str]) -> Iterable[tuple[str, list[tuple[float, float]]]]:
+def _stack_stays(record: Recorder, order: Sequence[str]) -> Iterable[tuple[str, list[tuple[float, float]]]]:
     """The outline of every unbroken stay, (job, corners), with the jobs of `order` upon one another at each moment."""
     place = {job_id: index for index, job_id in enumerate(order)}
     starting, ending = defaultdict(list), defaultdict(list)
@@ -223,7 +223,7 @@ def _draw_groups(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: fl
         bottom = top
 
 
-def _binned(time: Floats, change: Floats) -> tuple[Floats, Floats]:
+def _bin_means(time: Floats, change: Floats) -> tuple[Floats, Floats]:
     edges = np.linspace(time[0], time[-1], MOST_POINTS + 1)
     return edges[:-1], _means(np.column_stack([time, change]), edges)
 
@@ -300,6 +300,6 @@ def _time_unit(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-def _thinned(points: int) -> Ints:
+def _points_to_draw(points: int) -> Ints:
     """Which of so many points to draw: all, or evenly spread ones with the first and the last."""
     return np.unique(np.linspace(0, points - 1, min(points, MOST_POINTS)).round().astype(np.int64))

@@ -133,8 +133,8 @@ def timeline(found: SpotRuns) -> bytes:
         set_style()
         picture, axes = canvas(rows=len(found.runs), height_in=1.1 + PANEL_IN * len(found.runs), share_x=True)
         for ax, (name, run) in zip(axes, found.runs.items(), strict=True):
-            ax.stairs(*_merged(found.capacity, edges), fill=True, color=IDLE)
-            ax.stairs(*_merged(found.capacity, edges), color=HELD, linewidth=0.8, baseline=None)
+            ax.stairs(*_merge_level_steps(found.capacity, edges), fill=True, color=IDLE)
+            ax.stairs(*_merge_level_steps(found.capacity, edges), color=HELD, linewidth=0.8, baseline=None)
             _draw_grids(ax, found, run, edges, colours)
             ax.set_title(f"{name}   {run.samples:,.0f} samples", loc="left", fontsize=11, fontweight="bold", color=INK)
             ax.set_ylabel("instances")
@@ -184,7 +184,7 @@ def _draw_grids(ax: Axes, found: SpotRuns, run: RunResult, edges: Floats, colour
     config_T = np.array(run.config_T)
     use_T, deep_T = found.job.use_C[config_T], np.array([grid[1] for grid in found.job.grids])[config_T]
     for deep, colour in colours.items():
-        ax.stairs(*_merged(np.where(deep_T == deep, use_T, 0), edges), fill=True, color=colour, alpha=0.8)
+        ax.stairs(*_merge_level_steps(np.where(deep_T == deep, use_T, 0), edges), fill=True, color=colour, alpha=0.8)
     starts = np.flatnonzero(np.diff(config_T, prepend=SUSPENDED))
     top = 1.1 * max(1, *found.capacity)
     ax.plot(edges[starts], np.full(len(starts), top), "v", color=INK, markersize=3.5, clip_on=False)
@@ -196,7 +196,7 @@ def _draw_grids(ax: Axes, found: SpotRuns, run: RunResult, edges: Floats, colour
             ax.text(middle, use_T[start] / 2, f"{wide}x{deep}", ha="center", va="center", fontsize=8, color="white")
 
 
-def _merged(values: Sequence[int] | Ints, edges: Floats) -> tuple[Ints, Floats]:
+def _merge_level_steps(values: Sequence[int] | Ints, edges: Floats) -> tuple[Ints, Floats]:
     """The same stairs with one step where several are level: a record of weeks has thousands."""
     level_T = np.asarray(values)
     starts = np.flatnonzero(np.diff(level_T, prepend=level_T[0] - 1))

@@ -58,7 +58,7 @@ class JobRows:
     def jobs(self) -> Iterator[Job]:
         """One job per row, but for rows that were to be dropped."""
         lines, row_by_id = self._table.lines, dict[str, int]()
-        stated = {name: self._stated(name, bounds) for name, bounds in OPTIONAL_NUMBERS.items()}
+        stated = {name: self._read_optional(name, bounds) for name, bounds in OPTIONAL_NUMBERS.items()}
         del stated["steps"]  # checked, for a broken row is a broken row, but a job has no place for it
         optional = [(name, values) for name, values in stated.items() if values]
         for row, main in enumerate(self._main_columns()):
@@ -107,7 +107,7 @@ class JobRows:
         return zip(
             table.columns["job_id"],
             table.floats("submit_s", Bounds(least=0)).tolist(),
-            self._stated("duration_s", Bounds(above=0)) or [None] * len(table),
+            self._read_optional("duration_s", Bounds(above=0)) or [None] * len(table),
             gpus_R.tolist(),
             *(self._texts(name) for name in TEXT_COLUMNS),
             strict=True,
@@ -146,7 +146,7 @@ class JobRows:
         self._table.check_names(name, may_be_empty=True)
         return self._table.columns[name]
 
-    def _stated(self, name: str, bounds: Bounds) -> list[float | None]:
+    def _read_optional(self, name: str, bounds: Bounds) -> list[float | None]:
         """A column of numbers, None where a field is empty; no list at all if the column is absent or empty."""
         if name not in self._table.columns:
             return []

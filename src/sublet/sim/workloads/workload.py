@@ -74,7 +74,7 @@ class Workload:
         positive("load", load)
         if load == 1.0:
             return self
-        jobs = tuple(_moved(job, job.submit_s / load) for job in self.jobs)
+        jobs = tuple(_move_job(job, job.submit_s / load) for job in self.jobs)
         return replace(self, jobs=jobs, notes=(*self.notes, f"arrival times divided by {load:g}"))
 
     def from_zero(self) -> Workload:
@@ -82,12 +82,12 @@ class Workload:
         first_s = self.jobs[0].submit_s
         if first_s == 0.0:
             return self
-        jobs = tuple(_moved(job, job.submit_s - first_s) for job in self.jobs)
+        jobs = tuple(_move_job(job, job.submit_s - first_s) for job in self.jobs)
         note = f"the clock starts at the first arrival, {first_s:g} s into the source"
         return replace(self, jobs=jobs, notes=(*self.notes, note))
 
 
-def _moved(job: Job, submit_s: float) -> Job:
+def _move_job(job: Job, submit_s: float) -> Job:
     deadline_s = None if job.deadline_s is None else submit_s + (job.deadline_s - job.submit_s)
     return replace(job, submit_s=submit_s, deadline_s=deadline_s)
 

@@ -54,7 +54,7 @@ def core_split(problem: Problem, *, tolerance: float = 0.0) -> Split:
     """The best split, or one that is proven to be within `tolerance` (relative to the bound) of the best.
 
     Precondition: none. Cost: O(J C), and the dynamic program over the changes that may pay. These are few where gains
-    differ; where many jobs are alike, they are bounded by the sizes (see `_thinned`) and not by the number of jobs. On
+    differ; where many jobs are alike, the sizes bound them (see `_thin_changes`), not the number of jobs. On
     tables made to be hard it costs about as much as the dynamic program over everything.
     """
     settled = clearing(problem)
@@ -63,11 +63,11 @@ def core_split(problem: Problem, *, tolerance: float = 0.0) -> Split:
     enough = max(tolerance * abs(settled.bound), rounding)
     bound = None if lost <= rounding else settled.bound
     if lost > enough:
-        column_J, bound = _filled(problem, settled, enough=enough, rounding=rounding)
+        column_J, bound = _fill_split(problem, settled, enough=enough, rounding=rounding)
     return problem.split(column_J, price=settled.price, method="core", bound=bound)
 
 
-def _filled(problem: Problem, settled: Clearing, *, enough: float, rounding: float) -> tuple[Ints, float | None]:
+def _fill_split(problem: Problem, settled: Clearing, *, enough: float, rounding: float) -> tuple[Ints, float | None]:
     """The settled split with the changes that make it lose the least; or no more than enough, and then a bound."""
     price = settled.price
     changes, slack, lost, first = _worth_trying(problem, settled)
@@ -100,7 +100,7 @@ def _filled(problem: Problem, settled: Clearing, *, enough: float, rounding: flo
             at = int(ends_W.argmin())
             if ends_W[at] < lost:
                 lost, best = float(ends_W[at]), (len(steps), low + at)
-        low, loss_W = _pruned(low, loss_W, lost)
+        low, loss_W = _prune_ends(low, loss_W, lost)
     if best is not None:
         column_J = settled.column_J.copy()
         _go_back(column_J, steps[: best[0]], [int(changes.job_O[begin]) for begin in begins[:-1]], best[1])
@@ -121,7 +121,7 @@ def _with_job(low: int, loss_W: Floats, ways: list[tuple[int, float, int]]) -> t
     return low + down, out_W
 
 
-def _pruned(low: int, loss_W: Floats, lost: float) -> tuple[int, Floats]:
+def _prune_ends(low: int, loss_W: Floats, lost: float) -> tuple[int, Floats]:
     """Without the ends that lose too much already."""
     keep = np.flatnonzero(loss_W < lost)
     if not len(keep):
@@ -169,7 +169,7 @@ def _worth_trying(problem: Problem, settled: Clearing) -> tuple[_Changes, int, f
     changes = _Changes(job_O=job_O, column_O=column_O, more_O=more_O, loss_O=loss_O, least_O=loss_O)
     for _ in range(2):  # fewer changes make the rest dearer, which leaves fewer still
         changes = _dearer(changes, price, slack, lost)
-    changes = _thinned(changes, slack)
+    changes = _thin_changes(changes, slack)
     order_O = np.argsort(changes.least_O, kind="stable")
     rank_J = np.full(len(problem), len(changes))
     rank_J[changes.job_O[order_O][::-1]] = np.arange(len(changes))[::-1]
@@ -195,7 +195,7 @@ def _dearer(changes: _Changes, price: float, slack: int, lost: float) -> _Change
     )
 
 
-def _thinned(changes: _Changes, slack: int) -> _Changes:
+def _thin_changes(changes: _Changes, slack: int) -> _Changes:
     """Only as many changes of each size as a best split can contain, the cheapest.
 
     Count unused units as changes by 1, so that all changes add up to the slack. They can be put in an order in which

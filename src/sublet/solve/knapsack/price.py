@@ -59,7 +59,7 @@ def clearing(problem: Problem) -> Clearing:
     job_J = np.arange(len(problem))
     large_J = gain_JC.argmax(axis=1)
     if int(size_JC[job_J, large_J].sum()) <= capacity:
-        return _cleared(problem, 0.0, large_J)
+        return _clearing_at(problem, 0.0, large_J)
     small_J = np.where(size_JC == problem.least_J[:, None], gain_JC, -np.inf).argmax(axis=1)
     doubt_A = np.flatnonzero(large_J != small_J)
     large_A, small_A = large_J[doubt_A], small_J[doubt_A]
@@ -97,10 +97,10 @@ def clearing(problem: Problem) -> Clearing:
     order_A = order_A[: np.count_nonzero(more_A > 0)]
     fits_A = order_A[: int(np.searchsorted(np.cumsum(more_A[order_A]), room, side="right"))]
     small_J[doubt_A[fits_A]] = large_A[fits_A]
-    return _cleared(problem, price, small_J)
+    return _clearing_at(problem, price, small_J)
 
 
-def _cleared(problem: Problem, price: float, column_J: Ints) -> Clearing:
+def _clearing_at(problem: Problem, price: float, column_J: Ints) -> Clearing:
     used = int(problem.size_JC[np.arange(len(problem)), column_J].sum())
     best_J: Floats = (problem.gain_JC - price * problem.size_JC).max(axis=1)
     bound = price * problem.capacity + float(best_J.sum())

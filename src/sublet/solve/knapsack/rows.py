@@ -60,7 +60,7 @@ class Rows:
         gain_C = np.array(gain_C, dtype=np.float64)
         if gain_C.ndim != 1 or not (gain_C < np.inf).all():
             raise InvalidValue("gain_C", gain_C, "one gain per choice, finite or -inf if not allowed")
-        return self._appended(gain_C, sizes_from(sizes, gain_C.shape).copy())
+        return self._append_row(gain_C, sizes_from(sizes, gain_C.shape).copy())
 
     @property
     def feasible(self) -> bool:
@@ -69,14 +69,14 @@ class Rows:
 
     def total(self, capacity: int | None = None) -> float:
         """The best total within a capacity, the greatest unless given; -inf if the jobs do not fit."""
-        return float(self.best_K1[-1 if capacity is None else self._checked(capacity)])
+        return float(self.best_K1[-1 if capacity is None else self._check_capacity(capacity)])
 
     def best(self, capacity: int | None = None) -> Split:
         """The best split of a capacity, the greatest unless given; `Infeasible` if the jobs do not fit.
 
         Cost: O(J C).
         """
-        capacity = len(self.best_K1) - 1 if capacity is None else self._checked(capacity)
+        capacity = len(self.best_K1) - 1 if capacity is None else self._check_capacity(capacity)
         if self.best_K1[capacity] == -np.inf:
             least = [row.size_C[row.gain_C > -np.inf].min(initial=NEVER) for row in self._from_last() if row.before]
             needed = float(sum(least)) if max(least) < NEVER else np.inf
@@ -97,7 +97,7 @@ class Rows:
         problem = self._problem(capacity)
         return problem.split(column_J, price=clearing(problem).price, method="rows")
 
-    def _appended(self, gain_C: Floats, size_C: Ints) -> Rows:
+    def _append_row(self, gain_C: Floats, size_C: Ints) -> Rows:
         count = len(self.best_K1)
         best_K1, sum_K1 = np.full(count, -np.inf), np.empty(count)
         for gain, size in zip(gain_C.tolist(), size_C.tolist(), strict=True):
@@ -122,7 +122,7 @@ class Rows:
             gain_JC[job, : len(row.gain_C)], size_JC[job, : len(row.gain_C)] = row.gain_C, row.size_C
         return Problem.from_tables(gain_JC, capacity, sizes=size_JC)
 
-    def _checked(self, capacity: int) -> int:
+    def _check_capacity(self, capacity: int) -> int:
         if not 0 <= capacity < len(self.best_K1):
             raise InvalidValue("capacity", capacity, f"0 to {len(self.best_K1) - 1}")
         return capacity
@@ -138,5 +138,5 @@ def rows_split(problem: Problem) -> Split:
     """
     rows = Rows.of(problem.capacity)
     for gain_C, size_C in zip(problem.gain_JC, problem.size_JC, strict=True):
-        rows = rows._appended(gain_C, size_C)  # noqa: SLF001 - these are checked already
+        rows = rows._append_row(gain_C, size_C)  # noqa: SLF001 - these are checked already
     return rows.best()

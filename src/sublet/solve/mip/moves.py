@@ -54,10 +54,10 @@ def best_moves(
             price_R = np.zeros(len(asked.limit_R))
             price_R[0] = whole.price
             return asked.moves(whole.column_J, price_R=price_R, bound=whole.bound, method="split")
-    return _coupled(asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s)
+    return _solve_coupled(asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s)
 
 
-def _coupled(asked: Coupled, best_J: Ints | None, *, tolerance: float, time_limit_s: float) -> Moves:
+def _solve_coupled(asked: Coupled, best_J: Ints | None, *, tolerance: float, time_limit_s: float) -> Moves:
     """The same with all limits, from the best choices known so far."""
     _each_has_a_choice(asked)
     proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)

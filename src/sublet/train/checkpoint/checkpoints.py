@@ -164,7 +164,7 @@ class Checkpoints:
             with commits.locked(self.directory):
                 pass  # who checked the fence before the announcement has committed by now
         except OSError as error:
-            raise _failed(self.directory, error) from error
+            raise _failure_from(self.directory, error) from error
 
     def advance(self, generation: int) -> None:
         """Go on as a writer of `generation`, and fence off those below it."""
@@ -195,7 +195,7 @@ class Checkpoints:
         except SubletError as error:
             failure = error
         except OSError as error:
-            failure = _failed(self.directory, error)
+            failure = _failure_from(self.directory, error)
         except BaseException as error:  # noqa: BLE001 - a waiting training loop must be told of anything
             failure = CheckpointFailed(self.directory, repr(error), hint="report this: it is a fault in sublet")
         pending.seconds = time.perf_counter() - begun_s
@@ -256,7 +256,7 @@ def _as_json(meta: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _failed(directory: Path, error: OSError) -> CheckpointFailed:
+def _failure_from(directory: Path, error: OSError) -> CheckpointFailed:
     return CheckpointFailed(
         error.filename or directory,
         error.strerror or str(error),

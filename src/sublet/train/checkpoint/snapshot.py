@@ -109,14 +109,14 @@ class HostCopy:
 
     def reserve(self, state: Mapping[str, Any]) -> None:
         """Have the memory ready for states like this one, so that the first snapshot need not wait for it."""
-        self._lay_out(_taken_apart(state)[1])
+        self._lay_out(_take_apart(state)[1])
 
     def take(self, state: Mapping[str, Any]) -> Snapshot:
         """Copy all tensors; when this returns they may change again.
 
         Copies from a GPU run on a stream of their own, after what has been asked of the GPU so far.
         """
-        root, tensors = _taken_apart(state)
+        root, tensors = _take_apart(state)
         self._lay_out(tensors)
         with torch.no_grad():
             self._copy(tensors)
@@ -128,7 +128,7 @@ class HostCopy:
         if layout == self._layout:  # the same model: nearly always
             return
         self._layout = None  # nothing is valid while we allocate, which may fail
-        places = tuple(_placed(tensors))
+        places = tuple(_place_tensors(tensors))
         sizes = _segment_sizes(places)
         old, self._buffers = self._buffers, []
         for index, size in enumerate(sizes):
@@ -195,13 +195,13 @@ class _Where(NamedTuple):
         return "state" if self.above is None else f"{self.above}[{self.key!r}]"
 
 
-def _taken_apart(state: Mapping[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+def _take_apart(state: Mapping[str, Any]) -> tuple[Any, list[torch.Tensor]]:
     found: dict[object, tuple[int, torch.Tensor]] = {}
-    root = _described(state, _Where(None, None, 0), found)
+    root = _describe_value(state, _Where(None, None, 0), found)
     return root, [tensor for _, tensor in found.values()]
 
 
-def _described(value: Any, where: _Where, found: dict[object, tuple[int, torch.Tensor]]) -> Any:
+def _describe_value(value: Any, where: _Where, found: dict[object, tuple[int, torch.Tensor]]) -> Any:
     if value is None or isinstance(value, PLAIN):
         return value
     depth = where.depth + 1
@@ -216,11 +216,11 @@ def _described(value: Any, where: _Where, found: dict[object, tuple[int, torch.T
         for key, item in value.items():
             if key is not None and not isinstance(key, PLAIN):
                 raise InvalidValue(f"a key of {where}", key, "a number, a string or None")
-            rows.append([key, _described(item, _Where(where, key, depth), found)])
+            rows.append([key, _describe_value(item, _Where(where, key, depth), found)])
         return {"dict": rows}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_described(item, _Where(where, i, depth), found) for i, item in enumerate(value)]}
+        return {kind: [_describe_value(item, _Where(where, i, depth), found) for i, item in enumerate(value)]}
     allowed = "a dict, list, tuple, tensor, number, string or None; make it one of these in your state_dict()"
     raise InvalidValue(f"{where}", f"a {type(value).__module__}.{type(value).__qualname__}", allowed)
 
@@ -240,7 +240,7 @@ def _identity(tensor: torch.Tensor) -> object:
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
-def _placed(tensors: list[torch.Tensor]) -> Iterator[TensorPlace]:
+def _place_tensors(tensors: list[torch.Tensor]) -> Iterator[TensorPlace]:
     segment = start = 0
     for tensor in tensors:
         size = tensor.numel() * tensor.dtype.itemsize

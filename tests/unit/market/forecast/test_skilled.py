@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sublet.errors import InvalidValue
 from sublet.market.forecast.score import DEFAULT, PERSISTENCE, Drift, Kernel, Skilled, forecast_errors, forecasters_for
-from sublet.market.forecast.skilled import NOBODY, _trusted
+from sublet.market.forecast.skilled import NOBODY, _choose_trusted
 from sublet.market.forecast.table import error_row, readable_traces
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
@@ -90,7 +90,7 @@ def test_beyond_the_horizon_the_last_judged_step_goes_on():
 )
 def test_who_is_trusted_gained_at_least_2_9_times_the_largest_loss(gains):
     gain_CBH = np.array(gains)[None]
-    for step, who in enumerate(_trusted(Skilled(candidates=(Drift(),), horizon=3), gain_CBH)):
+    for step, who in enumerate(_choose_trusted(Skilled(candidates=(Drift(),), horizon=3), gain_CBH)):
         if who != NOBODY:
             assert gain_CBH[0, :, step].sum() >= 2.9 * -min(0.0, gain_CBH[0, :, step].min())
 
@@ -98,9 +98,9 @@ def test_who_is_trusted_gained_at_least_2_9_times_the_largest_loss(gains):
 def test_a_single_large_loss_ends_the_trust():
     gain_CBH = np.full((1, 60, 1), 0.5) + np.linspace(-0.1, 0.1, 60)[None, :, None]
     of = Skilled(candidates=(Drift(),), horizon=1)
-    assert _trusted(of, gain_CBH).tolist() == [0]
+    assert _choose_trusted(of, gain_CBH).tolist() == [0]
     gain_CBH[0, -1, 0] = -30.0
-    assert _trusted(of, gain_CBH).tolist() == [NOBODY]
+    assert _choose_trusted(of, gain_CBH).tolist() == [NOBODY]
 
 
 def test_two_histories_that_start_alike_do_not_mix():

@@ -10,7 +10,7 @@ import pytest
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.highs import choose
-from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _coupled, best_moves
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _solve_coupled, best_moves
 from sublet.solve.mip.prices import lowest_bound
 
 NO = -math.inf
@@ -25,7 +25,7 @@ def speeds(jobs, seed=0, beyond=0.8):
 
 def by_highs(asked, start=None):
     """All limits in one program with all choices."""
-    return _coupled(asked, start, tolerance=0.0, time_limit_s=math.inf)
+    return _solve_coupled(asked, start, tolerance=0.0, time_limit_s=math.inf)
 
 
 @pytest.mark.parametrize("module", ["moves", "problem", "prices", "highs"])
