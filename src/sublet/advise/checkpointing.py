@@ -41,6 +41,7 @@ KEEPERS: Mapping[Keeper, str] = MappingProxyType(
 )
 STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
 BACKGROUND_S = 3600.0  # between two copies to object storage while peers keep the checkpoints
+STANDSTILL = 1e-9  # of its speed: a job that keeps less never ends
 CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
 
 
@@ -132,8 +133,9 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         )
     keeper_R1 = np.array(fleets.keepers)[:, None]
     alone_RN = ((keeper_R1 == "peers") & (nodes_N < 2)) | ((keeper_R1 == "nodes") & (spot_RN < 1))  # noqa: PLR2004 - a pair
-    with np.errstate(divide="ignore", over="ignore"):  # a speed of next to nothing never ends either
-        slowdown_RN = np.where(alone_RN | (spot_RN < 0), np.inf, 1.0 / speed_RN)
+    never_RN = alone_RN | (spot_RN < 0) | (speed_RN < STANDSTILL)
+    with np.errstate(divide="ignore", over="ignore"):
+        slowdown_RN = np.where(never_RN, np.inf, 1.0 / speed_RN)
     return Outages(
         slowdown_RN=slowdown_RN,
         per_h_RN=hits_RN * SECONDS_PER_H,
