@@ -56,9 +56,9 @@ class Offering:
     def most(self, offer_id: str) -> float:
         """`state(offer_id).most`, without the rest of it: asked at every plan."""
         limit, available = self.limits[offer_id].max_nodes, self._obtainable(offer_id)
-        if limit is None or available is None:
-            return next((bound for bound in (limit, available) if bound is not None), math.inf)
-        return min(limit, available)
+        if available is None:
+            return math.inf if limit is None else limit
+        return available if limit is None else min(limit, available)
 
     def most_gpus(self, pool: Pool) -> float:
         """GPUs that could be held in a pool, money aside."""
