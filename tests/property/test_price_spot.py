@@ -55,7 +55,7 @@ def test_where_no_reclaims_are_said_to_happen_every_plan_is_as_if_there_were_no_
     offers = [replace(offer, notice_s=120.0, reclaim_share=0.3) for offer in cloud.offers]
     with_facts = planned(workload, replace(cloud, offers=offers), told)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_terms, "believed", lambda states: NO_RECLAIMS)
+        patch.setattr(market_terms, "believe_reclaims", lambda states: NO_RECLAIMS)
         patch.delattr(menus, "spot_speed")  # would fail if it were called
         without = planned(workload, cloud, told)
     assert repr(with_facts) == repr(without)

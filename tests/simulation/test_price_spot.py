@@ -11,7 +11,7 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
-from sublet.perf.preemption import Reclaims, believed, spot_speed
+from sublet.perf.preemption import Reclaims, believe_reclaims, spot_speed
 from sublet.perf.speedup import Linear, Table
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
@@ -47,7 +47,9 @@ class Watched:
         self.per_h = []
 
     def decide(self, snapshot):
-        self.per_h.append(believed([state for state in snapshot.offers.values() if state.offer.hazard_per_h]).per_h)
+        self.per_h.append(
+            believe_reclaims([state for state in snapshot.offers.values() if state.offer.hazard_per_h]).per_h
+        )
         return Price().decide(snapshot)
 
 

@@ -40,14 +40,14 @@ __all__ = [
     "NO_RECLAIMS",
     "Reclaims",
     "Recovery",
-    "believed",
+    "believe_reclaims",
     "checkpoint_interval_s",
     "hit_cost_s",
     "hits_per_h",
     "missing_nodes",
+    "read_reclaims",
     "speed_kept",
     "spot_speed",
-    "stated",
     "survivors_share",
 ]
 
@@ -92,7 +92,7 @@ class Recovery:
     none_left: npt.ArrayLike = 0.0  # the chance that a hit leaves no survivors to go on with
 
 
-def stated(offer: Offer, boot_s: float | None = None) -> Reclaims:
+def read_reclaims(offer: Offer, boot_s: float | None = None) -> Reclaims:
     """What an offer says of itself, with the boot of its nodes as it is known elsewhere."""
     if offer.market is not Market.SPOT or not offer.hazard_per_h:
         return NO_RECLAIMS
@@ -104,7 +104,7 @@ def stated(offer: Offer, boot_s: float | None = None) -> Reclaims:
     )
 
 
-def believed(states: Sequence[OfferState]) -> Reclaims:
+def believe_reclaims(states: Sequence[OfferState]) -> Reclaims:
     """What is said of the offers of a pool, corrected by what was seen of them, and rounded.
 
     What is said comes from elsewhere: a record in which all that could be had was held. Who holds less loses less.
@@ -116,7 +116,7 @@ def believed(states: Sequence[OfferState]) -> Reclaims:
     said_per_h = sum(offer.hazard_per_h for offer in offers) / len(offers)
     lost, held_h = sum(state.lost for state in states), sum(state.held_h for state in states)
     return Reclaims(
-        per_h=said_per_h * _rounded((TRUSTED_LOSSES + lost) / (TRUSTED_LOSSES + said_per_h * held_h)),
+        per_h=said_per_h * _round_factor((TRUSTED_LOSSES + lost) / (TRUSTED_LOSSES + said_per_h * held_h)),
         share=sum(offer.reclaim_share for offer in offers) / len(offers),
         notice_s=min(offer.notice_s for offer in offers),
         boot_s=min(offer.boot_s for offer in offers),
@@ -300,5 +300,5 @@ def _window_s(hits_C: Floats, window_C: Floats, every_C: Floats, write_C: Floats
     return np.where(every_C == 0.0, -np.expm1(-hits_C * window_C) / hits_C, kept_C)
 
 
-def _rounded(factor: float) -> float:
+def _round_factor(factor: float) -> float:
     return float(2.0 ** (round(HALF_STEPS * math.log2(factor)) / HALF_STEPS))

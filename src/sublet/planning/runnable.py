@@ -9,7 +9,7 @@ from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import packed
 from sublet.planning.widths import useful_widths
 
-__all__ = ["Runnable", "runnable", "runs_at_all", "speed_of_one", "stranded"]
+__all__ = ["Runnable", "describe_stranded", "runnable", "runs_at_all", "speed_of_one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Run
     return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
 
 
-def stranded(state: JobState, pools: Sequence[str]) -> str:
+def describe_stranded(state: JobState, pools: Sequence[str]) -> str:
     """What to tell the owner of a job that makes no progress at any width that it may have."""
     job = state.job
     return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"

@@ -16,7 +16,7 @@ import numpy as np
 
 from sublet.domain.offer import Market
 from sublet.domain.plan import OfferState, Pool, Snapshot
-from sublet.perf.preemption import Reclaims, believed
+from sublet.perf.preemption import Reclaims, believe_reclaims
 from sublet.planning.affordable import most_gpus, most_gpus_alone, most_gpus_beside, nodes_to_hold
 from sublet.solve.arrays import Bools, Floats
 
@@ -131,7 +131,7 @@ def _site(pool: Pool, states: Sequence[OfferState]) -> Site:
         pool.name,
         pool.gpu,
         pool.gpus_per_node,
-        believed(states),
+        believe_reclaims(states),
         min(state.offer.boot_s for state in states),
         math.inf if pool.max_gpus is None else pool.max_gpus,
     )

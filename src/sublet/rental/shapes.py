@@ -16,7 +16,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue
-from sublet.perf.preemption import spot_speed, stated
+from sublet.perf.preemption import read_reclaims, spot_speed
 from sublet.planning.widths import useful_widths
 
 __all__ = ["JobClass", "RentalShape", "classes_from_jobs", "shapes_of"]
@@ -102,7 +102,7 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
         boot_s = max(provision_s, offer.boot_s)
         widths = useful_widths(like, offer.gpus_per_node, math.inf)
         nodes_C = [-(-gpus // offer.gpus_per_node) for gpus in widths]
-        kept_C = spot_speed(stated(offer, boot_s), like, nodes_C).tolist()
+        kept_C = spot_speed(read_reclaims(offer, boot_s), like, nodes_C).tolist()
         for gpus, kept in zip(widths, kept_C, strict=True):
             key = (offer.gpu, gpus, offer.gpus_per_node)
             if key not in seconds:

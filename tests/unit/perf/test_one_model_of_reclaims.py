@@ -19,12 +19,12 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape, packed
 from sublet.market.gpus import load_gpus
-from sublet.perf.preemption import Reclaims, believed, spot_speed, stated
+from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, spot_speed
 from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price
 from sublet.rental.shapes import JobClass, shapes_of
-from sublet.runtime.controller_api.explain import weighed_by_rent
-from sublet.runtime.controller_api.remaining import outlook_in
+from sublet.runtime.controller_api.explain import weigh_by_rent
+from sublet.runtime.controller_api.remaining import estimate_remaining
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job
 
@@ -65,13 +65,13 @@ def hours_by_asker(offer, job):
     return {
         "policy": weighed.hours - start_h,
         "plan": planned.hours - start_h,
-        "explain and dry run": weighed_by_rent(snapshot, state)[shape].hours - start_h,
+        "explain and dry run": weigh_by_rent(snapshot, state)[shape].hours - start_h,
     }
 
 
 def hours_by_ps(offer, job):
     state = Driver([offer]).kernel.snapshot().offers[offer.id]
-    ahead = outlook_in([state], job, packed(GPUS, 4), done=0.0, left=job.work, usd_per_h=1.0, seed=1)
+    ahead = estimate_remaining([state], job, packed(GPUS, 4), done=0.0, left=job.work, usd_per_h=1.0, seed=1)
     return ahead.left_s["p50"] / 3600
 
 
@@ -112,7 +112,7 @@ def test_policy_plan_advice_and_explain_say_one_number(hazard):
 @pytest.mark.parametrize("pauses", [{}, {"checkpoint_write_s": 0.0, "checkpoint_every_s": 600.0}])
 def test_notices_losses_of_several_nodes_and_quick_checkpoints_count_alike(facts, pauses):
     offer, job = replace(SPOT, pool="p", **facts), a_spot_job(**pauses)
-    exact = HOURS / spot_speed(stated(offer), job, [2])[0]
+    exact = HOURS / spot_speed(read_reclaims(offer), job, [2])[0]
     found = hours_by_asker(offer, job)
     assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
     assert hours_by_ps(offer, job) == pytest.approx(exact, rel=0.02)
@@ -125,4 +125,4 @@ def test_reclaims_count_per_node_not_per_gpu():
 
 def test_what_an_offer_states_is_believed_until_something_was_seen():
     state = Driver([SPOT]).kernel.snapshot().offers["spot"]
-    assert believed([state]) == stated(SPOT)
+    assert believe_reclaims([state]) == read_reclaims(SPOT)

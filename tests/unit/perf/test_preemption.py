@@ -19,7 +19,7 @@ from sublet.perf.preemption import (
     NO_RECLAIMS,
     Reclaims,
     Recovery,
-    believed,
+    believe_reclaims,
     hit_cost_s,
     hits_per_h,
     missing_nodes,
@@ -215,9 +215,9 @@ def state(lost=0.0, held_h=0.0, **facts):
 
 
 def test_what_is_said_is_believed_until_something_was_seen():
-    assert believed([state()]) == Reclaims(per_h=0.5, notice_s=60.0)
-    assert believed([state(lost=100.0, held_h=1.0, market=Market.ON_DEMAND)]) == NO_RECLAIMS
-    assert believed([state(lost=100.0, held_h=1.0, hazard_per_h=0.0)]) == NO_RECLAIMS
+    assert believe_reclaims([state()]) == Reclaims(per_h=0.5, notice_s=60.0)
+    assert believe_reclaims([state(lost=100.0, held_h=1.0, market=Market.ON_DEMAND)]) == NO_RECLAIMS
+    assert believe_reclaims([state(lost=100.0, held_h=1.0, hazard_per_h=0.0)]) == NO_RECLAIMS
 
 
 @settings(max_examples=50)
@@ -225,7 +225,7 @@ def test_what_is_said_is_believed_until_something_was_seen():
 def test_belief_comes_to_what_is_true_within_its_rounding(said, true, seed):
     held_h = 1_000.0 / true
     lost = float(np.random.default_rng(seed).poisson(true * held_h))
-    found = believed([state(lost, held_h, hazard_per_h=said)]).per_h
+    found = believe_reclaims([state(lost, held_h, hazard_per_h=said)]).per_h
     blend = (3.0 + lost) / (3.0 / said + held_h)
     assert 2**-0.26 < found / blend < 2**0.26
     assert abs(math.log(blend / true)) < 0.6

@@ -13,7 +13,7 @@ from sublet.domain.money import Money
 from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market
 from sublet.kernel.kernel import Kernel
-from sublet.perf.preemption import stated
+from sublet.perf.preemption import read_reclaims
 from sublet.planning import terms as module
 from sublet.planning.affordable import most_gpus, most_gpus_alone
 from sublet.planning.terms import Terms
@@ -46,7 +46,7 @@ def snapshot(**facts):
 def test_terms_say_pool_by_pool_what_can_be_had_and_for_how_much():
     terms = Terms.from_snapshot(snapshot(limits={"s": Limit(max_nodes=3)}))
     assert [site.pool for site in terms.sites] == ["spot", "steady"]
-    assert [site.reclaims for site in terms.sites] == [stated(SPOT), stated(STEADY)]
+    assert [site.reclaims for site in terms.sites] == [read_reclaims(SPOT), read_reclaims(STEADY)]
     assert terms.rent_P == terms.listed_P == (0.5, 2.0)
     assert terms.on_demand_P == (math.inf, 2.0)
     assert terms.alone_P.tolist() == [12.0, math.inf]

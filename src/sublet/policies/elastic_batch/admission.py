@@ -16,7 +16,7 @@ from sublet.domain.plan import JobState, Phase, Plan, Pool, Snapshot
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.planning.runnable import Runnable, runnable, runs_at_all, speed_of_one, stranded
+from sublet.planning.runnable import Runnable, describe_stranded, runnable, runs_at_all, speed_of_one
 from sublet.planning.ticks import next_tick_s
 from sublet.policies.elastic_batch.scaling import BatchScaling
 from sublet.solve.knapsack.split import best_split
@@ -162,4 +162,4 @@ def _unfit(state: JobState, snapshot: Snapshot) -> str:
     if isinstance(speed, BatchScaling):
         low, high = speed.batches[0], speed.batches[-1]
         return f"no batch from {low} to {high} fits on {state.job.min_gpus} to {state.job.max_gpus} GPUs; it waits"
-    return stranded(state, list(snapshot.pools))
+    return describe_stranded(state, list(snapshot.pools))

@@ -13,7 +13,7 @@ from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.planning.runnable import Runnable, runnable, runs_at_all, speed_of_one, stranded
+from sublet.planning.runnable import Runnable, describe_stranded, runnable, runs_at_all, speed_of_one
 from sublet.planning.ticks import next_tick_s
 from sublet.planning.widths import jobs_by_pool
 
@@ -83,7 +83,7 @@ def _that_run(draft: Draft, warnings: dict[str, str]) -> Iterator[JobState]:
         if any(runs_at_all(state, pool, draft.most[name], state.done) for name, pool in snapshot.pools.items()):
             yield state
         else:
-            warnings[state.job.id] = stranded(state, list(snapshot.pools))
+            warnings[state.job.id] = describe_stranded(state, list(snapshot.pools))
 
 
 def _widths(group: Sequence[JobState], pool: Pool, most: float, now_s: float, first: First, gain: Gain) -> list[int]:

@@ -17,7 +17,7 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import Infeasible
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.planning.runnable import Runnable, runnable, stranded
+from sublet.planning.runnable import Runnable, describe_stranded, runnable
 from sublet.planning.ticks import next_tick_s
 from sublet.policies.mip.tables import FASTER, Aim, gains
 from sublet.solve.arrays import Floats, Ints
@@ -86,7 +86,7 @@ def _table(draft: Draft, states: Sequence[JobState], aim: Aim) -> tuple[_Table, 
             found = runnable(state, pool, draft.most[name], done)
             row += zip(found, gains(state, pool, found, done, aim), strict=True)
         if not row and max(draft.most.values()) >= state.job.min_gpus:
-            warnings[state.job.id] = stranded(state, list(snapshot.pools))
+            warnings[state.job.id] = describe_stranded(state, list(snapshot.pools))
         fastest = max((choice.rate for choice, _ in row), default=1.0)
         early = FASTER * (1.0 - 0.5 * rank / len(states))
         rows.append([(choice, gain + early * choice.rate / fastest) for choice, gain in row])

@@ -11,8 +11,8 @@ from sublet.domain.shape import Shape, packed
 from sublet.kernel.waiting import Waiting
 from sublet.runtime.controller.records import UNKNOWN_H, kernel_job
 from sublet.runtime.controller_api.expecting import expected_of
-from sublet.runtime.controller_api.explain import alternatives_of, weighed_by_rent
-from sublet.runtime.controller_api.remaining import outlook_in
+from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
+from sublet.runtime.controller_api.remaining import estimate_remaining
 from sublet.runtime.controller_api.views import DryRunView, Quantiles
 from sublet.runtime.jobs.spec import JobSpec
 
@@ -34,7 +34,7 @@ async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
     waiting.add(state)
     plan = await controller.planner.ask(replace(snapshot, waiting=waiting))
     shape, weighing = plan.shapes.get(job.id), plan.weighed.get(job.id)
-    by_shape = weighed_by_rent(snapshot, state)
+    by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)
     notes = []
     if spec.work is None or spec.samples_per_s is None:
@@ -70,7 +70,7 @@ def _look_ahead(
     offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
     boot_s = min(each.offer.boot_s for each in offers)
     start_s = boot_s + state.job.restart_s
-    ahead = outlook_in(offers, state.job, spread, done=0.0, left=1.0, usd_per_h=chosen.usd_per_h, seed=0)
+    ahead = estimate_remaining(offers, state.job, spread, done=0.0, left=1.0, usd_per_h=chosen.usd_per_h, seed=0)
     on_demand = [row for each, row in by_shape.items() if each.gpus == shape.gpus and _is_on_demand(snapshot, each)]
     found["shape"], found["workers"] = str(shape), shape.gpus
     found["usd_per_h"], found["starts_s"] = chosen.usd_per_h, boot_s

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sublet.runtime.controller.loop import Controller
     from sublet.runtime.controller.records import JobRecord
 
-__all__ = ["alternatives_of", "explain_view", "weighed_by_rent"]
+__all__ = ["alternatives_of", "explain_view", "weigh_by_rent"]
 
 SHOWN = 24
 TRIFLE_H = 1 / 3600
@@ -68,7 +68,7 @@ def alternatives_of(
     return [_view(controller, snapshot, state, row, chosen, in_money=in_money) for row in shown]
 
 
-def weighed_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
+def weigh_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
     """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
     terms = Terms.from_snapshot(snapshot)
     options = options_of(menu_of(state.job, terms.sites), state, terms.now_s, 1.0, terms.rent_P, terms.sharers_P)

@@ -13,7 +13,7 @@ from sublet.runtime.controller.history import gist_of
 from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller_api.money import bill_view
-from sublet.runtime.controller_api.remaining import Outlook, outlook_in
+from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
 
 __all__ = ["JobSources", "job_view", "reason_of"]
@@ -139,13 +139,13 @@ def _progress_of(record: JobRecord, state: JobState | None) -> float | None:
     return 1.0 if finished else min(1.0, record.group.done / work)
 
 
-def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -> Outlook | None:
+def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -> Remaining | None:
     if state is None or not state.gpus or not record.spec.sdk:  # a script without it does not tell how far it is
         return None
     kernel = sources.kernel
     placement = kernel.tenancy.placement.get(record.id, ())
     pool = kernel.supply.pools[kernel.cluster.nodes[placement[0][0]].offer.pool]
-    return outlook_in(
+    return estimate_remaining(
         [kernel.supply.offering.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
         kernel_job(record, sources.speedup),
         state.spread,

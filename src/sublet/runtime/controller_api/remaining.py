@@ -16,29 +16,29 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import OfferState
 from sublet.domain.shape import Spread
-from sublet.perf.preemption import believed, hits_per_h, spot_speed
+from sublet.perf.preemption import believe_reclaims, hits_per_h, spot_speed
 from sublet.runtime.controller_api.views import Quantiles
 
-__all__ = ["Outlook", "outlook", "outlook_in"]
+__all__ = ["Remaining", "estimate_remaining"]
 
 DRAWS = 400
 SPEED_SPREAD = 0.08  # of the logarithm: how far the mean speed of the rest may be from what was measured so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Remaining:
     """Cloud seconds to the end, and dollars until then."""
 
     left_s: Quantiles
     left_usd: Quantiles
 
 
-def outlook_in(
+def estimate_remaining(
     offers: Sequence[OfferState], job: Job, spread: Spread, *, done: float, left: float, usd_per_h: float, seed: int
-) -> Outlook | None:
+) -> Remaining | None:
     """Of a job on nodes of one pool, whose offers these are, with its GPUs spread over them like this."""
-    reclaims, nodes = believed(offers), [len(spread)]
-    return outlook(
+    reclaims, nodes = believe_reclaims(offers), [len(spread)]
+    return _draw_remaining(
         share_left=left,
         rate=job.speed.rate(offers[0].offer.gpu, spread, done),
         usd_per_h=usd_per_h,
@@ -48,9 +48,9 @@ def outlook_in(
     )
 
 
-def outlook(
+def _draw_remaining(
     *, share_left: float, rate: float, usd_per_h: float, hits_per_h: float, kept: float, seed: int
-) -> Outlook | None:
+) -> Remaining | None:
     """`rate` is the share of the job done per cloud second, undisturbed; None where it makes no progress.
 
     `kept` is the part of that speed which is left when the job is hit so often: over the time that it takes in all, a
@@ -64,7 +64,7 @@ def outlook(
     if hits_per_h > 0:
         hits = rng.poisson(hits_per_h * trained_s / kept / 3600.0)
         left_s = trained_s + hits * (1.0 - kept) / hits_per_h * 3600.0
-    return Outlook(left_s=_quantiles(left_s), left_usd=_quantiles(left_s * usd_per_h / 3600.0))
+    return Remaining(left_s=_quantiles(left_s), left_usd=_quantiles(left_s * usd_per_h / 3600.0))
 
 
 def _quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Quantiles:

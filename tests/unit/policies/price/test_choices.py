@@ -1,0 +1,62 @@
+"""Who is asked, in which order it counts, and what it holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from sublet.domain.budget import Limit
+from sublet.domain.plan import Phase
+from sublet.perf.speedup import Linear
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import value_of_time
+from sublet.policies.price.choices import Choices, LeastWork
+from sublet.policies.price.congestion import WAIT
+from sublet.policies.price.policy import Price
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
+
+OFFER = an_offer("o", gpus=1, usd_per_h="1", pool="p")
+
+
+def linear(job_id, hours, submit_s=0.0, **facts):
+    return a_job(job_id, submit_s=submit_s, work=3600.0 * hours, speed=Linear(), gpus=1, max_gpus=1, **facts)
+
+
+def driver_with(*jobs, nodes):
+    driver = Driver([OFFER], limits={"o": Limit(max_nodes=nodes)})
+    driver.submit(*jobs)
+    return driver
+
+
+def test_work_left_counts_over_the_weight_of_a_job():
+    terms = Terms.from_snapshot(driver_with(linear("a", 8.0), linear("b", 8.0, weight=4.0), nodes=2).kernel.snapshot())
+    asked, warnings = Choices(terms, value_of_time(terms)).ask(math.inf)
+    assert {each.state.job.id: each.left_h for each in asked} == pytest.approx({"a": 8.0, "b": 2.0})
+    assert [each.state.job.id for each in asked] == ["b", "a"]  # the least work first
+    assert all(each.left_h == pytest.approx(LeastWork(terms.sites)(each.state)) for each in asked)
+    assert not warnings
+
+
+def test_who_has_waited_for_too_long_comes_before_who_has_less_to_do():
+    driver = driver_with(linear("long", 9.0), linear("short", 1.0, 500.0), nodes=1)
+    now = replace(driver.kernel.snapshot(), now_s=1000.0)
+    patient, impatient = (Price(patience_s=patience_s).decide(now).shapes for patience_s in (86_400.0, 600.0))
+    assert list(patient) == ["short"]
+    assert list(impatient) == ["long"]
+
+
+def test_a_job_that_lost_a_node_holds_nothing_whole():
+    driver = driver_with(linear("a", 8.0), nodes=2)
+    driver.settle(Price())
+    now = driver.kernel.snapshot()
+    (state,) = now.active.values()
+    terms = Terms.from_snapshot(now)
+    broken = replace(now, active={"a": replace(state, phase=Phase.BROKEN)})
+    held = [
+        Choices(each, value_of_time(each)).ask(math.inf)[0][0].held for each in (terms, Terms.from_snapshot(broken))
+    ]
+    assert held[0] != WAIT
+    assert held[1] == WAIT
