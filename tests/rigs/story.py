@@ -15,7 +15,7 @@ from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 OFFERS = (one_gpu_offer("spot", 0.5, wind_down_s=120.0), one_gpu_offer("on-demand", 1.5, wind_down_s=120.0))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Story:

@@ -329,14 +329,13 @@ def one_two_one(directory: Path) -> dict[str, object]:
     for name in ("alone", "resized"):
         place = directory / name
         place.mkdir()
-        world = World(by_epoch, place, PAUSE_S="0" if name == "alone" else "0.005")
+        world = World(by_epoch, place, PAUSE_S="0" if name == "alone" else "0.02")
         first = world.start(1)
-        world.until_ready(first)
+        second = world.start(1) if name == "resized" else []  # it has imported torch when it is called
+        world.until_ready(first + second)
         world.regroup(first)
-        if name == "resized":
+        if second:
             world.until_step(25)
-            second = world.start(1)
-            world.until_ready(second)
             world.regroup(first + second)
             world.until_joined()
             world.until_step(70)

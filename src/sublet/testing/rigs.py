@@ -32,7 +32,7 @@ from sublet.wire.messages import StartWorker, ToController
 
 __all__ = ["PATIENCE_S", "Ears", "EngineRig", "LocalRig", "ProviderRig", "Watch", "until"]
 
-PATIENCE_S = 10.0  # far beyond what anything here takes; a test that needs it fails
+PATIENCE_S = 90.0  # far beyond what anything here takes; a test that needs it fails
 Found = TypeVar("Found")
 
 

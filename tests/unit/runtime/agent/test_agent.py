@@ -197,7 +197,7 @@ def test_workers_die_with_an_agent_that_is_killed(rig):
         async with agent(rig) as (send, ears):
             send(rig.start("w", rig.script("sleep.py", STUBBORN)))
             await until(lambda: rig.printed("w"))
-            worker = ears.all(WorkerUp)[0].pid
+            worker = (await ears.next(WorkerUp)).pid
             rig.kill("n")
             await until(lambda: processes.look(worker) is None)
 

@@ -21,7 +21,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_off
 from sublet.testing.rigs import LocalRig
 from tests.rigs.moto_cloud import AwsRig
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 async def until(condition, what):

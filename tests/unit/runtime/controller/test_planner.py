@@ -18,7 +18,7 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)
 
 

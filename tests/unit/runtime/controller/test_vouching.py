@@ -14,7 +14,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 async def until(condition, what):

@@ -17,7 +17,7 @@ from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 async def until(condition, what):
