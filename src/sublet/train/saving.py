@@ -37,6 +37,7 @@ class Saver:
         self.blocked_s = 0.0  # since somebody asked last
         self._checkpoints: Checkpoints | None = None
         self._pending: Pending | None = None
+        self._asked = False  # for one of now or later, and none has begun since
         self._done = 0  # samples, of the pending one
         self._committed = -1  # step
         self._wait_s = min(FIRST_S, self.every_s)  # to the next
@@ -85,14 +86,18 @@ class Saver:
     def tick(
         self, now_s: float, tree: Callable[[], dict[str, Any]], progress: Progress, world: int, *, asked: bool
     ) -> None:
-        """At a step boundary of the writer: tell what has been committed, begin what is due."""
+        """At a step boundary of the writer: tell what has been committed, begin what is due or `asked` for.
+
+        What is asked for while another is being written begins when that is over: it is of an earlier step.
+        """
         if self._checkpoints is None:
             return
+        self._asked |= asked
         if self._pending is not None and self._pending.done:
             self._settle()
         if self._began_s is None:
             self._began_s = now_s
-        if self._pending is None and (asked or now_s - self._began_s >= self._wait_s):
+        if self._pending is None and (self._asked or now_s - self._began_s >= self._wait_s):
             if now_s - self._began_s >= self._wait_s:
                 self._wait_s = min(2.0 * self._wait_s, self.every_s)
             self._began_s = now_s
@@ -118,6 +123,7 @@ class Saver:
 
     def _begin(self, tree: dict[str, Any], progress: Progress, world: int) -> None:
         assert self._checkpoints is not None  # noqa: S101 - the callers have looked
+        self._asked = False
         meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
         try:
             self._pending = self._checkpoints.save(progress.steps, tree, meta)

@@ -79,6 +79,12 @@ def test_nothing_has_no_sign():
     assert (money(-1e-9), money(0.0), money(-0.5), money(0.001)) == ("USD 0.00", "USD 0.00", "USD -0.50", "USD 0.0010")
 
 
+def test_of_nothing_nothing_need_be_said():
+    note = "nothing says that the work was kept"
+    assert note not in bill_sentence(bill([job("a-1", "a")], usd_unknown=3e-5))
+    assert f"of USD 0.0001 {note}" in bill_sentence(bill([job("a-1", "a")], usd_unknown=1e-4))
+
+
 def test_one_is_not_many():
     one = bill([job("a-1", "a")], steps_lost=1, preemptions_noticed=1, preemptions_unnoticed=0)
     assert bill_sentence(one).endswith("1 step lost in 1 preemption with notice and 0 without")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 import time
 
 import pytest
 import torch
 
 from sublet.errors import SubletError
+from sublet.train.checkpoint import files
+from sublet.train.checkpoint.checkpoints import newest
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
 from sublet.wire.messages import Saved, SaveFailed
@@ -72,6 +75,35 @@ def test_a_state_that_is_slow_to_write_is_not_written_all_the_time(tmp_path, mon
     began = saved_at(tmp_path, range(601), monkeypatch, takes_s=10.0)
     assert began[0] <= 20  # what it costs is known only then
     assert all(late - early >= 200 for early, late in itertools.pairwise(began))
+
+
+def test_what_is_asked_for_while_another_is_written_is_saved_after_it(tmp_path, monkeypatch):
+    write, ended = files.write, threading.Event()
+    monkeypatch.setattr(files, "write", lambda *args, **facts: ended.wait(60) and write(*args, **facts))
+    told = []
+    saver = Saver(tmp_path, "job.1.0", told.append)
+    saver.opened(1)
+    progress = Progress(samples=8, batch=4)
+
+    def tick(step, *, asked=False):
+        progress.steps = step
+        saver.tick(float(step), lambda: {"w": torch.full((3,), float(step))}, progress, 1, asked=asked)
+
+    tick(0)
+    tick(15)  # due
+    tick(16, asked=True)
+    tick(17)
+    assert not told
+    ended.set()
+    saver._pending.wait()
+    tick(18)
+    assert [message.step for message in told] == [15]
+    saver._pending.wait()
+    tick(19)
+    assert [message.step for message in told] == [15, 18]
+    assert saver._pending is None  # once
+    saver.close()
+    assert newest(tmp_path).step == 18
 
 
 def _spoil(directory, *steps):

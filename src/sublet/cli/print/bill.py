@@ -56,7 +56,7 @@ def bill_sentence(found: dict[str, Any]) -> str:
         text += f"; on demand it would have been {money(on_demand)}" + (
             f" ({saved:.0%} saved)" if saved > 0 and not found["usd_unknown"] else ""
         )
-    if found["usd_unknown"] > 0:
+    if fine(found["usd_unknown"]) != fine(0.0):
         text += f"; of {money(found['usd_unknown'])} nothing says that the work was kept"
     noticed, unnoticed = found["preemptions_noticed"], found["preemptions_unnoticed"]
     lost = counted(found["steps_lost"], "step")

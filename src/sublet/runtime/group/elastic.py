@@ -265,7 +265,9 @@ class ElasticGroup(Regrouping):
     def _hear_saved(self, message: wire.Saved | wire.SaveFailed, wall_s: float) -> None:
         failed = isinstance(message, wire.SaveFailed)
         if not failed:
-            self._owes_save, self._kept = False, message.step
+            self._kept = message.step
+            if self._owed is not None and message.step >= self._owed:  # not one that was being written at the ask
+                self._owed = None
         match self.state:
             case Training() as state:
                 self.state = replace(state, progress_s=wall_s)

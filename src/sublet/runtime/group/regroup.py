@@ -56,7 +56,7 @@ class Regrouping(GroupCore):
         self._unformed = 0  # rounds in a row that did not form
         self._finished = False  # all steps are made
         self._kept = 0  # steps that are in a checkpoint, as far as we heard
-        self._owes_save = False  # asked for, and not committed yet
+        self._owed: int | None = None  # a checkpoint was asked for at this step, and none of then or later is kept
 
     @property
     def training(self) -> bool:
@@ -71,7 +71,7 @@ class Regrouping(GroupCore):
 
     def save_now(self) -> None:
         """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
-        self._owes_save = True
+        self._owed = self.step
         if (first := self._saver()) is not None:
             self._roster.send(first, wire.SaveNow(worker_id=first.id))
 
@@ -126,7 +126,7 @@ class Regrouping(GroupCore):
         self.broken, self._unformed = False, 0
         self.state = Training(wall_s, progress_s=wall_s)
         self._answer_move()
-        if self._owes_save:  # a new group fences off what the old rank 0 was writing
+        if self._owed is not None:  # a new group fences off what the old rank 0 was writing
             self.save_now()
 
     # ------------------------------------------------------------------ leaving

@@ -72,6 +72,18 @@ def test_a_save_that_a_new_group_cuts_off_is_asked_of_its_rank_0():
     assert sent(group, wire.SaveNow) == []
 
 
+def test_what_was_being_written_at_the_ask_does_not_answer_it():
+    group = training("a", "b")
+    facts = {"done": 9.0, "seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1}
+    group.save_now()
+    ((_, asked),) = sent(group, wire.SaveNow)
+    group.hear(wire.Saved(worker_id=asked.worker_id, step=group.step - 1, **facts), 2.0)
+    group.evacuate("a", 3.0)
+    sent(group, wire.Regroup)
+    joined(group, 11, 4.0)
+    assert [node for node, _ in sent(group, wire.SaveNow)] == ["b"]
+
+
 @pytest.mark.parametrize(("market", "low_s", "high_s"), [("spot", 1.0, 60.0), ("on-demand", 10.0, 600.0)])
 def test_a_market_of_which_nothing_is_known_is_not_taken_to_last_for_ever(tmp_path, market, low_s, high_s):
     story = a_story(tmp_path, market)
