@@ -19,6 +19,8 @@ from sublet.runtime.secret_files import SecretFiles
 
 __all__ = ["JobCommands"]
 
+PASSING = (Hold.NONE, Hold.BACK_OFF, Hold.BUDGET)  # ends by itself or with money: its owner's word is stronger
+
 
 class JobCommands:
     """Each refuses what does not fit the job's phase; what it did is in the job's history, and durable."""
@@ -50,9 +52,9 @@ class JobCommands:
         return record
 
     def pause(self, job_id: str) -> JobRecord:
-        """Save it and take its workers away."""
+        """Save it and take its workers away, until its owner resumes it: neither time nor money does."""
         record = self._find_live(job_id, "pause")
-        if not record.paused:  # one that is being cancelled stays so
+        if record.paused in PASSING:  # one that is being cancelled stays so
             self._note("Paused", job_id, "held back by its owner")
             self._jobs.hold(record, Hold.OWNER)
         return record

@@ -95,6 +95,33 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
     asyncio.run(live())
 
 
+def test_its_owners_pause_outlasts_the_wait_and_only_its_owner_ends_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 600.0)
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1, retries=Retries(user=None)))
+
+            async def waits():
+                view = await api.job("j-1")
+                return view["phase"] == "queued" and "waits before the next" in view["reason"]
+
+            await until(waits, "it rents for ever")
+            view = await api.pause("j-1")
+            assert (view["phase"], view["reason"]) == ("paused", "held back by its owner")
+            controller = api._controller
+            controller.router.blame.tick(controller.records["j-1"], float("inf"))  # it has waited long enough
+            assert (await api.job("j-1"))["phase"] == "paused"
+            assert [event["text"] for event in await api.events("j-1") if event["kind"] == "Paused"]
+            assert story.cloud.starts == 2
+            story.cloud.deadly = ()
+            await api.resume("j-1")
+            await phase(api, "j-1", "running")
+
+    asyncio.run(live())
+
+
 def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, monkeypatch):
     """Twice would clear a job that brings its nodes down: the second time nobody is on it."""
     story, asked = Story(tmp_path), []

@@ -216,6 +216,27 @@ def test_a_job_that_its_owner_paused_is_not_resumed_on_an_empty_purse(tmp_path):
     asyncio.run(live())
 
 
+def test_a_job_that_is_paused_while_its_purse_is_spent_stays_so_when_it_is_topped_up(tmp_path):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=600.0))
+    cloud.jobs["j-1"] = Training(steps=100_000, step_s=0.02)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            api = server.api
+            await api.submit(a_spec(max_workers=1, purse_usd=0.8))
+            await phase(api, "j-1", "out-of-budget")
+            view = await api.pause("j-1")
+            assert (view["phase"], view["reason"]) == ("paused", "held back by its owner")
+            with pytest.raises(OutOfBudget, match="top-up --job j-1"):
+                await api.resume("j-1")
+            assert (await api.top_up_job("j-1", 30.0))["phase"] == "paused"
+            assert not api._controller.kernel.jobs["j-1"].shape
+            await api.resume("j-1")
+            await phase(api, "j-1", "running")
+
+    asyncio.run(live())
+
+
 def test_a_job_without_a_purse_has_nothing_to_top_up(tmp_path):
     async def live():
         async with serving(tmp_path) as server:
