@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-__all__ = ["Reading"]
+__all__ = ["Reading", "holds_files"]
 
 MOST_HELD = 64  # files, the newest: a script that resumes reads one of them
 MOST_LOOKED_AT = 5_000
@@ -74,6 +74,11 @@ class Reading:
         except OSError:
             return False
         return noted
+
+
+def holds_files(folder: str) -> bool:
+    """Whether there is anything to read below this directory."""
+    return next(_files(folder), None) is not None
 
 
 def _set_back(path: str) -> None:

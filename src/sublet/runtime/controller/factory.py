@@ -11,6 +11,7 @@ from sublet.domain.offer import Offer
 from sublet.errors import InvalidValue
 from sublet.market.hazard import believed_per_h
 from sublet.perf.migration import checkpoint_every_s
+from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.logs import JobLogs
@@ -81,7 +82,7 @@ class RecordFactory:
             "SUBLET_CHECKPOINT_DIR": str(checkpoints),
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
-            "SUBLET_RESUME": "1" if record.group.step > 0 or record.group.failures else "0",
+            "SUBLET_RESUME": "1" if _resumes(record, checkpoints) else "0",
             "WANDB_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
             "WANDB_RESUME": "allow",
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
@@ -112,3 +113,17 @@ class RecordFactory:
         write_s = max(record.write_s, 0.05)
         every_s = checkpoint_every_s(write_s * speedup, hits_per_h)
         return min(max(every_s / speedup, 10 * write_s), 600.0)
+
+
+def _resumes(record: JobRecord, checkpoints: Path) -> bool:
+    """Whether the worker that is about to start finds something to go on from.
+
+    A script without a session never says how far it is; what it saved is there to be seen. All workers of a start are
+    told what the first was told, which may have written something since.
+    """
+    group = record.group
+    if record.spec.sdk:
+        return group.step > 0 or bool(group.failures)
+    if record.resumes is None or len(group.workers) <= 1:
+        record.resumes = holds_files(str(checkpoints))
+    return record.resumes

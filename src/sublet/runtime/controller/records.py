@@ -63,6 +63,7 @@ class JobRecord:
     starts_over: int = 0  # of a script without a session, in a row, without having saved
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
     loads: bool = True  # as far as seen; False: it has started over beside what it had saved
+    resumes: bool | None = None  # of a script without a session: its present start found files to go on from
     apart: str = ""  # it has finished, and its workers never met: the warning
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     closed: bool = False  # it has failed, and its owner has ended it for good

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -514,6 +515,63 @@ def test_how_long_a_script_will_take_is_not_made_up(tmp_path):
         await api.submit(a_script(work=100.0, samples_per_s=1.0))
         view = await phase(api, "j-1", "running")
         assert (view["eta_s"], view["forecast_usd"], view["progress"]) == (None, None, None)
+
+    living(story, scene)
+
+
+# ---------------------------------------------------------------------- whether there is something to resume
+
+
+def told_to_resume(story):
+    return [order.env["SUBLET_RESUME"] for order in story.cloud.orders]
+
+
+def write(story, name, text):
+    place = Path(story.cloud.orders[-1].env["SUBLET_CHECKPOINT_DIR"], "model")
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(text)
+
+
+def test_there_is_something_to_resume_once_it_has_saved_and_not_because_it_failed(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script(retries=Retries(user=5)))
+        await phase(api, "j-1", "running")
+        story.cloud.end_all(1, "boom")
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "no second start")
+        await phase(api, "j-1", "running")
+        await start_over(api)
+        await phase(api, "j-1", "running")
+        assert told_to_resume(story) == ["0", "0", "0"]
+        write(story, "lock", "")
+        await start_over(api)
+        await phase(api, "j-1", "running")
+        write(story, "last.pt", "weights")
+        await start_over(api)
+        await phase(api, "j-1", "running")
+        assert told_to_resume(story)[3:] == ["0", "1"]
+
+    living(story, scene)
+
+
+def test_all_workers_of_a_start_are_told_alike_whether_to_resume(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+    start = story.cloud._start
+
+    def start_and_save(node, message):
+        Path(message.env["SUBLET_CHECKPOINT_DIR"], "config.json").write_text("{}")
+        start(node, message)
+
+    story.cloud._start = start_and_save
+
+    async def scene(api):
+        await api.submit(a_script(min_workers=2, max_workers=2))
+        await phase(api, "j-1", "running")
+        await start_over(api)
+        await phase(api, "j-1", "running")
+        assert told_to_resume(story) == ["0", "0", "1", "1"]
 
     living(story, scene)
 
