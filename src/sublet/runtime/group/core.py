@@ -134,7 +134,7 @@ class GroupCore(ABC):
         """An agent has these workers; one that was not known is a member, if it is `wanted` and on a node of ours."""
         for worker_id in worker_ids:
             if worker_id not in self.workers:
-                worker = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s, adopted=True)
+                worker = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s, met=True, adopted=True)
                 self.workers[worker_id] = worker
                 if not wanted or node_id not in self._nodes:
                     self._roster.end(worker, 0.0, wall_s)

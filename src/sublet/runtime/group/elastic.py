@@ -229,7 +229,7 @@ class ElasticGroup(Regrouping):
                 self._roster.send(other, meet)
 
     def _hear_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
-        worker.step = message.step
+        worker.step, worker.met = message.step, True
         if message.generation == self.round.number and worker.rank == 0 and isinstance(self.state, Forming):
             self.joined = message
             self.step, self.done, self.work = message.step, message.done, message.work
@@ -291,7 +291,10 @@ class ElasticGroup(Regrouping):
         self.step, self.done, self._finished = message.step, message.done, True
         if isinstance(self.state, Over | Stopping | Ending):
             return
-        for worker in self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY):
+        waiting = self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY)
+        if isinstance(self.state, Forming):  # the last step was made before the order to meet came: nobody will
+            waiting += [worker for worker in self._roster.members if not worker.met]
+        for worker in waiting:
             self._roster.end(worker, 0.0, wall_s)
         self.state = Ending(wall_s)
 

@@ -33,6 +33,7 @@ class Worker:
     born_s: float = float("-inf")  # wall, when its start was ordered; long ago for one that was there before us
     rank: int = -1
     step: int = 0
+    met: bool = False  # it has trained in a group, here or before this controller was there
     left: bool = False  # it said Left
     saves: bool = True  # where it stands when it leaves is where the job does; not if it leaves saving to another
     adopted: bool = False  # it was there before this controller: that it is a member is a guess

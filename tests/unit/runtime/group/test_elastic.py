@@ -96,6 +96,23 @@ def test_a_script_is_finished_when_its_session_says_so():
     assert ended_with_0(group, 4.0).outcome is Outcome.FINISHED
 
 
+def test_a_newcomer_does_not_wait_for_a_group_whose_last_step_is_made():
+    group = training("a")
+    (first,) = group.workers
+    group.move(2, (("a", 1), ("b", 1)), 0, 3.0)
+    all_ready(group, 4.0)
+    for _, save in sent(group, wire.SaveNow):
+        facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1}
+        group.hear(wire.Saved(worker_id=save.worker_id, step=group.step, done=10.0, **facts), 4.0)
+    assert {node for node, _ in sent(group, wire.Regroup)} == {"a", "b"}
+    group.hear(wire.Finished(worker_id=first, step=20, done=20.0), 5.0)  # said before it heard of the new group
+    ((node, end),) = sent(group, wire.EndWorker)
+    assert node == "b"
+    group.hear(wire.WorkerDown(worker_id=first, code=0), 5.0)
+    group.hear(wire.WorkerDown(worker_id=end.worker_id, code=-9), 5.0)
+    assert group.news[-1].outcome is Outcome.FINISHED
+
+
 def test_a_script_without_the_sdk_is_finished_when_it_ends_well():
     group = a_group(sdk=False)
     group.move(1, (("a", 1),), 0, 0.0)
