@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sublet.kernel.journal import replay
 from sublet.kernel.kernel import KERNEL_VERSION
 from tests.golden.scenarios import SCENARIOS
 
@@ -61,3 +62,4 @@ def test_a_life_is_what_it_was_when_it_was_recorded(name, tmp_path, capsys):
         before, now = (json.loads(line) for line in lines)
         assert rounded(now) == rounded(translated(before, now)), f"line {number}"
     assert len(lived) == len(recorded)
+    replay(lived)  # without the speeds of its jobs, it gives the same orders

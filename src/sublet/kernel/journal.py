@@ -1,8 +1,9 @@
 """The journal: a kernel's life as lines of JSON, and that life lived again.
 
 The first line says what could be rented; each further line is one event and the orders that followed it. Since the
-kernel depends on nothing else, feeding the events to a new one must give the same orders: `replay` insists on it. That
-holds within one version of the kernel; what another version recorded is followed, not decided again (following.py).
+kernel depends on little else, feeding the events to a new one must give the same orders: `replay` insists on it. That
+holds within one version of the kernel; what another version recorded is followed, not decided again (following.py). How
+fast jobs go is not recorded: whether the survivors of a loss can train is taken from the orders.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def replay(lines: Iterable[str], *, source: str = "journal", kernel: Kernel | No
     With `kernel` the lines go on from there, and there is no first line among them.
     """
     kernel, steps = open_journal(lines, source=source, kernel=kernel)
-    for _ in relive(steps, lambda event, _: kernel.handle(event)):
+    for _ in relive(steps, kernel.handle):
         pass
     return kernel
 
@@ -74,7 +75,7 @@ def open_journal(
     """The kernel that the first line tells of, before its first event, and the steps after it; or from `kernel` on."""
     rest = iter(lines)
     if kernel is not None:
-        return kernel, steps_from(rest, source=source)
+        return kernel, steps_from(rest, source=source, first=kernel.seen + 2)  # the first line is no event
     header = next(rest, None)
     if header is None:
         raise BadInput(source, "it is empty")

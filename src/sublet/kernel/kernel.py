@@ -63,8 +63,12 @@ class Kernel:
 
     # ------------------------------------------------------------------ the public verbs
 
-    def handle(self, event: Event) -> list[Action]:
-        """Take one event in; give the orders that follow. What cannot have happened is an error, without a trace."""
+    def handle(self, event: Event, recorded: Sequence[Action] = ()) -> list[Action]:
+        """Take one event in; give the orders that follow. What cannot have happened is an error, without a trace.
+
+        `recorded` are the orders that followed when it was lived first: they stand where they depend on how fast a job
+        goes, and its speed is not in the record.
+        """
         if not self.now_s <= event.at_s < math.inf:  # also refuses NaN
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(_subject(event)))
@@ -72,6 +76,7 @@ class Kernel:
         self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
+        self.tenancy.recorded = recorded
         self.tenancy.plan_due = bool(self._plans.since)
         try:
             self._hear(event)

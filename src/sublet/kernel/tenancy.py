@@ -6,7 +6,7 @@ some stand in line, one line per pool, and are served first in line first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
 from sublet.kernel.placements import Placements
 from sublet.kernel.supply import Supply
-from sublet.kernel.values_json import from_plain, to_plain
+from sublet.kernel.values_json import Unrecorded, from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
 __all__ = ["IN_TRANSIT", "Tenancy"]
@@ -35,6 +35,7 @@ class Tenancy:
     def __init__(self, supply: Supply) -> None:
         self.now_s = 0.0
         self.orders: list[Action] = []
+        self.recorded: Sequence[Action] = ()  # in a replay: what followed then from the event at hand
         self.plan_due = False  # what was promised is about to be looked at again
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
@@ -179,8 +180,7 @@ class Tenancy:
         boot_s = min(self._supply.offers[offer_id].boot_s for offer_id in self._supply.pools[shape.pool].offer_ids)
         if gpus < job.min_gpus or boot_s <= 2.0 * job.restart_s or shape.stages > 1:
             return
-        spread = tuple(count for _, count in kept)
-        if job.speed.rate(state.gpu, spread, state.done) > 0.0:  # some widths are not for everybody
+        if _trains_on(state, kept, self.recorded):
             self._order_move(state, replace(shape, gpus=gpus), kept)
 
     # ------------------------------------------------------------------ from promises to orders
@@ -351,3 +351,11 @@ def _with_gpus(
         stints=stints,
         generation=state.generation if generation is None else generation,
     )
+
+
+def _trains_on(state: JobState, kept: Placement, recorded: Sequence[Action]) -> bool:
+    """Some widths are not for everybody. A log does not say which, but whether a job was left on this one."""
+    if isinstance(state.job.speed, Unrecorded):
+        moves = (order for order in recorded if isinstance(order, ResizeJob))
+        return any((order.job_id, order.placement) == (state.job.id, kept) for order in moves)
+    return state.job.speed.rate(state.gpu, tuple(count for _, count in kept), state.done) > 0.0

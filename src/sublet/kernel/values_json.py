@@ -29,7 +29,7 @@ UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed
 
 
 class Unrecorded:
-    """The speed of a job in a replay: plans are recorded, so nobody asks how fast it would go."""
+    """The speed of a job in a replay: plans are recorded, and so is what else follows from how fast it would go."""
 
     ends: tuple[float, ...] = ()
 

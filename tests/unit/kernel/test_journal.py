@@ -36,7 +36,7 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
-from sublet.domain.plan import Plan
+from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError
@@ -49,6 +49,7 @@ from sublet.kernel.journal import (
     replay,
 )
 from sublet.kernel.replayer import steps_from
+from sublet.policies.equal import Equal
 from sublet.policies.srtf import Srtf
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -192,6 +193,45 @@ def test_an_order_that_was_tampered_with_is_found(kind):
     journal[at] = json.dumps(facts)
     with pytest.raises(InvariantBroken, match=f"line {at + 1}"):
         replay(journal)
+
+
+def test_the_number_of_a_line_counts_those_before_the_kernel_that_goes_on():
+    header, *lines = a_life()
+    cut = len(lines) // 2
+    with pytest.raises(BadInput) as caught:
+        replay([*lines[cut:], "{}"], kernel=replay([header, *lines[:cut]]))
+    assert caught.value.line == len(lines) + 2
+
+
+def a_loss():
+    """The journal of a job that goes on with its survivors, and the order that says so."""
+    driver = Driver([an_offer("o", pool="p", boot_s=600.0)], limits={"o": Limit(min_nodes=2, max_nodes=2)})
+    driver.submit(a_job("a", gpus=8, min_gpus=1, restart_s=10.0))
+    driver.settle(Equal())
+    (move, *_) = driver.tell(NodeLost(10.0, "n1"))
+    return driver.journal, move
+
+
+def test_survivors_train_on_in_a_replay_as_they_did():
+    journal, move = a_loss()
+    assert isinstance(move, ResizeJob)
+    assert replay(journal).jobs["a"].phase is Phase.RESIZING
+
+
+@pytest.mark.parametrize("facts", [{"generation": 7}, {"placement": [["n2", 3]]}, {"job_id": "b"}])
+def test_what_survivors_were_told_is_compared_but_for_their_speed(facts):
+    journal, _ = a_loss()
+    told = json.loads(journal[-1])
+    told["actions"][0].update(facts)
+    with pytest.raises(InvariantBroken, match=f"line {len(journal)}"):
+        replay([*journal[:-1], json.dumps(told)])
+
+
+def test_survivors_who_could_not_train_stand_still_in_a_replay_too():
+    journal, _ = a_loss()
+    told = json.loads(journal[-1])
+    told["actions"].pop(0)
+    assert replay([*journal[:-1], json.dumps(told)]).jobs["a"].phase is Phase.BROKEN
 
 
 def test_an_event_that_was_tampered_with_is_found_where_its_orders_differ():

@@ -196,7 +196,7 @@ def _lived(path: Path, recorded: list[str], tell: _Teller, kernel: Kernel | None
 
     times: list[float] = []
     living, steps = open_journal(recorded, source=str(path), kernel=kernel)
-    for step in relive(steps, lambda event, _: living.handle(event)):  # told when the kernel has agreed with it
+    for step in relive(steps, living.handle):  # told when the kernel has agreed with it
         times.append(step.event.at_s)
         tell.line(*_step(step.facts))
     return {**_span(path, times), "verified": True}

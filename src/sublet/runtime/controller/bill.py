@@ -150,10 +150,10 @@ class Bill:
     _held: dict[str, _Held] = field(default_factory=dict)
     _list_price: dict[str, int] = field(default_factory=dict)
 
-    def handle(self, event: Event) -> list[Action]:
-        """Let the kernel hear it."""
+    def handle(self, event: Event, recorded: Sequence[Action] = ()) -> list[Action]:
+        """Let the kernel hear it, with the orders that followed where it is lived again."""
         jobs = self._before(event)
-        orders = self.kernel.handle(event)
+        orders = self.kernel.handle(event, recorded)
         self._after(event, jobs, orders)
         return orders
 

@@ -146,7 +146,7 @@ class Memory:
             self._adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
         self._begin(snapshot)
         try:
-            return self._relive(seq, lambda event, _: self._bill.handle(event))
+            return self._relive(seq, self._bill.handle)
         except KernelError:
             return None
 

@@ -31,6 +31,18 @@ def test_a_journal_of_another_version_is_told_and_not_compared(tmp_path, capsys)
     assert (found["verified"], found["compared"], found["events"]) == (False, 0, len(lines))
 
 
+def test_survivors_who_trained_on_are_found_in_the_orders(tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    market = "--market parcae-ladp --as-gpu T4 --notice-s 0"  # nodes go without a word, and others take long to boot
+    simulated = f"simulate pollux-2 --jobs 8 --policy greedy-keep {market} --log {log} --json --quiet"
+    assert run(simulated.split()) == 0
+    lost = [json.loads(line) for line in log.read_text().splitlines() if '"type":"NodeLost"' in line]
+    assert any(order["type"] == "ResizeJob" for line in lost for order in line["actions"])
+    capsys.readouterr()
+    assert run(["replay", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"] is True
+
+
 def test_orders_are_compared_from_where_this_version_began(tmp_path, capsys):
     header, *lines = a_life()
     store = Store(tmp_path / "log.sqlite")
@@ -50,3 +62,4 @@ def test_orders_are_compared_from_where_this_version_began(tmp_path, capsys):
     store.append(40.0, json.dumps(wrong))
     store.close()
     assert run(["replay", str(tmp_path)]) != 0
+    assert f"line {len(lines) + 2}: " in capsys.readouterr().err  # the header is the first
