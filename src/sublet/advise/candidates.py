@@ -166,8 +166,8 @@ def _best_mixed(places: Iterable[_Place]) -> list[_Place]:
 
 
 def _reclaims(offer: Offer) -> Reclaims:
-    """What the offer itself says, else what traces say."""
-    traced = reclaims_of(offer.cloud, offer.gpu)
+    """What the offer itself says, else what traces say; these know of no notice."""
+    traced = replace(reclaims_of(offer.cloud, offer.gpu), notice_s=offer.notice_s)
     if not offer.hazard_per_h:
         return traced
-    return replace(traced, per_h=offer.hazard_per_h, source="stated by the offer", traces=())
+    return replace(traced, per_h=offer.hazard_per_h, share=offer.reclaim_share, source="stated by the offer", traces=())

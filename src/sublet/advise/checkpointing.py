@@ -9,6 +9,9 @@ counts, which is written in the background once in a while. In another zone, a p
 
 After a reclaim the job either waits until its nodes are replaced, or goes on with those that are left and takes the
 others in when they come, for a second restart. Whichever is quicker is what is advised.
+
+Where an offer states a notice, new nodes are asked for at it; if it is long enough to write a checkpoint, none is
+written before, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ class Fleets:
     nodes_N: Floats
     steady_RN: Floats  # nodes on demand
     hazard_per_h_R: Floats
+    notice_s_R: Floats  # 0 = none
     at_once_RN: Floats
     all_RN: Floats  # the chance that a reclaim leaves no node
     wait_s_RN: Floats
@@ -90,7 +94,7 @@ class Outages:
     slowdown_RN: Floats  # infinite where the job would never end
     per_h_RN: Floats  # reclaims, of one node or several at once
     lost_s_RN: Floats  # by one of them: redone work, restarts and waits; the root of its mean square
-    every_s_RN: Floats  # between two checkpoints; infinite where none is needed
+    every_s_RN: Floats  # between two checkpoints; infinite where none is needed, or one at a notice is enough
     write_s_RN: Floats  # of one checkpoint, and to read it again
     paid_RN: Floats  # spot nodes that are there, on average: others are not paid for
     goes_on_RN: Bools  # with those that are left, rather than waiting
@@ -104,10 +108,13 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
     node_per_s_RN = fleets.hazard_per_h_R[:, None] / SECONDS_PER_H + 0.0 * nodes_N
     hits_RN = np.maximum(node_per_s_RN * spot_RN / at_once_RN, 0.0)
     write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
+    notice_s_R1 = fleets.notice_s_R[:, None]
+    warned_RN = (notice_s_R1 > 0.0) & (notice_s_R1 >= write_s_RN)
+    boot_s_R1 = np.maximum(0.0, job.provision_s - notice_s_R1)
     recovery = Recovery(
-        every_s=checkpoint_interval_s(write_s_RN, hits_RN),
-        write_s=write_s_RN,
-        boot_s=job.provision_s,
+        every_s=np.where(warned_RN, 0.0, checkpoint_interval_s(write_s_RN, hits_RN)),
+        write_s=np.where(warned_RN, 0.0, write_s_RN),
+        boot_s=boot_s_R1,
         # What was written is read as fast; what a lost peer had is done once more.
         restart_s=job.restart_s + write_s_RN + _with_peer(fleets, at_once_RN) * BACKGROUND_S / 2.0,
         sold_out_s=fleets.wait_s_RN,
@@ -116,13 +123,13 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
     calm_RN = hits_RN < CALM_PER_S
     off_RN = hits_RN * fleets.wait_s_RN
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        left_RN = _survivors_share(fleets, hits_RN, at_once_RN, fleets.wait_s_RN + job.provision_s)
+        left_RN = _survivors_share(fleets, hits_RN, at_once_RN, fleets.wait_s_RN + boot_s_R1)
         waiting_RN = speed_kept(hits_RN, recovery)
         going_RN = speed_kept(hits_RN, recovery, left_RN)
         goes_on_RN = (going_RN > waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
         speed_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
         felt_RN = np.where(goes_on_RN, (1.0 - left_RN) * (1.0 - fleets.all_RN) + fleets.all_RN, 1.0)
-        lost_s_RN = hit_cost_s(hits_RN, speed_RN, recovery.every_s, write_s_RN)
+        lost_s_RN = hit_cost_s(hits_RN, speed_RN, recovery.every_s, recovery.write_s)
         # The mean wait is in it; that waits differ is not.
         varies_RN = np.maximum(fleets.wait_square_RN - fleets.wait_s_RN**2, 0.0)
         lost_s_RN = np.sqrt(lost_s_RN**2 + felt_RN**2 * varies_RN)
@@ -140,7 +147,7 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         slowdown_RN=slowdown_RN,
         per_h_RN=hits_RN * SECONDS_PER_H,
         lost_s_RN=np.where(calm_RN, 0.0, lost_s_RN),
-        every_s_RN=np.where(calm_RN, np.inf, recovery.every_s),
+        every_s_RN=np.where(calm_RN | warned_RN, np.inf, recovery.every_s),
         write_s_RN=np.where(calm_RN, 0.0, write_s_RN),
         paid_RN=np.where(calm_RN, spot_RN, paid_RN),
         goes_on_RN=goes_on_RN & ~calm_RN,

@@ -209,7 +209,9 @@ def _fleets(ask: Ask, rows: Sequence[Row], machines: Sequence[Machine], found: S
     least_R1 = np.array([row.least() for row in rows])[:, None]
     spot_RN = np.where(nodes_N < least_R1, 0.0, nodes_N - steady_RN).astype(np.intp)
     met = [
-        losses(row.reclaims.traces if row.reclaims else (), row.zones, ask.most_nodes, together=row.together)
+        losses(taken.traces, row.zones, ask.most_nodes, together=row.together, share=taken.share)
+        if (taken := row.reclaims)
+        else losses((), row.zones, ask.most_nodes)
         for row in rows
     ]
     names = ("at_once_S", "all_S", "wait_s_S", "wait_square_S")
@@ -223,6 +225,7 @@ def _fleets(ask: Ask, rows: Sequence[Row], machines: Sequence[Machine], found: S
         # Below the least size there is no such cluster, which a negative number of spot nodes says.
         steady_RN=np.where(nodes_N < least_R1, nodes_N + 1.0, steady_RN),
         hazard_per_h_R=np.array([ask.reclaims * row.reclaims.per_h if row.reclaims else 0.0 for row in rows]),
+        notice_s_R=np.array([row.reclaims.notice_s if row.reclaims else 0.0 for row in rows]),
         at_once_RN=at_once_RN,
         all_RN=np.where(steady_RN > 0, 0.0, all_RN),
         wait_s_RN=waits * wait_s_RN,

@@ -22,13 +22,15 @@ BUNDLED = ("bamboo-p3", "bamboo-gcp")  # held for hours and lost: what stands fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaims:
-    """Nodes lost per node-hour, with a range in which it may lie; how many at once is in `advise_losses`."""
+    """Nodes lost per node-hour, with a range in which it may lie; how many at once traces say in `advise.losses`."""
 
     per_h: float
     low_per_h: float
     high_per_h: float
     source: str
     traces: tuple[str, ...]  # by which it was measured; none if the offer states it
+    share: float = 0.0  # of the nodes held, what one reclaim takes, if the offer states it; traces have their own
+    notice_s: float = 0.0  # as the offer states it; price lists state none
 
 
 @cache

@@ -42,17 +42,21 @@ class Losses:
 
 
 @cache
-def losses(traces: tuple[str, ...], zones: int, most: int, *, together: bool = False) -> Losses:
-    """The mean of some traces. Where there are none, nodes are lost one by one and can be had again at once."""
-    if not traces:
-        none_S, alone_S = np.zeros(most + 1), (np.arange(most + 1) == 1).astype(np.float64)
-        return Losses(at_once_S=np.ones(most + 1), all_S=alone_S, wait_s_S=none_S, wait_square_S=none_S)
+def losses(traces: tuple[str, ...], zones: int, most: int, *, together: bool = False, share: float = 0.0) -> Losses:
+    """The mean of some traces. Where there are none, nodes can be had again at once.
+
+    Then each reclaim takes every node with chance `share`, as `perf.preemption` has it; at 0 they go one by one.
+    """
     nodes_S = np.arange(most + 1.0)
-    met = [_met(name, most) for name in traces]
-    at_once_S, all_S, wait_s_S, wait_square_S = (np.mean(columns, axis=0) for columns in zip(*met, strict=True))
+    if traces:
+        met = [_met(name, most) for name in traces]
+        at_once_S, all_S, wait_s_S, wait_square_S = (np.mean(columns, axis=0) for columns in zip(*met, strict=True))
+    else:
+        at_once_S, all_S = _stated(nodes_S, share)
+        wait_s_S = wait_square_S = np.zeros(most + 1)
     if not together and zones > 1:  # a fall meets the nodes of its zone only
         at_once_S, all_S = np.interp(nodes_S / zones, nodes_S, at_once_S), np.where(nodes_S == 1, 1.0, 0.0)
-    gain = _gain(zones, together=together)
+    gain = _gain(zones, together=together) if traces else 1.0
     return Losses(at_once_S=at_once_S, all_S=all_S, wait_s_S=gain * wait_s_S, wait_square_S=gain**2 * wait_square_S)
 
 
@@ -131,6 +135,15 @@ class Capacity:
         later_F = np.searchsorted(opens_s, self.fall_s_F, side="right")
         next_s_F = np.append(opens_s, self.end_s + opens_s[0])[later_F]
         return np.where(enough_T[at_F], 0.0, next_s_F - self.fall_s_F)
+
+
+def _stated(nodes_S: Floats, share: float) -> tuple[Floats, Floats]:
+    """At once and all, where a reclaim takes each node with this chance: binomial, given that it takes one."""
+    alone_S = (nodes_S == 1).astype(np.float64)
+    if share == 0.0:
+        return np.ones(len(nodes_S)), alone_S
+    struck_S = np.maximum(1.0 - (1.0 - share) ** nodes_S, share)  # of no nodes none are lost, whatever this is
+    return np.maximum(nodes_S * share / struck_S, 1.0), np.where(nodes_S > 0, share**nodes_S / struck_S, 0.0)
 
 
 @cache

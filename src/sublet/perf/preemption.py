@@ -216,7 +216,8 @@ def hit_cost_s(
     """
     every_C, write_C = np.asarray(every_s, dtype=np.float64), np.asarray(write_s, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        undisturbed_C = np.where(np.isfinite(every_C), every_C / (every_C + write_C), 1.0)
+        writes_C = np.isfinite(every_C) & (every_C > 0.0)  # else only at a notice, or never
+        undisturbed_C = np.where(writes_C, every_C / (every_C + write_C), 1.0)
         return np.where(hits_per_s_C < RARE, 0.0, np.maximum(0.0, undisturbed_C - speed_C) / hits_per_s_C)
 
 

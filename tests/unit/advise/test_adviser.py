@@ -136,7 +136,19 @@ def test_a_coarser_frontier_is_shorter_and_never_far_from_the_fine_one():
 # ---------------------------------------------------------------------- reclaims
 
 
-def fleets(keepers, *, nodes, hazard=0.5, steady=None, at_once=1.0, wait_s=0.0, rates=None, gbit=100.0, spread=False):
+def fleets(
+    keepers,
+    *,
+    nodes,
+    hazard=0.5,
+    steady=None,
+    at_once=1.0,
+    wait_s=0.0,
+    rates=None,
+    gbit=100.0,
+    spread=False,
+    notice_s=0.0,
+):
     """Clusters of 1 to the most of these nodes, cut down to these."""
     rows, most = len(keepers), max(nodes)
     rates = np.array(rates if rates is not None else range(1, most + 1), dtype=float)
@@ -147,6 +159,7 @@ def fleets(keepers, *, nodes, hazard=0.5, steady=None, at_once=1.0, wait_s=0.0, 
         nodes_N=np.arange(1.0, most + 1.0),
         steady_RN=full * steady_N,
         hazard_per_h_R=np.full(rows, hazard),
+        notice_s_R=np.full(rows, notice_s),
         at_once_RN=at_once * full,
         all_RN=np.where(np.arange(1, most + 1) == 1, full, 0.0),
         wait_s_RN=wait_s * full,

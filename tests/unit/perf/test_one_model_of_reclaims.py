@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sublet.advise.evaluate import Ask, Weighed
@@ -97,13 +97,21 @@ def hours_by_advice(offer):
     return choice.hours - (BOOT_S + PAUSE_S - WRITE_S) / 3600
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.floats(0.01, 3.0))
-def test_policy_plan_advice_and_explain_say_one_number(hazard):
-    offer = replace(SPOT, hazard_per_h=hazard)
+NOTICES_S = st.sampled_from([0.0, WRITE_S / 2, WRITE_S, 45.0, 120.0])  # too short to write, just enough, in plenty
+SHARES = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.01, 3.0), NOTICES_S, SHARES)
+@example(3.0, 120.0, 0.0)
+@example(3.0, 0.0, 0.3)
+@example(3.0, 120.0, 1.0)
+def test_policy_plan_advice_and_explain_say_one_number(hazard, notice_s, share):
+    offer = replace(SPOT, hazard_per_h=hazard, notice_s=notice_s, reclaim_share=share)
     found = hours_by_asker(offer, a_spot_job())
     found["advice"] = hours_by_advice(offer)
-    exact = HOURS / spot_speed(Reclaims(per_h=hazard, boot_s=BOOT_S), a_spot_job(), [2])[0]
+    stated = Reclaims(per_h=hazard, boot_s=BOOT_S, notice_s=notice_s, share=share)
+    exact = HOURS / spot_speed(stated, a_spot_job(), [2])[0]
     assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
     assert hours_by_ps(offer, a_spot_job()) == pytest.approx(exact, rel=0.02)  # the middle of draws
 

@@ -117,8 +117,13 @@ def _describe_checkpoints(best: ClusterChoice) -> str:
     said = f"keep checkpoints {KEEPERS[best.keeper]}"
     if best.reclaims > 0:
         after = "go on with the nodes that are left" if best.goes_on else "wait for new nodes"
-        said += f", one every {best.checkpoint_every_s:,.0f} s; after a loss {after}"
+        said += f", one{_describe_interval(best)}; after a loss {after}"
     return said + (f"; traffic between zones costs USD {best.traffic_usd:,.2f}" if best.traffic_usd else "")
+
+
+def _describe_interval(choice: ClusterChoice) -> str:
+    every_s = choice.checkpoint_every_s
+    return f" every {every_s:,.0f} s" if every_s < float("inf") else " at each notice"
 
 
 def _describe_goal(ask: Ask) -> str:
@@ -150,8 +155,8 @@ def _reasons(best: ClusterChoice) -> list[str]:
     ]
     if best.reclaims > 0:
         reasons.append(
-            f"{best.reclaims:.1f} reclaims are to be expected; they and checkpoints every "
-            f"{best.checkpoint_every_s:,.0f} s take {100 * best.lost_share:.1f} % of the time"
+            f"{best.reclaims:.1f} reclaims are to be expected; they and checkpoints{_describe_interval(best)} "
+            f"take {100 * best.lost_share:.1f} % of the time"
         )
     return reasons
 

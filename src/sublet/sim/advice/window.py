@@ -112,8 +112,9 @@ class ReplayedJob:
     spot_nodes: int
     pace: tuple[float, ...]  # with 0 to all nodes, by that with all
     provision_s: float
+    notice_s: float
     restart_s: float
-    every_s: float
+    every_s: float  # infinite where a checkpoint is written at the notice
     write_s: float
     peers: bool  # checkpoints are in the memory of nodes that may be lost together
 
@@ -125,6 +126,7 @@ class ReplayedJob:
             spot_nodes=choice.nodes - choice.steady,
             pace=(0.0, *(rate / choice.rate for rate in choice.rates)),
             provision_s=ask.provision_s,
+            notice_s=choice.spots[0].notice_s,
             restart_s=ask.profile.restart_s,
             every_s=choice.checkpoint_every_s,
             write_s=choice.checkpoint_write_s,
@@ -135,6 +137,17 @@ class ReplayedJob:
     def first_s(self) -> float:
         """Until it trains."""
         return self.provision_s + self.restart_s
+
+    @property
+    def boot_s(self) -> float:
+        """Until nodes are there that were asked for at the notice, counted from the loss."""
+        return max(0.0, self.provision_s - self.notice_s)
+
+    def kept_s(self, trained_s: float) -> float:
+        """Of the time since it was ready, what is in a checkpoint if nodes are lost now."""
+        if math.isinf(self.every_s):
+            return trained_s
+        return trained_s // (self.every_s + self.write_s) * self.every_s
 
     def forgotten_s(self, done_s: float, taken: int, rng: np.random.Generator) -> float:
         """Work that a loss of a node and of its peer costs beyond the last checkpoint."""
@@ -149,7 +162,7 @@ def replay_waiting(
     left_s, ready_s, back_s, away_s = train_s, job.first_s, 0.0, 0.0
     held, reclaims = job.spot_nodes, 0
     for at_s, taken in place.losses(start_s, rng):
-        end_s = ready_s + left_s + (math.ceil(left_s / job.every_s) - 1) * job.write_s
+        end_s = ready_s + left_s + _writes(left_s, job) * job.write_s
         if end_s <= at_s:
             return end_s, away_s, reclaims
         if not taken:
@@ -157,7 +170,7 @@ def replay_waiting(
         if reclaims == MOST_RECLAIMS:
             break
         reclaims += 1
-        left_s -= max(at_s - ready_s, 0.0) // (job.every_s + job.write_s) * job.every_s
+        left_s -= job.kept_s(max(at_s - ready_s, 0.0))
         left_s += job.forgotten_s(train_s - left_s, taken, rng)
         if at_s >= back_s:  # those lost before have been replaced
             held = job.spot_nodes
@@ -165,7 +178,7 @@ def replay_waiting(
         held -= lost
         back_s = at_s + place.wait_s(start_s + at_s)
         away_s += lost * (back_s - at_s)
-        ready_s = back_s + job.first_s + job.write_s
+        ready_s = back_s + job.boot_s + job.restart_s + job.write_s
     return _onward(train_s, left_s, ready_s, away_s, reclaims)
 
 
@@ -197,12 +210,12 @@ def replay_going_on(
         if reclaims == MOST_RECLAIMS:
             break
         reclaims += 1
-        left_s -= pace * (max(at_s - ready_s, 0.0) // (job.every_s + job.write_s) * job.every_s)
+        left_s -= pace * job.kept_s(max(at_s - ready_s, 0.0))
         left_s += job.forgotten_s(train_s - left_s, lost, rng)
         held -= lost
         wait_s = place.wait_s(start_s + at_s)
         away_s += lost * wait_s
-        coming.append((at_s + wait_s + job.provision_s, lost))
+        coming.append((at_s + wait_s + job.boot_s, lost))
         coming.sort()
         ready_s = at_s + job.restart_s + job.write_s
     return _onward(train_s, left_s, ready_s, away_s, reclaims)
@@ -210,7 +223,7 @@ def replay_going_on(
 
 def _writes(work_s: float, job: ReplayedJob) -> float:
     """Checkpoints during so much work; the last needs none."""
-    return math.ceil(work_s / job.every_s) - 1 if math.isfinite(work_s) else 0.0
+    return max(math.ceil(work_s / job.every_s) - 1, 0) if math.isfinite(work_s) else 0.0
 
 
 def _onward(train_s: float, left_s: float, ready_s: float, away_s: float, reclaims: int) -> tuple[float, float, int]:

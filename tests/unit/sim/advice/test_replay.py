@@ -176,12 +176,13 @@ def test_on_demand_only_the_speed_varies():
     assert list(outlook(sure, ask, rng=np.random.default_rng(1)).hours) == pytest.approx([choice.hours] * 3)
 
 
+@pytest.mark.parametrize("notice_s", [0.0, 5.0, 120.0])  # of these, 5 covers the writing of a checkpoint, not the boot
 @pytest.mark.parametrize(
     ("keeper", "nodes", "steady"),
     [("storage", 1, 0), ("storage", 8, 0), ("anchors", 4, 0), ("nodes", 4, 1), ("nodes", 8, 4)],
 )
-def test_where_nodes_are_lost_one_by_one_the_mean_is_the_advisers(keeper, nodes, steady):
-    offers = [replace(SPOT, hazard_per_h=0.5), *([ON_DEMAND] if steady else [])]
+def test_where_nodes_are_lost_one_by_one_the_mean_is_the_advisers(keeper, nodes, steady, notice_s):
+    offers = [replace(SPOT, hazard_per_h=0.5, notice_s=notice_s), *([ON_DEMAND] if steady else [])]
     choice, ask = chosen(nodes * 100_000.0, offers, keeper=keeper, nodes=nodes, steady=steady)
     found = replayed(choice, ask, [calm_trace()], rng=np.random.default_rng(2), windows=100)
     assert float(found.hours_W.mean()) == pytest.approx(choice.hours, rel=0.02)
