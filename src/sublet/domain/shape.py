@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublet.domain.quantity import named, whole
+from sublet.errors import InvalidValue
 
 __all__ = ["Placement", "Shape", "Spread", "packed"]
 
+MOST_BATCH = 2**31 - 1  # samples in one step: beyond any, and still a number that every framework counts with
 Placement = tuple[tuple[str, int], ...]  # (node id, GPUs used there), in the order in which ranks are laid out
 Spread = tuple[int, ...]  # the same without names: GPUs used on each node
 
@@ -37,6 +39,8 @@ class Shape:
         whole("stages", self.stages, 1)
         if self.batch is not None:
             whole("batch", self.batch, 1)
+            if self.batch > MOST_BATCH:
+                raise InvalidValue("batch", self.batch, f"at most {MOST_BATCH}")
 
     def __str__(self) -> str:
         return f"{self.gpus} x {self.pool}"

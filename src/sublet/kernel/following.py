@@ -17,7 +17,7 @@ from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import SubletError
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.refusals import Promise, refuse_wrong_names
+from sublet.kernel.refusals import Promise, refuse_wrong_names, shapes_to_promise
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
@@ -132,6 +132,11 @@ class Follower(Kernel):
 
     def _watch_purse(self) -> None:
         pass
+
+    def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
+        """As it was carried out; before version 4 nobody looked at the widths of jobs."""
+        del stale
+        return shapes_to_promise(plan, self.jobs, self.supply)
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> order.RefusePlan | None:
         """As recorded; before version 3 a plan above the limits was promised in part, so only names are looked at."""

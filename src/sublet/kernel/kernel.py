@@ -24,14 +24,21 @@ from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.domain.timers import CheckPurse, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.refusals import Promise, refuse_over_limits, refuse_wrong_names, shapes_to_promise
+from sublet.kernel.refusals import (
+    Promise,
+    refuse_other_widths,
+    refuse_over_limits,
+    refuse_wrong_names,
+    shapes_to_promise,
+    within_widths,
+)
 from sublet.kernel.requests import PlanRequests
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 3  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 4  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -297,7 +304,7 @@ class Kernel:
 
     def _take_plan(self, event: news.PlanMade) -> None:
         stale = event.seen < self._plans.since  # it did not see everything: the next plan is on its way
-        promises = shapes_to_promise(event.plan, self.jobs, self.supply)
+        promises = self._wanted(event.plan, stale=stale)
         refusal = self._plans.count(event.at_s) or self._refusal(event.plan, promises, stale=stale)
         if refusal is not None:
             self._actions += self._plans.refuse(refusal, event.at_s)
@@ -329,11 +336,17 @@ class Kernel:
         for state in gaining:
             tenancy.stand_in_line(state)
 
+    def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
+        """What it changes; that a stale one did not see a job's new widths is no fault, but they hold."""
+        promises = shapes_to_promise(plan, self.jobs, self.supply)
+        return within_widths(promises) if stale else promises
+
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
         """Why it is not carried out; None = it is."""
         refusal = refuse_wrong_names(plan, self.jobs, self.supply)
         if refusal is None and not stale:
             refusal = refuse_over_limits(plan, promises, self.tenancy.promised, self.supply)
+            refusal = refusal or refuse_other_widths(promises)
         return refusal
 
     # ------------------------------------------------------------------ snapshots

@@ -10,7 +10,14 @@ from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
 from sublet.kernel.supply import Supply
 
-__all__ = ["Promise", "refuse_over_limits", "refuse_wrong_names", "shapes_to_promise"]
+__all__ = [
+    "Promise",
+    "refuse_other_widths",
+    "refuse_over_limits",
+    "refuse_wrong_names",
+    "shapes_to_promise",
+    "within_widths",
+]
 
 Jobs = Mapping[str, JobState]
 Promise = tuple[JobState, Shape | None]  # as the job is now, and what it shall have
@@ -41,6 +48,24 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | N
         if offer_id not in supply.offering.every:
             return RefusePlan("hold", offer_id, "an offer that is there: " + ", ".join(supply.offers))
     return None
+
+
+def within_widths(promises: Sequence[Promise]) -> list[Promise]:
+    """Those that keep to how wide the jobs may run as they are now."""
+    return [(state, shape) for state, shape in promises if shape is None or _may_be(state, shape)]
+
+
+def refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
+    """It gives a job fewer or more GPUs than its owner lets it have. None = it does not."""
+    for state, shape in promises:
+        if shape is not None and not _may_be(state, shape):
+            low, high = state.job.min_gpus, state.job.max_gpus
+            return RefusePlan(f"shapes[{state.job.id}].gpus", shape.gpus, f"a width of the job, from {low} to {high}")
+    return None
+
+
+def _may_be(state: JobState, shape: Shape) -> bool:
+    return state.job.min_gpus <= shape.gpus <= state.job.max_gpus
 
 
 def refuse_over_limits(

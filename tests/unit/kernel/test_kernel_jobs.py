@@ -106,7 +106,7 @@ def test_gpus_are_free_only_when_the_job_that_leaves_them_has_left(town):
 
 
 def test_a_growing_job_keeps_its_gpus_and_gets_more(town):
-    running(town, a_job("a", gpus=2))
+    running(town, a_job("a", gpus=2, max_gpus=8))
     assert town.plan(Plan(shapes={"a": p(6)})) == [ResizeJob("a", 2, p(6), (("n1", 4), ("n2", 2)))]
 
 
@@ -133,7 +133,7 @@ def test_a_change_of_mind_in_transit_waits_for_the_answer(town):
 
 
 def test_a_job_that_cannot_grow_yet_stands_in_line_until_it_can(town):
-    running(town, a_job("a", gpus=4), a_job("b", gpus=4))
+    running(town, a_job("a", gpus=4, max_gpus=8), a_job("b", gpus=4))
     town.submit(a_job("c"))
     assert town.tell(PlanMade(0.0, Plan(shapes={"a": p(8)}), 0)) == [
         MakePlan()
@@ -143,7 +143,7 @@ def test_a_job_that_cannot_grow_yet_stands_in_line_until_it_can(town):
 
 def test_a_move_to_another_pool_is_a_stop_and_a_start():
     driver = Driver([an_offer("o", pool="p"), an_offer("q", gpus=8, gpu="A100", pool="q")])
-    driver.submit(a_job("a", gpus=4))
+    driver.submit(a_job("a", gpus=4, max_gpus=8))
     driver.plan(Plan(shapes={"a": p(4)}, hold={"o": 1, "q": 1}))
     for order in list(driver.open):
         driver.answer(order)
@@ -183,7 +183,7 @@ def test_a_job_that_begins_to_wait_again_calls_for_a_plan(town):
 
 
 def test_a_job_promised_gpus_again_while_it_stops_starts_again(town):
-    running(town, a_job("a", gpus=4))
+    running(town, a_job("a", gpus=4, max_gpus=8))
     (stop,) = town.plan(Plan(shapes={"a": None}))
     assert town.plan(Plan(shapes={"a": p(8)})) == []
     (again,) = town.answer(stop)
@@ -337,7 +337,7 @@ def test_the_queue_hears_how_far_a_waiting_job_is(town):
 
 
 def test_attained_service_grows_with_the_gpus_held(town):
-    running(town, a_job("a", gpus=4, work=1e6))
+    running(town, a_job("a", gpus=4, max_gpus=8, work=1e6))
     town.now_s = 10.0
     (resize,) = town.plan(Plan(shapes={"a": p(8)}))
     town.now_s = 12.0
