@@ -40,7 +40,7 @@ class Settings:
     notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
     strikes: tuple[str, ...] = ()  # scripted losses, "AT_S:notice|kill|restore:NODES", on top of the market
     boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
-    most_nodes: int | None = None  # at once, over all offers; None = as many as the provider has
+    most_nodes: int | None = None  # of each offer, at once; None = as many as the provider has
     slots_per_node: int = 1  # workers on one node
     decide_limit_s: float = 60.0  # wall: a policy that has not answered by then is asked anew
     lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself

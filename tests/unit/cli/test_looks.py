@@ -18,7 +18,10 @@ from sublet.cli.print.screen import frame, plain_lines
 from sublet.cli.status import ControllerStatus
 from sublet.cli.work import controller_process
 from sublet.errors import SubletError
+from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.providers.local.build import build
+from sublet.runtime.settings import Settings
 from sublet.sim.report import plots
 from tests.rigs.in_memory_api import BILL, RUNNING, cost_from, row_from, served
 
@@ -182,3 +185,10 @@ def test_a_market_of_other_gpus_is_said_to_be_one(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(controller_process, "start", lambda settings, foreground=False: "http://127.0.0.1:1")
     assert run(["up", "--market", "bamboo-p3"]) == 0
     assert "as V100s did; here each costs what a T4 costs (aws:g4dn.xlarge)" in capsys.readouterr().out
+
+
+def test_a_limit_on_nodes_says_that_each_offer_has_its_own(capsys, tmp_path):
+    assert run(["up", "--help"]) == 0
+    assert "at most N nodes of each offer: N on spot and N on demand" in " ".join(capsys.readouterr().out.split())
+    setup = build(Settings(state_dir=str(tmp_path), most_nodes=3), Clock(speedup=1.0), store=None)
+    assert {offer: limit.max_nodes for offer, limit in setup.limits.items()} == {"local:spot": 3, "local:on-demand": 3}

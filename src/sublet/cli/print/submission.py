@@ -56,7 +56,8 @@ def expected_line(expected: dict[str, Any] | None) -> str:
         quick = f"{money(expected['usd_in_a_hurry'])} in {span(expected['seconds_in_a_hurry'])}"
         steady = None if expected["usd_on_demand"] is None else money(expected["usd_on_demand"])
     beside = f"on demand {steady}, " if steady else ""
-    return f"expected: {ours} on {expected['shape']}; {beside}in a hurry {quick}"
+    when = "expected once others make room" if expected["waits"] else "expected"
+    return f"{when}: {ours} on {expected['shape']}; {beside}in a hurry {quick}"
 
 
 def print_alternatives(rows: list[dict[str, Any]]) -> None:

@@ -86,7 +86,10 @@ def up(  # noqa: PLR0913 - one argument per option
     boot_s: Annotated[
         float | None, typer.Option(metavar="S", help="From renting a node to using it, at least.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Hold at most N nodes.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", help="Hold at most N nodes of each offer: N on spot and N on demand."),
+    ] = None,
     decide_limit_s: Annotated[
         float | None,
         typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan."),

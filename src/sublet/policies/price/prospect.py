@@ -1,4 +1,4 @@
-"""What a job that comes now may expect, if it is alone: what it takes and costs, beside the quickest and on demand."""
+"""What a job that comes now may expect beside others: what it takes and costs, and the quickest and on demand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
+from sublet.planning.affordable import most_gpus_beside
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Terms
@@ -16,6 +17,7 @@ from sublet.planning.value_of_time import value_of_time as value_of_time_of
 from sublet.policies.price.choices import within_purse
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.policy import Price
+from sublet.solve.arrays import Floats
 
 __all__ = ["Prospect", "hour_usd_of", "prospect"]
 
@@ -28,25 +30,39 @@ class Prospect:
     hours: float
     usd: float
     usd_per_h: float
+    waits: bool  # others have all that it could have now
 
 
 def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = False) -> Prospect | None:
-    """Of a job that starts now, within what can be had; None if nothing can. Cost: O(shapes)."""
+    """Of a job that comes now, within what others leave; None if nothing can be had even alone. Cost: O(shapes).
+
+    Where others leave nothing it waits for what it would have alone; so it is on demand, which is there to compare.
+    """
     menu = menu_of(job, terms.sites)
     state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
     options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P)
     if job.purse_left_usd is not None:
         options = within_purse(options, job.purse_left_usd, terms, WAIT)
-    had_P = np.where(np.isfinite(terms.on_demand_P), terms.alone_P, 0.0) if on_demand else terms.alone_P
-    cost_C = np.where(menu.gpus_C <= had_P[menu.site_C], options.cost_C, np.inf)
-    if not np.isfinite(cost_C).any():
-        return None
-    at = int(cost_C.argmin())
-    return Prospect(
-        shape=menu.shapes[at],
-        hours=float(options.hours_C[at]),
-        usd=float(options.rent_to_the_end(terms.rent_P, terms.sharers_P)[at]),
-        usd_per_h=float(menu.pay(0.0, terms.rent_P, terms.sharers_P)[at]),
+    steady_P = np.where(np.isfinite(terms.on_demand_P), terms.alone_P, 0.0)
+    for had_P in (steady_P,) if on_demand else (_left_by_others(terms), terms.alone_P):
+        cost_C = np.where(menu.gpus_C <= had_P[menu.site_C], options.cost_C, np.inf)
+        if np.isfinite(cost_C).any():
+            at = int(cost_C.argmin())
+            return Prospect(
+                shape=menu.shapes[at],
+                hours=float(options.hours_C[at]),
+                usd=float(options.rent_to_the_end(terms.rent_P, terms.sharers_P)[at]),
+                usd_per_h=float(menu.pay(0.0, terms.rent_P, terms.sharers_P)[at]),
+                waits=had_P is terms.alone_P,
+            )
+    return None
+
+
+def _left_by_others(terms: Terms) -> Floats:
+    """GPUs of each pool that are promised to nobody and could be held beside all that is held now."""
+    held = terms.snapshot.promised
+    return np.array(
+        [most_gpus_beside(terms.snapshot, site.pool) - held[site.pool] for site in terms.sites], dtype=np.float64
     )
 
 

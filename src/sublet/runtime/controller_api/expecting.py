@@ -19,7 +19,7 @@ __all__ = ["expected_of"]
 
 
 def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
-    """If it were alone, within what can be had now; None for policies that weigh no money, or where nothing can be."""
+    """Beside the jobs that are there, by what can be had; None for policies that weigh no money, or if nothing can."""
     policy = controller.planner.policy
     if not isinstance(policy, Price):
         return None
@@ -34,6 +34,7 @@ def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
     known = spec.work is not None and spec.samples_per_s is not None
     return {
         "shape": str(ours.shape),
+        "waits": ours.waits,
         "usd_per_h": ours.usd_per_h,
         "usd_per_h_in_a_hurry": quick.usd_per_h,
         "usd_per_h_on_demand": None if steady is None else steady.usd_per_h,

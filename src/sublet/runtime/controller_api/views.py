@@ -223,12 +223,13 @@ class BudgetView(TypedDict):
 
 
 class ExpectedView(TypedDict):
-    """What a new job would take and cost if it were alone, beside the quickest way and on demand.
+    """What a new job would take and cost beside the jobs that are there; the quickest way and on demand to compare.
 
     None where nobody knows how much work it is, or where there is nothing on demand.
     """
 
     shape: str
+    waits: bool  # others have all that it could have now: this is what it would take alone
     usd_per_h: float
     usd_per_h_in_a_hurry: float
     usd_per_h_on_demand: float | None

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from sublet.cli.print.submission import expected_line
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.money import Price as Rent
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
 from tests.rigs.asgi import serving
-from tests.rigs.story import a_spec
+from tests.rigs.story import Story, a_spec, phase
 
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 
@@ -63,3 +65,42 @@ def test_a_job_of_small_means_is_told_of_what_it_can_pay_for(tmp_path):
     rich, _ = submitted(tmp_path / "rich", replace(spec, purse_usd=None))
     assert found["expected"]["shape"] == rehearsed["shape"]
     assert found["expected"]["usd_per_h"] < rich["expected"]["usd_per_h"]
+
+
+def test_what_others_have_is_not_promised(tmp_path):
+    """The only spot node is taken: the next job rents on demand, and is told so; the third waits, and is told that."""
+    limits = {"spot": Limit(max_nodes=1), "on-demand": Limit(max_nodes=1)}
+    story, spec = Story(tmp_path, speedup=1.0, policy="price", limits=limits), a_spec(max_workers=1)
+
+    async def live():
+        async with story.controller() as api:
+            expected, got = [], []
+            for job_id in ("j-1", "j-2"):
+                rehearsed = await api.dry_run(spec)
+                expected.append((await api.submit(spec))["expected"])
+                got.append((await phase(api, job_id, "running"))["shape"])
+                assert rehearsed["expected"] == expected[-1]
+            third = (await api.submit(spec))["expected"]
+            return expected, got, third
+
+    (first, second), got, third = asyncio.run(live())
+    assert got == [first["shape"], second["shape"]] == ["1 x T4x1:spot", "1 x T4x1:on-demand"]
+    assert (first["usd_per_h"], second["usd_per_h"]) == (0.5, 1.5)
+    assert (first["waits"], second["waits"], third["waits"]) == (False, False, True)
+    assert expected_line(second).startswith("expected: USD 1.50/h on 1 x T4x1:on-demand; ")
+    assert expected_line(third).startswith("expected once others make room: USD 0.50/h on 1 x T4x1:spot; ")
+
+
+def test_a_limit_on_spending_is_shared_with_others(tmp_path):
+    budget = Budget(burn=Rent.from_usd_per_h(1.6))  # on demand alone, or three on spot
+    limits = {"spot": Limit(max_nodes=1), "on-demand": Limit(max_nodes=1)}
+    story, spec = Story(tmp_path, speedup=1.0, policy="price", limits=limits, budget=budget), a_spec(max_workers=1)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(spec)
+            await phase(api, "j-1", "running")
+            return (await api.submit(spec))["expected"]
+
+    expected = asyncio.run(live())
+    assert (expected["waits"], expected["shape"]) == (True, "1 x T4x1:spot")
