@@ -94,7 +94,7 @@ def options_of(
         then_C[np.isnan(then_C)] = np.inf
         hours_C = now_C = meanwhile_C + then_C
         cost_C = (pay_C[held] + pay_C - value_of_time) * meanwhile_C + pay_C * then_C
-    if phase < len(menu.rate_EC) - 1:
+    if phase < len(menu.rate_EC) - 1 and menu.shapes:
         after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P, sharers_P)  # near enough, and seldom new
         cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
     if held is not None and menu.doubt_C is not None and state.job.deadline_s is None:

@@ -227,6 +227,8 @@ def _frontier(
 def _curve(like: Job, work: float, sites: Sites, rent_P: Rents) -> tuple[Floats, Floats]:
     """Hours and USD of the plans that a mean job of this kind could follow."""
     menu = menu_of(like, sites)
+    if not menu.shapes:  # it runs nowhere, or is taken back before it has kept anything
+        return np.zeros(0), np.zeros(0)
     if len(menu.rate_EC) > 1:
         near = float(f"{work:.1e}")  # so that a mean that creeps does not call for a new plan book every time
         hours_H, cost_H = _book(menu, near, rent_P)

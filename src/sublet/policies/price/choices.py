@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase
+from sublet.perf.preemption import spot_speed
 from sublet.planning.menu import Menu, menu_of
 from sublet.planning.options import SETTLED, Options, options_of
 from sublet.planning.ranking import arrival
@@ -138,9 +140,26 @@ class Choices:
             return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P, boots=boots)
 
         value = self.value.of(state, menu)
-        if state.job.deadline_s is None or not len(menu.shapes):
+        if not menu.shapes:
+            return options_at(value), _describe_endless(state.job, terms.sites)
+        if state.job.deadline_s is None:
             return options_at(value), ""
         return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / 3600)
+
+
+def _describe_endless(job: Job, sites: Sites) -> str:
+    """What to tell the owner of a job that runs nowhere, if that is so because no work would be kept; else nothing."""
+    pools = []
+    for site in sites:
+        least_nodes = math.ceil(job.min_gpus / site.gpus_per_node)
+        if job.may_run_in(site.pool) and not spot_speed(site.reclaims, job, [least_nodes]).any():
+            pools.append(site.pool)
+    if not pools:
+        return ""
+    why = "without a checkpoint" if math.isinf(job.checkpoint_every_s) else "before any work is saved"
+    return (
+        f"nodes of {', '.join(pools)} are taken {why}: it is not thought to end there, and has nowhere else; it waits"
+    )
 
 
 def _held_column(state: JobState, options: Options) -> int:

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import Limit
+from sublet.domain import money
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
+from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
@@ -46,6 +49,27 @@ def test_who_has_waited_for_too_long_comes_before_who_has_less_to_do():
     patient, impatient = (Price(patience_s=patience_s).decide(now).shapes for patience_s in (86_400.0, 600.0))
     assert list(patient) == ["short"]
     assert list(impatient) == ["long"]
+
+
+@pytest.mark.parametrize("speed", [Linear(), Phased(ends=(1800.0, 7200.0), rates=lambda gpu, spread: (1.0, 2.0))])
+@pytest.mark.parametrize(
+    ("hazard_per_h", "every_s", "why"),
+    [(2.0, math.inf, "without a checkpoint"), (1e6, 600.0, "before any work is saved")],
+)
+def test_who_would_never_keep_any_work_waits_and_is_told_why(speed, hazard_per_h, every_s, why):
+    spot = replace(OFFER, market=Market.SPOT, hazard_per_h=hazard_per_h, notice_s=0.0)
+    job = a_job("a", work=7200.0, speed=speed, gpus=1, max_gpus=1, checkpoint_every_s=every_s, deadline_s=9e4)
+    driver = Driver([spot], limits={"o": Limit(max_nodes=2)}, budget=Budget(average=money.Price.from_usd_per_h("2")))
+    driver.submit(job)
+    plan = Price().decide(driver.kernel.snapshot())
+    assert plan.shapes == {}
+    told = f"nodes of p are taken {why}: it is not thought to end there, and has nowhere else; it waits"
+    assert plan.warnings == {"a": told}
+    driver = Driver([spot, replace(OFFER, id="d", pool="d")], limits={"o": Limit(max_nodes=2)})
+    driver.submit(job)
+    plan = Price().decide(driver.kernel.snapshot())
+    assert plan.shapes["a"].pool == "d"
+    assert not plan.warnings
 
 
 def test_a_job_that_lost_a_node_holds_nothing_whole():
