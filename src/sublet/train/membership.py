@@ -30,6 +30,7 @@ from sublet.wire.messages import Broke, Leave, Left, Regroup
 __all__ = ["Broken", "Entry", "Membership", "talking"]
 
 ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
+TRAINED_S = "trained_s"  # beside a state that is handed over; one of an earlier version has none
 
 
 class Broken(Exception):
@@ -178,10 +179,12 @@ class Membership:
             for name, buffer in buffers.items():
                 buffer.copy_(truth[name])
         if len(holders) < group.world:
+            ours = {**self._state.tree(self._progress), TRAINED_S: self._saver.trained_s} if rank == first else None
             with talking():
-                tree = broadcast(group, first, self._state.tree(self._progress) if rank == first else None)
+                tree = broadcast(group, first, ours)
             if rank not in holders:
                 self._state.restore(tree, self._progress, same_dice=False, rank=rank)
+                self._saver.take_over(tree.get(TRAINED_S, 0.0))
                 self.handed = tree
 
     def _load(self, generation: int | None) -> bool:

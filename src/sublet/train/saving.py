@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint.commit import announced, set_aside
+from sublet.train.checkpoint.commit import announced, commit_age_s, set_aside
 from sublet.train.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 
 __all__ = ["Saver"]
 
 EVERY_S = 600.0  # without a controller, which knows better
-FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long this worker will be there
+FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long these workers will be there
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
 
@@ -25,8 +26,9 @@ KEEP = 3
 class Saver:
     """The checkpoints of this run; `directory` None = there are none.
 
-    The first comes early and each waits twice as long as the one before, up to `every_s`: a worker that dies young has
-    lost at most half of what it did, for a handful of writes in all.
+    The first comes early and each waits as long as was trained until the last one, up to `every_s`: training that ends
+    young has lost at most half of what was done, for a handful of writes in all. It counts from where the first worker
+    began, and whoever becomes the writer goes on there: the time comes with the state, the last commit is on the disk.
     """
 
     def __init__(
@@ -40,13 +42,25 @@ class Saver:
         self._asked = False  # for one of now or later, and none has begun since
         self._done = 0  # samples, of the pending one
         self._committed = -1  # step
-        self._wait_s = min(FIRST_S, self.every_s)  # to the next
-        self._began_s: float | None = None  # when we came to write, or began to write the last
+        self._began_s: float | None = None  # when training did, by our clock: anew, or from a checkpoint
+        self._saved_s = 0.0  # of training, at the last that was begun
+        self._worth_s = 0.0  # no sooner than that after it, for what a write takes
+        self._is_new = True  # others may have saved since we last wrote
+
+    @property
+    def trained_s(self) -> float:
+        """Since training began, whoever did it."""
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def take_over(self, trained_s: float) -> None:
+        """Another has handed us its state, after so long."""
+        self._began_s = time.monotonic() - trained_s
 
     def opened(self, generation: int | None) -> None:
         """This worker writes from now on; None = nobody counts generations."""
         if self.directory is None:
             return
+        self._is_new = True
         if generation is None:
             generation = announced(self.directory)
         if self._checkpoints is None:
@@ -97,10 +111,13 @@ class Saver:
             self._settle()
         if self._began_s is None:
             self._began_s = now_s
-        if self._pending is None and (self._asked or now_s - self._began_s >= self._wait_s):
-            if now_s - self._began_s >= self._wait_s:
-                self._wait_s = min(2.0 * self._wait_s, self.every_s)
-            self._began_s = now_s
+        trained_s = now_s - self._began_s
+        if self._is_new:
+            self._is_new, age_s = False, commit_age_s(self._checkpoints.directory)
+            self._saved_s = max(self._saved_s, trained_s - age_s)
+        wait_s = min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s)
+        if self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s):
+            self._saved_s = trained_s
             self._begin(tree(), progress, world)
 
     def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
@@ -143,7 +160,7 @@ class Saver:
             self._complain(error, pending.step)
             return
         self._committed = pending.step
-        self._wait_s = min(max(self._wait_s, WORTH * pending.seconds), self.every_s)
+        self._worth_s = WORTH * pending.seconds
         self._tell(
             Saved(
                 worker_id=self._writer,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +15,12 @@ import torch
 from sublet.errors import SubletError
 from sublet.train.checkpoint import files
 from sublet.train.checkpoint.checkpoints import newest
+from sublet.train.membership import Membership
+from sublet.train.peers import PeerGroup
 from sublet.train.saving import Saver
-from sublet.train.state import Progress
+from sublet.train.state import Progress, State
 from sublet.wire.messages import Saved, SaveFailed
+from tests.rigs.little_network import adam, network
 
 
 def test_a_failed_write_is_told_and_the_next_one_is_tried(tmp_path):
@@ -75,6 +80,91 @@ def test_a_state_that_is_slow_to_write_is_not_written_all_the_time(tmp_path, mon
     began = saved_at(tmp_path, range(601), monkeypatch, takes_s=10.0)
     assert began[0] <= 20  # what it costs is known only then
     assert all(late - early >= 200 for early, late in itertools.pairwise(began))
+
+
+class Writers:
+    """Savers of one directory, one after the other, by a clock that a test sets."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.now_s, self.began, self.progress = folder, 0.0, [], Progress(samples=8, batch=4)
+        monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "600")
+        monkeypatch.setattr("sublet.train.saving.time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr("sublet.train.checkpoint.commit.time.time", lambda: 1e9 + self.now_s)
+
+    def saver(self):
+        return Saver(self.folder, "job.1.0", lambda message: None)
+
+    def train(self, saver, *seconds):
+        for self.now_s in seconds:
+            self.progress.steps += 1
+            saver.tick(self.now_s, self.tree, self.progress, 1, asked=False)
+            if saver._pending is not None:
+                path = saver._pending.wait().path
+                saver._pending.seconds = 0.0
+                os.utime(path, (1e9 + self.now_s, 1e9 + self.now_s))
+
+    def tree(self):
+        self.began.append(self.now_s)
+        return {"w": torch.ones(3)}
+
+
+def test_a_new_writer_goes_on_in_the_schedule_of_the_one_before(tmp_path, monkeypatch):
+    world = Writers(tmp_path, monkeypatch)
+    first, second, third = world.saver(), world.saver(), world.saver()
+    first.opened(1)
+    world.train(first, 0.0, 14.0)
+    second.take_over(first.trained_s)
+    second.opened(2)  # the first is gone
+    world.train(second, 14.5, 15.0, 20.0)
+    assert world.began == [15.0]
+    third.take_over(second.trained_s)
+    third.opened(3)
+    world.train(third, 21.0, 44.0, 45.0)
+    assert world.began == [15.0, 45.0]
+    second.opened(4)
+    world.train(second, 46.0, 104.0, 105.0)
+    assert world.began == [15.0, 45.0, 105.0]
+    for saver in (first, second, third):
+        saver.close()
+
+
+def test_training_that_resumes_begins_its_schedule_anew(tmp_path, monkeypatch):
+    world = Writers(tmp_path, monkeypatch)
+    before, after = world.saver(), world.saver()
+    before.opened(1)
+    world.train(before, 0.0, 15.0, 45.0)
+    after.opened(2)
+    assert after.newest() is not None
+    world.train(after, 50.0, 64.0, 65.0)
+    assert world.began == [15.0, 45.0, 65.0]
+    before.close()
+    after.close()
+
+
+@pytest.mark.parametrize(("known", "trained_s"), [(True, 14.0), (False, 0.0)])  # False: of an earlier version
+def test_the_schedule_is_handed_over_with_the_state(tmp_path, monkeypatch, known, trained_s):
+    world = Writers(tmp_path, monkeypatch)
+    sent = {}
+
+    def broadcast(group, source, state):
+        sent.update(state or {})
+        return {name: value for name, value in sent.items() if known or name != "trained_s"}
+
+    monkeypatch.setattr("sublet.train.membership.broadcast", broadcast)
+    members = []
+    for rank in (1, 0):
+        saver, model = world.saver(), network()
+        state = State(model, adam(model), (), None, 1)
+        member = Membership(None, state, Progress(samples=8, batch=4), saver, torch.device("cpu"))
+        member.group = PeerGroup(rank=rank, world=2, generation=2)
+        members.append((member, saver))
+    (holder, old), (newcomer, new) = members
+    old.opened(1)
+    world.train(old, 0.0, 14.0)
+    holder._spread([1])
+    newcomer._spread([1])
+    assert new.trained_s == trained_s
+    old.close()
 
 
 def test_what_is_asked_for_while_another_is_written_is_saved_after_it(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ __all__ = [
     "announced",
     "collect",
     "commit",
+    "commit_age_s",
     "committed_steps",
     "locked",
     "make_directory",
@@ -51,6 +53,14 @@ def committed_steps(directory: Path) -> list[int]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((int(match[1]) for name in names if (match := STEP.fullmatch(name))), reverse=True)
+
+
+def commit_age_s(directory: Path) -> float:
+    """Seconds since the highest step was written; infinite without any that can be seen."""
+    with contextlib.suppress(OSError):
+        for step in committed_steps(directory)[:1]:
+            return max(0.0, time.time() - (directory / f"step-{step}").stat().st_mtime)
+    return math.inf
 
 
 def announced(directory: Path) -> int:
