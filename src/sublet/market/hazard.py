@@ -13,17 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import FLEET, PREEMPTION, SpotTrace
 
-__all__ = ["Hazard", "TraceHazard", "believed_per_h", "mean_available_share", "poisson_interval", "trace_hazard"]
-
-PRIOR_PER_H = {  # nodes lost per node-hour where nothing is known: rare is not never
-    Market.SPOT: 0.1,  # half of the calmest trace that we have of nodes that were held (0.22 to 1.1): `sublet traces`
-    Market.ON_DEMAND: 0.001,  # Llama 3's 419 interruptions in 54 days on 2,048 nodes are 0.00016; ours are not all new
-}
+__all__ = ["Hazard", "TraceHazard", "mean_available_share", "poisson_interval", "trace_hazard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +48,6 @@ class TraceHazard:
     observed: bool  # whether falls were preemptions of instances that were held
     pooled: Hazard
     zones: Mapping[str, Hazard]
-
-
-def believed_per_h(offer: Offer) -> float:
-    """Nodes of this offer that are lost per node-hour: what is known, or what is usual on its market."""
-    return offer.hazard_per_h or PRIOR_PER_H[offer.market]
 
 
 def trace_hazard(trace: SpotTrace, *, confidence: float = 0.95) -> TraceHazard:

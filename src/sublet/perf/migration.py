@@ -15,7 +15,6 @@ speed by configuration have outliers around which a planner would plan; `smoothe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +39,6 @@ __all__ = [
     "Rates",
     "Smoothed",
     "calibrated",
-    "checkpoint_every_s",
     "moves_from_costs",
     "smoothed",
 ]
@@ -330,27 +328,3 @@ def _rising(values: Sequence[float]) -> list[int]:
         run.append(at)
         at = best[at][2]
     return run[::-1]
-
-
-# ---------------------------------------------------------------------- how often to write
-
-
-def checkpoint_every_s(
-    write_s: float, losses_per_h: float, *, rent_usd_per_h: float = 1.0, write_usd: float = 0.0
-) -> float:
-    """Seconds between checkpoints that lose least money, after Young and Daly; infinite if nothing is ever lost.
-
-    Writing pauses the job for `write_s` of rented time and costs `write_usd` besides (requests, traffic); a loss throws
-    away half of the time since the last one. `losses_per_h` is of the whole job: hazard x instances.
-
-    >>> checkpoint_every_s(50.0, 1.0)
-    600.0
-    """
-    at_least("write_s", write_s, 0.0)
-    at_least("losses_per_h", losses_per_h, 0.0)
-    positive("rent_usd_per_h", rent_usd_per_h)
-    at_least("write_usd", write_usd, 0.0)
-    if losses_per_h == 0.0:
-        return math.inf
-    worth_s = write_s + write_usd / rent_usd_per_h * 3600.0
-    return math.sqrt(2.0 * worth_s * 3600.0 / losses_per_h)

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import doctest
-import math
 
 import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue, UnknownName
 from sublet.perf import migration
-from sublet.perf.migration import Layers, LinearCosts, Pause, calibrated, checkpoint_every_s, smoothed
+from sublet.perf.migration import Layers, LinearCosts, Pause, calibrated, smoothed
 from sublet.perf.parcae import PARCAE_MODELS, parcae_costs, parcae_rates
 
 
@@ -97,14 +96,6 @@ def test_smoothing_finds_the_outliers_of_the_published_table():
     clean = smoothed(found.rates)
     assert clean.rates == pytest.approx(found.rates)
     assert not clean.outliers
-
-
-def test_checkpoints_are_rarer_when_writing_is_dear_and_more_frequent_when_losses_are():
-    assert checkpoint_every_s(10.0, 0.5) == pytest.approx(math.sqrt(2 * 10 * 7200))
-    assert checkpoint_every_s(10.0, 2.0) < checkpoint_every_s(10.0, 1.0)
-    assert checkpoint_every_s(10.0, 1.0, rent_usd_per_h=1.0, write_usd=0.01) > checkpoint_every_s(10.0, 1.0)
-    assert checkpoint_every_s(10.0, 1.0, rent_usd_per_h=7.0) == checkpoint_every_s(10.0, 1.0)
-    assert checkpoint_every_s(10.0, 0.0) == math.inf
 
 
 def test_an_unknown_model_gets_help():

@@ -20,6 +20,8 @@ from sublet.perf.preemption import (
     Reclaims,
     Recovery,
     believe_reclaims,
+    checkpoint_interval_s,
+    expected_hits_per_h,
     hit_cost_s,
     hits_per_h,
     missing_nodes,
@@ -235,3 +237,21 @@ def test_belief_comes_to_what_is_true_within_its_rounding(said, true, seed):
 def test_nonsense_is_refused(share):
     with pytest.raises(InvalidValue):
         Reclaims(per_h=1.0, share=share)
+
+
+def test_checkpoints_are_rarer_when_writing_is_dear_and_more_frequent_when_losses_are():
+    found = checkpoint_interval_s([10.0, 10.0, 10.0, 40.0], np.array([0.5, 2.0, 0.0, 0.5]) / 3600.0)
+    assert found == pytest.approx([math.sqrt(2 * 10 * 7200), math.sqrt(10 * 3600), math.inf, math.sqrt(2 * 40 * 7200)])
+
+
+def test_hits_to_be_expected_are_those_believed_and_rare_is_not_never():
+    spot, owned = an_offer("s", market=Market.SPOT), an_offer("o", market=Market.ON_DEMAND)
+    stated = replace(spot, hazard_per_h=0.5)
+
+    def expected(offer, **seen):
+        state = OfferState(offer=offer, price=offer.price, limit=Limit(), held=0, available=None, **seen)
+        return expected_hits_per_h(state, 4)
+
+    assert [expected(offer) for offer in (spot, owned, stated)] == pytest.approx([0.4, 0.004, 2.0])
+    assert expected(replace(stated, reclaim_share=1.0)) == pytest.approx(0.5)  # all four at once
+    assert expected(stated, lost=3.0) == pytest.approx(4.0)  # three seen weigh as much as what is said

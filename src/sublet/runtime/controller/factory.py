@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sublet.domain.offer import Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
-from sublet.market.hazard import believed_per_h
-from sublet.perf.migration import checkpoint_every_s
+from sublet.perf.preemption import checkpoint_interval_s, expected_hits_per_h
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
@@ -109,9 +111,11 @@ class RecordFactory:
             return record.spec.checkpoint_every_s / speedup
         offers = [offer for offer in self._offers if not record.pools or offer.pool in record.pools]
         workers = record.spec.max_workers
-        hits_per_h = max((believed_per_h(o) * -(-workers // o.gpus_per_node) for o in offers), default=0.0)
+        kernel = self._inbox.kernel
+        states = [kernel.supply.offering.state(offer.id, kernel.now_s) for offer in offers]
+        hits_per_h = max((expected_hits_per_h(s, -(-workers // s.offer.gpus_per_node)) for s in states), default=0.0)
         write_s = max(record.write_s, 0.05)
-        every_s = checkpoint_every_s(write_s * speedup, hits_per_h)
+        every_s = float(checkpoint_interval_s(write_s * speedup, np.array(hits_per_h / SECONDS_PER_H)))
         return min(max(every_s / speedup, 10 * write_s), 600.0)
 
 

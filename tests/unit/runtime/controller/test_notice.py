@@ -11,7 +11,7 @@ from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.groups import joined, sent, training
-from tests.rigs.story import Story, a_spec, phase, trained
+from tests.rigs.story import Story, a_spec, phase, trained, until
 
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 
@@ -31,9 +31,9 @@ class Recorder(MemoryCloud):
         super()._arrive(node_id, message)
 
 
-def a_story(folder, market):
+def a_story(folder, market, **facts):
     story = Story(folder, limits={market: Limit(max_nodes=4)})
-    story.cloud = Recorder((one_gpu_offer(market, 0.5, wind_down_s=120.0),), Clock(speedup=60.0))
+    story.cloud = Recorder((one_gpu_offer(market, 0.5, wind_down_s=120.0, **facts),), Clock(speedup=60.0))
     return story
 
 
@@ -95,3 +95,24 @@ def test_a_market_of_which_nothing_is_known_is_not_taken_to_last_for_ever(tmp_pa
         return story.cloud.every_s[0]
 
     assert low_s <= asyncio.run(live()) < high_s
+
+
+def test_whoever_has_seen_more_losses_than_were_said_saves_more_often(tmp_path):
+    story = a_story(tmp_path, "spot", hazard_per_h=0.5)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec())
+            for losses in range(4):
+                if losses:
+                    story.cloud.take(next(iter(story.cloud.nodes)))
+
+                async def started(times=losses + 1):
+                    return len(story.cloud.every_s) >= times
+
+                await until(started, "it never started again")
+                await phase(api, "j-1", "running")
+        return story.cloud.every_s
+
+    first, *_, last = asyncio.run(live())
+    assert last < 0.9 * first
