@@ -307,7 +307,7 @@ class Kernel:
         promises = self._wanted(event.plan, stale=stale)
         refusal = self._plans.count(event.at_s) or self._refusal(event.plan, promises, stale=stale)
         if refusal is not None:
-            self._actions += self._plans.refuse(refusal, event.at_s)
+            self._actions += self._plans.refuse(refusal, event.at_s, stale=stale)
             return
         self._plans.take(stale=stale)
         self.tenancy.plan_due = stale

@@ -42,8 +42,13 @@ class PlanRequests:
         if not stale:
             self.since, self.woken = 0, False
 
-    def refuse(self, refusal: RefusePlan, now_s: float) -> list[Action]:
-        """Wait for something to happen, and ask again if nothing does: a policy asked at once would say the same."""
+    def refuse(self, refusal: RefusePlan, now_s: float, *, stale: bool) -> list[Action]:
+        """Wait for something to happen, and ask again if nothing does: a policy asked at once would say the same.
+
+        Unless it has happened already: what a stale one did not see calls for the next plan, as if it had been taken.
+        """
+        if stale and self._plans_now <= MOST_PLANS_AT_ONCE:
+            return [refusal]
         again_s = now_s + min(REFUSED_AGAIN_S * 2.0**self._refused, REFUSED_AT_MOST_S)
         self._refused += 1
         self.since = 0

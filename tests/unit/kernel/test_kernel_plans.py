@@ -225,6 +225,26 @@ def test_whatever_happens_after_a_refusal_calls_for_a_plan_as_ever(town):
     assert town.submit(a_job("b", gpus=1)) == [MakePlan()]
 
 
+def test_a_refused_plan_that_did_not_see_everything_is_followed_by_another(town):
+    town.submit(a_job("a"))
+    seen = town.kernel.seen
+    town.submit(a_job("b"))
+    wrong = Plan(shapes={"a": Shape("elsewhere", 1)})
+    orders = town.kernel.handle(PlanMade(0.0, wrong, seen))
+    assert [type(order) for order in orders] == [RefusePlan, MakePlan]
+    town.expect_refusal(wrong)  # this one has seen it all: asked at once, the policy would say the same
+    assert [type(order) for order in town.last] == [RefusePlan, SetTimer]
+
+
+def test_stale_plans_without_end_are_refused_and_call_for_no_other_at_once(town):
+    town.now_s = 1.0
+    town.submit(a_job("a"))
+    for _ in range(1_000):
+        assert town.tell(PlanMade(town.now_s, Plan(), 0)) == [MakePlan()]
+    orders = town.kernel.handle(PlanMade(town.now_s, Plan(), 0))
+    assert [type(order) for order in orders] == [RefusePlan, SetTimer]
+
+
 def test_a_policy_that_never_comes_to_rest_is_refused_in_the_end(town):
     town.now_s = 1.0
     town.submit(a_job("a"))
