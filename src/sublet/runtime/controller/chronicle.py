@@ -14,6 +14,7 @@ from sublet.runtime.controller.history import (
     HistoryRow,
     Progress,
     SupplyNews,
+    refusal_among,
     row_from_event,
     row_from_order,
     rows_from_plan,
@@ -38,7 +39,9 @@ class Chronicle:
     def tell(self, event: Event, actions: Sequence[Action], kernel: Kernel) -> None:
         """What people are told of an event and its orders; nothing that is done depends on it."""
         matters = not isinstance(event, news.AvailabilityChanged) or self._supply_news.matter(event, kernel)
-        rows = rows_from_plan(event.plan) if isinstance(event, news.PlanMade) else []
+        rows: list[HistoryRow] = []
+        if isinstance(event, news.PlanMade) and refusal_among(actions) is None:  # else it decides nothing
+            rows += rows_from_plan(event.plan)
         happened = row_from_event(event, kernel, self._progress)
         for row in (happened, *(row_from_order(action, kernel, self._progress) for action in actions)):
             if row is not None and (matters or row.kind != "AvailabilityChanged"):

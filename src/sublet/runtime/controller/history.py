@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sublet.domain import actions as order
@@ -15,7 +15,16 @@ from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["HistoryRow", "Progress", "SupplyNews", "row_from_event", "row_from_order", "rows_from_plan", "width"]
+__all__ = [
+    "HistoryRow",
+    "Progress",
+    "SupplyNews",
+    "refusal_among",
+    "row_from_event",
+    "row_from_order",
+    "rows_from_plan",
+    "width",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +161,11 @@ def row_from_order(action: Action, kernel: Kernel, progress: Progress) -> Histor
             return HistoryRow(kind="Refused", text=str(action.error(kernel.now_s)))
         case order.MakePlan() | order.SetTimer():
             return None
+
+
+def refusal_among(actions: Iterable[Action]) -> order.RefusePlan | None:
+    """Why a plan is not carried out; None = it is."""
+    return next((action for action in actions if isinstance(action, order.RefusePlan)), None)
 
 
 def rows_from_plan(plan: Plan) -> list[HistoryRow]:

@@ -134,9 +134,9 @@ class Controller:
             clock=clock,
         )
         self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s)
-        self.decisions = Decisions(inbox, planner=self.planner, gauges=self.gauges)
+        self.decisions = Decisions(inbox, planner=self.planner, gauges=self.gauges, alarms=self.alarms)
         self.feasibility = Feasibility(inbox, offers=offers, factory=self.factory, clock=clock)
-        self.waits = Waits(inbox, table=table, feasibility=self.feasibility, reasons=self.decisions.reasons)
+        self.waits = Waits(inbox, table=table, feasibility=self.feasibility, decisions=self.decisions)
         self._timers = Timers(inbox, clock)
         self._orders = Orders(
             inbox,

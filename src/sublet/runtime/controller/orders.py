@@ -66,6 +66,10 @@ class Orders:
         except Exception:  # what the kernel orders is done all the same
             log.exception("%s of %s went wrong", type(event).__name__, event.node_id)
 
+    def hear_plan(self, event: news.PlanMade, refusal: order.RefusePlan | None) -> None:
+        """The kernel has taken a plan, or refused it."""
+        self._decisions.hear(event, refusal)
+
     def drain(self) -> None:
         """Let groups say what they have to say, to agents and to the kernel."""
         self._router.drain()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from sublet.domain import events as news
-from sublet.domain.actions import Action
+from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.events import Event
 from sublet.errors import BadInput, SubletError
 from sublet.kernel.cluster import NodePhase
@@ -27,7 +27,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.chronicle import Chronicle
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.history import HistoryRow, refusal_among
 from sublet.runtime.store import Store
 
 __all__ = ["Journal", "Outlet", "Pump"]
@@ -50,6 +50,9 @@ class Outlet(Protocol):
 
     def warn(self, event: news.NodeNoticed | news.NodeLost) -> None:
         """A node goes: those who have workers there must know. Raises nothing."""
+
+    def hear_plan(self, event: news.PlanMade, refusal: RefusePlan | None) -> None:
+        """The kernel has taken a plan, or refused it."""
 
     def carry_out(self, action: Action) -> None:
         """An order of the kernel, which is in the log."""
@@ -200,6 +203,8 @@ class Pump:
             self._alarms.sound(
                 AlarmKind.HISTORY, f"{type(event).__name__} is not in the history: {type(error).__name__}"
             )
+        if isinstance(event, news.PlanMade):
+            self._outlet.hear_plan(event, refusal_among(actions))
         return actions
 
 

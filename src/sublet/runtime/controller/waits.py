@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
+from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.feasibility import Feasibility, least_width
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
@@ -18,10 +17,10 @@ OTHERS = "what may be held is in use by others, or is kept for them by the polic
 
 
 class Waits:
-    """Looks after every plan at the jobs that it gave nothing; `reasons` are the policy's own, by job."""
+    """Looks after every plan at the jobs that it gave nothing; `decisions` has the policy's own reasons."""
 
-    def __init__(self, inbox: Inbox, *, table: JobTable, feasibility: Feasibility, reasons: Mapping[str, str]) -> None:
-        self._inbox, self._table, self._feasibility, self._reasons = inbox, table, feasibility, reasons
+    def __init__(self, inbox: Inbox, *, table: JobTable, feasibility: Feasibility, decisions: Decisions) -> None:
+        self._inbox, self._table, self._feasibility, self._decisions = inbox, table, feasibility, decisions
         self._told: dict[str, tuple[str, str]] = {}  # job -> (which limit, in words)
 
     def why(self, job_id: str) -> str:
@@ -41,10 +40,16 @@ class Waits:
                 alike[kind] = self._limit(record)
             limit, text = alike[kind]
             if not limit:
-                limit, text = "policy", self._reasons.get(record.id, "") or OTHERS
+                limit, text = self._say_of_policy(record.id)
             if limit != self._told.get(record.id, ("", ""))[0]:
                 self._inbox.note(HistoryRow(kind="Waits", job_id=record.id, text=f"waits: {text}"))
             self._told[record.id] = (limit, text)
+
+    def _say_of_policy(self, job_id: str) -> tuple[str, str]:
+        """It alone is in the way of this job: by its plans, none of which is taken, or for a reason of its own."""
+        if why := self._decisions.refused:
+            return "refused", f"the policy's plans are refused, so nothing is begun: {why}"
+        return "policy", self._decisions.reasons.get(job_id, "") or OTHERS
 
     def _limit(self, record: JobRecord) -> tuple[str, str]:
         """What is in the way of such a job, money and markets included; ("", "") if nothing is but others."""

@@ -39,8 +39,12 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
             notes.append("its speed was not measured yet: what is shown is a guess")
         if record.pinned is not None:
             notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
-    elif state is not None:
+    elif state is not None and not controller.decisions.refused:
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
+    if state is not None and controller.decisions.refused:
+        notes.append(
+            f"the policy's plans are refused, and what was decided before stands: {controller.decisions.refused}"
+        )
     return {
         "job_id": record.id,
         "at_s": at_s,

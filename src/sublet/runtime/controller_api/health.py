@@ -20,7 +20,7 @@ def health_view(controller: Controller, settings: Settings, *, started: bool, wa
     """Alive, and ready or not."""
     ago_s = controller.gauges.reconciled_ago_s
     fresh = wall_up_s < FRESH_S or (ago_s is not None and ago_s < FRESH_S)
-    why = controller.planner.overdue if fresh else "it has not compared itself with its provider lately"
+    why = controller.decisions.overdue if fresh else "it has not compared itself with its provider lately"
     return {
         "ready": started and not why and not controller.stopping,
         "started": started,

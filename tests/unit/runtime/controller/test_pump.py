@@ -33,6 +33,9 @@ class Outlet:
         node = self.pump.kernel.cluster.nodes.get(event.node_id)
         self.done.append((type(event).__name__, "gone" if node is None else node.phase.value))
 
+    def hear_plan(self, event, refusal):
+        pass
+
     def carry_out(self, action):
         self.done.append((type(action).__name__, self._store.last_seq()))
 

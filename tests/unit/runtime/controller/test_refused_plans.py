@@ -13,7 +13,7 @@ from sublet.kernel.journal import replay
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.runtime.controller import pump
 from sublet.testing.memory_cloud import Training
-from tests.rigs.story import Story, a_spec, phase
+from tests.rigs.story import Story, a_spec, phase, until
 
 
 @dataclass
@@ -50,6 +50,56 @@ def test_a_plan_above_the_limits_is_told_logged_and_followed_by_another(tmp_path
     refused = [actions for actions in orders if any(action["type"] == "RefusePlan" for action in actions)]
     assert [[action["type"] for action in actions] for actions in refused] == [["RefusePlan", "SetTimer"]] * 2
     replay(story.log())
+
+
+class Wide:
+    """Gives every job that waits more workers than it may have, for so good a reason, until it is `mended`."""
+
+    mended = False
+
+    def decide(self, snapshot):
+        if self.mended:
+            return MaxSpeedup().decide(snapshot)
+        pool, waiting = next(iter(snapshot.pools)), snapshot.waiting.by(lambda state: state.seq)
+        shapes = {state.job.id: Shape(pool, 3) for state in waiting}
+        return Plan(shapes=shapes, hold={"spot": 3}, reasons=dict.fromkeys(shapes, "three is company"))
+
+
+def test_a_policy_whose_plans_are_all_refused_is_alarmed_unready_and_decides_nothing(tmp_path):
+    story = Story(tmp_path)
+    story.policy = Wide()
+
+    async def live():
+        async with story.controller() as api:
+            story.cloud.jobs["j-1"] = Training(steps=20)
+            await api.submit(a_spec())
+
+            async def told():
+                return any("plans are refused" in row["text"] for row in await api.events() if row["kind"] == "Waits")
+
+            await until(told, "nobody was told why the job waits")
+            health = await api.health()
+            assert not health["ready"], "nothing can be begun"
+            assert "refused" in health["why"]
+            assert "shapes.gpus" in health["why"]
+            assert "j-1" not in health["why"], "probes are open to everybody"
+            found = await api.explain("j-1")
+            assert "plans are refused" in found["reason"]
+            assert "from 1 to 2" in found["reason"]
+            assert any("plans are refused" in note for note in found["notes"])
+            assert (await api.metrics())["alarms"]["refused"] >= 1
+            rows = await api.events()
+            assert any("refused" in row["text"] for row in rows if row["kind"] == "Alarm")
+            assert any("from 1 to 2" in row["text"] for row in rows if row["kind"] == "Refused")
+            assert not any("three is company" in row["text"] for row in rows), "no decision of it holds"
+            assert api._controller.decisions.reasons == {}
+
+            story.policy.mended = True
+            await phase(api, "j-1", "finished")
+            assert (await api.health())["ready"], "a plan was taken"
+            assert any(row["kind"] == "Plan" for row in await api.events())
+
+    asyncio.run(live())
 
 
 def test_news_that_cannot_be_are_told_and_are_no_part_of_the_log(tmp_path, monkeypatch):
