@@ -30,7 +30,7 @@ def _throw(world, number):
         for releasing in world.releasing[:1]:
             world.release(releasing)
     elif kind == 5 and node:
-        (world.lose, world.notice, world.evacuate)[which // len(agents) % 3](node)
+        (world.lose, world.notice, world.evacuate, world.evacuate_all)[which // len(agents) % 4](node)
     elif kind == 6 and process:
         world.exit(process, -9)
     elif kind == 7 and process and which % 3 == 0:

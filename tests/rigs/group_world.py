@@ -247,11 +247,16 @@ class World:
                 self.group.save_now()
             self.tell(news.NodeNoticed(self.now_s, node, self.now_s + NOTICE_S))
 
-    def evacuate(self, node):
+    def evacuate(self, node, others=()):
         """Its end is near."""
         if self.kernel.cluster.nodes[node].phase is NodePhase.NOTICED:
-            self.group.evacuate(node, self.now_s)
+            self.group.evacuate(node, self.now_s, others)
             self.flush()
+
+    def evacuate_all(self, node):
+        """Its end is near, and that of all that are noticed."""
+        nodes = self.kernel.cluster.nodes.values()
+        self.evacuate(node, [other.id for other in nodes if other.phase is NodePhase.NOTICED])
 
     def lose(self, node):
         """The cloud takes a node and everything on it."""

@@ -40,6 +40,7 @@ from sublet.wire import messages as wire
 __all__ = ["Router"]
 
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
+AGAIN_S = 0.1  # wall, after which a group that was just forming is told once more to leave the node
 
 
 class Router:
@@ -168,14 +169,30 @@ class Router:
         return 2.0 * max(writes, default=0.0) + AWAY_S
 
     def _evacuate(self, node_id: str) -> None:
-        """The end of a noticed node is near: whoever is still on it goes on without it, or saves."""
-        wall_s = time.monotonic()
+        """The end of a noticed node is near: whoever is still on it goes on without it, or saves.
+
+        Said again until it is gone: a group that is just forming has to be through with that first.
+        """
+        if node_id in self._gone:
+            return
+        if self.doomed_s[node_id] > self._inbox.now_s():
+            asyncio.get_running_loop().call_later(AGAIN_S, self._evacuate, node_id)
+        wall_s, others = time.monotonic(), self._go_with(node_id)
         for job_id in self._jobs_on.get(node_id, ()):
             record = self._table.records[job_id]
             self._bill.settle_job(record.id, self._inbox.now_s())
-            record.group.evacuate(node_id, wall_s)
+            record.group.evacuate(node_id, wall_s, others)
             self.touch(record)
         self._inbox.wake()
+
+    def _go_with(self, node_id: str) -> list[str]:
+        """Nodes that nobody could leave any more once this one is gone."""
+        last_s = self.doomed_s[node_id]
+        return [
+            other
+            for other, lost_s in self.doomed_s.items()
+            if other not in self._gone and self._clock.wall_s(lost_s - last_s) <= self._needs_s(other)
+        ]
 
     def node_lost(self, node_id: str, wall_s: float, why: str = "") -> None:
         """A node is gone with all on it; `why`, if it is known that the cloud did not take it.

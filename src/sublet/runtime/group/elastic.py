@@ -9,6 +9,7 @@ All states are in `states`; each but Idle and Over has a time after which `tick`
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -72,11 +73,7 @@ class ElasticGroup(Regrouping):
         if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
             self._answer_move()
             return
-        saving = None
-        if self.training and self._wanted > self._widths.widest and self.step > self._kept:
-            self.save_now()  # nobody knows whether it can train so wide
-            saving = None if self._saver() is None else Saving(self.step, wall_s + overdue.SAVE_S)
-        self._gather(wall_s, saving)
+        self._gather(wall_s)
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
         """See the protocol."""
@@ -148,23 +145,26 @@ class ElasticGroup(Regrouping):
             case _:
                 self._form_if_ready(wall_s)
 
-    def evacuate(self, node_id: str, wall_s: float) -> None:
+    def evacuate(self, node_id: str, wall_s: float, others: Collection[str] = ()) -> None:
         """See the protocol. The kernel counts the node as ours until it is lost, and then says where to go on."""
-        members = self._roster.members
+        members, doomed = self._roster.members, {node_id, *others}
         if self.broken or not any(worker.node_id == node_id for worker in members):
             return
-        if isinstance(self.state, Gathering):
-            self._await_no_save(self.state, wall_s)  # whoever is to come takes the state over while it is there
-        if not isinstance(self.state, Training):
+        if not isinstance(self.state, Training | Gathering):
             return
-        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self._placement = tuple(part for part in self._placement if part[0] not in doomed)
         self.round = self.round.after()
-        if self._placement:
-            self.state = Gathering(wall_s)
-            self._form_if_ready(wall_s)
-        else:
+        if all(worker.node_id in doomed for worker in members):
+            self._tell_to_leave(members, wall_s)  # whoever is to come takes the state over from the checkpoint
+        if not self._placement and not self._roster.members:
             self.state = Idle(wall_s)
-            self._tell_to_leave(members, wall_s)
+            return
+        self._gather(wall_s, safe=True)
+        members = self._roster.members
+        if isinstance(self.state, Gathering) and members:  # whoever is to come may take longer than the node lasts
+            staying = [worker for worker in members if worker.node_id not in doomed]
+            leaving = [worker for worker in members if worker.node_id in doomed]
+            self._form(staying, leaving, wall_s, interim=True)
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         """See the protocol."""
@@ -233,7 +233,8 @@ class ElasticGroup(Regrouping):
         if message.generation == self.round.number and worker.rank == 0 and isinstance(self.state, Forming):
             self.joined = message
             self.step, self.done, self.work = message.step, message.done, message.work
-            self._train(wall_s)
+            self._kept = min(self._kept, message.step)  # what is above has turned out to be of no use
+            self._train(wall_s, interim=self.state.interim)
 
     def _hear_step(self, worker: Worker, message: wire.Stepped, wall_s: float) -> None:
         if message.generation > self.round.number or (self.joined and message.generation < self.joined.generation):
@@ -277,7 +278,7 @@ class ElasticGroup(Regrouping):
                 pass
 
     def _await_no_save(self, state: Gathering, wall_s: float) -> None:
-        self.state = replace(state, saving=None)
+        self.state = replace(state, saving=None, safe=True)
         self._form_if_ready(wall_s)
 
     def _hear_damaged(self, message: wire.Damaged, wall_s: float) -> None:
@@ -336,8 +337,9 @@ class ElasticGroup(Regrouping):
                 assert_never(state)
 
     def _tick_gathering(self, state: Gathering, wall_s: float) -> None:
-        if state.saving is not None and (self.broken or wall_s >= state.saving.until_s):
-            self._await_no_save(state, wall_s)
+        if state.saving is not None:
+            if self.broken or wall_s >= state.saving.until_s:
+                self._await_no_save(state, wall_s)
             return
         launched, quitter = self._roster.in_phase(WorkerPhase.LAUNCHED), self._unjudged.quit
         if late := overdue.late_starters(launched, wall_s):

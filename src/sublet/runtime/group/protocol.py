@@ -8,6 +8,7 @@ they run, and `restarting` for all others, which are stopped and started.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -111,8 +112,8 @@ class Group(Protocol):
     def node_lost(self, node_id: str, wall_s: float) -> None:
         """The node is gone with all on it; if the kernel counted it as ours, it will say where to go on."""
 
-    def evacuate(self, node_id: str, wall_s: float) -> None:
-        """The node will be gone in a moment and no order came: go on without it, or save if there is nobody else."""
+    def evacuate(self, node_id: str, wall_s: float, others: Collection[str] = ()) -> None:
+        """The node will be gone in a moment, and `others` with it: go on without, or save if there is nobody else."""
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """The node was given back: whoever was on it had left, or was to end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from sublet.runtime.group import overdue
 from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict
 from sublet.runtime.group.failures import (
     Ended,
@@ -81,9 +82,9 @@ class Regrouping(GroupCore):
 
     # ------------------------------------------------------------------ forming a group
 
-    def _gather(self, wall_s: float, saving: Saving | None = None) -> None:
-        """Start what is missing, and form a group when all are here and the checkpoint that is awaited is written."""
-        self.state = Gathering(wall_s, saving)
+    def _gather(self, wall_s: float, *, safe: bool = False) -> None:
+        """Start what is missing, and form a group when all are here; if not `safe`, with a checkpoint behind it."""
+        self.state = Gathering(wall_s, safe=safe)
         self._launch_missing(wall_s)
         self._form_if_ready(wall_s)
 
@@ -107,9 +108,24 @@ class Regrouping(GroupCore):
                 self._tell_to_leave(old, wall_s)
             if self._roster.in_phase(WorkerPhase.LEAVING):
                 return
-        elif self.state.saving is not None and not self.broken:
+        elif self._awaits_save(self.state, wall_s):
             return
         self._unjudged = Unjudged()
+        self._form(staying, leaving, wall_s)
+
+    def _awaits_save(self, state: Gathering, wall_s: float) -> bool:
+        """Nobody knows whether it can train so wide: all that was made until now is to be in a checkpoint first."""
+        if self.broken or state.safe:
+            return False
+        untried = self._wanted > self._widths.widest and self.step > self._kept
+        if state.saving is None and untried and self._saver() is not None:
+            self.save_now()
+            self.state = state = replace(state, saving=Saving(self.step, wall_s + overdue.SAVE_S))
+        return state.saving is not None
+
+    def _form(
+        self, staying: Iterable[Worker], leaving: Iterable[Worker], wall_s: float, *, interim: bool = False
+    ) -> None:
         for order in regroup_orders(staying, self.round.number, self._batch, broken=self.broken):
             worker = self.workers[order.worker_id]
             worker.adopted = False
@@ -119,13 +135,16 @@ class Regrouping(GroupCore):
             leave = wire.Leave(worker_id=worker.id, generation=self.round.number, broken=self.broken)
             self._roster.send(worker, leave)
             self._roster.enter(worker, WorkerPhase.LEAVING, wall_s)
-        self.state = Forming(wall_s)
+        self.state = Forming(wall_s, interim=interim)
 
-    def _train(self, wall_s: float) -> None:
-        """All have met."""
+    def _train(self, wall_s: float, *, interim: bool) -> None:
+        """All have met; in the interim, all but those who are still on their way."""
         self.broken, self._unformed = False, 0
-        self.state = Training(wall_s, progress_s=wall_s)
-        self._answer_move()
+        if interim:
+            self._gather_anew(wall_s)
+        else:
+            self.state = Training(wall_s, progress_s=wall_s)
+            self._answer_move()
         if self._owed is not None:  # a new group fences off what the old rank 0 was writing
             self.save_now()
 

@@ -8,7 +8,7 @@ own affair; that it does something is what its agent sees. All states are in `st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -119,11 +119,11 @@ class RestartingGroup(GroupCore):
         if self.broken:
             self._roster.end_all(0.0, wall_s)
 
-    def evacuate(self, node_id: str, wall_s: float) -> None:
+    def evacuate(self, node_id: str, wall_s: float, others: Collection[str] = ()) -> None:
         """All end, and have their grace to save something; the kernel says where to go on when the node is lost."""
         if not self.training or not any(worker.node_id == node_id for worker in self._roster.members):
             return
-        self._placement = tuple(part for part in self._placement if part[0] != node_id)
+        self._placement = tuple(part for part in self._placement if part[0] not in {node_id, *others})
         self.round = self.round.after()
         self.state = Idle(wall_s)
         self._roster.end_all(self.spec.grace_s, wall_s)

@@ -86,6 +86,7 @@ class Gathering:
 
     since_s: float
     saving: Saving | None = None  # before a width that was never tried: it may cost all that is not in a checkpoint
+    safe: bool = False  # no checkpoint is awaited any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Forming:
 
     since_s: float
     cry: Cry | None = None
+    interim: bool = False  # without those who are still on their way; it gathers again at once
 
 
 @dataclass(frozen=True, slots=True)

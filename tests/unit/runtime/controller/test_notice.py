@@ -8,12 +8,14 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
+from sublet.testing.memory_cloud import MemoryCloud, Worker, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.groups import joined, sent, training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
+
+LONG_S = 100_000.0  # of the cloud: longer than any test
 
 
 class Recorder(MemoryCloud):
@@ -54,6 +56,91 @@ async def noticed(story, width):
 @pytest.mark.parametrize(("market", "width", "saves"), [("spot", 3, 1), ("on-demand", 2, 1), ("on-demand", 3, 0)])
 def test_a_notice_makes_a_job_save_unless_two_nodes_stay_that_the_cloud_does_not_take(tmp_path, market, width, saves):
     assert asyncio.run(noticed(a_story(tmp_path, market), width)) == saves
+
+
+class SlowStart(MemoryCloud):
+    """Scripts that need longer to import than a notice lasts, but on the first nodes."""
+
+    quick, late, left = 1, (), ()
+
+    def _start(self, node, message):
+        if len(self.rented) <= self.quick:
+            super()._start(node, message)
+        elif message.worker_id not in node.workers:
+            worker = Worker(message.worker_id, message.job_id, node.id)
+            node.workers[worker.id] = worker
+            self.late = (*self.late, worker)
+
+    def _arrive(self, node_id, message):
+        if isinstance(message, wire.Leave):
+            self.left = (*self.left, node_id)
+        super()._arrive(node_id, message)
+
+    def imported(self):
+        for worker in self.late:
+            if worker.node_id in self.nodes:
+                self._word(worker.node_id, wire.Ready(worker_id=worker.id))
+
+
+def test_a_start_that_takes_longer_than_the_notice_costs_no_step(tmp_path):
+    """Seen: saved at the notice, trained on until the node was taken, and all in between was lost."""
+    story = Story(tmp_path, limits={"spot": Limit(max_nodes=4)})
+    cloud = story.cloud = SlowStart((one_gpu_offer("spot"),), Clock(speedup=60.0))
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 5)
+            (node_id,) = cloud.nodes
+            cloud.warn(node_id, LONG_S)
+            await until(asyncify(lambda: cloud.late), "nobody is to take over")
+            api._controller.router._evacuate(node_id)
+            await until(asyncify(lambda: node_id in cloud.left), "it stays until the end")
+            await until(asyncify(lambda: not cloud.nodes[node_id].workers), "it saves and leaves")
+            cloud.take(node_id)
+            cloud.imported()
+            await trained(api, "j-1", cloud.jobs["j-1"].saved + 5)
+            assert (await api.job("j-1"))["steps_lost"] == 0
+
+    asyncio.run(live())
+
+
+def asyncify(condition):
+    async def reached():
+        return condition()
+
+    return reached
+
+
+def test_a_group_is_told_to_leave_until_the_node_is_gone_and_which_nodes_go_with_it(tmp_path):
+    """One that was just forming does not hear it the first time."""
+    story = Story(tmp_path, limits={"spot": Limit(max_nodes=6)})
+    story.cloud = SlowStart((one_gpu_offer("spot"),), Clock(speedup=60.0))
+    story.cloud.quick = 3
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(min_workers=3, max_workers=3))
+            await phase(api, "j-1", "running")
+            told, router = [], api._controller.router
+            group = api._controller.table.records["j-1"].group
+            group.evacuate = lambda node_id, wall_s, others: told.append((node_id, {*others}))
+            first, second, third = story.cloud.nodes
+            story.cloud.warn(first, LONG_S)
+            story.cloud.warn(second, LONG_S + 1.0)
+            story.cloud.warn(third, 10 * LONG_S)
+            await until(asyncify(lambda: len(router.doomed_s) == 3), "all are noticed")
+            router._evacuate(first)
+            await until(asyncify(lambda: len(told) >= 3), told)
+            assert told[:3] == [(first, {first, second})] * 3, "the third will be there for long"
+            story.cloud.take(first)
+            await until(asyncify(lambda: first in router._gone), "it is gone")
+            told.clear()
+            router._evacuate(first)
+            assert told == []
+            await api.cancel("j-1", now=True)
+
+    asyncio.run(live())
 
 
 def test_a_save_that_a_new_group_cuts_off_is_asked_of_its_rank_0():

@@ -48,6 +48,91 @@ def test_a_group_without_workers_on_the_doomed_node_does_nothing():
     assert group.outbox == []
 
 
+def made_a_step(group, step, at_s):
+    """It is known to train so wide."""
+    first = next(worker for worker in group.workers.values() if worker.rank == 0)
+    facts = {"generation": group.joined.generation, "done": 1.0, "epoch": 0, "loss": 1.0, "step_s": 0.1}
+    group.hear(wire.Stepped(worker_id=first.id, step=step, **facts), at_s)
+
+
+def gone(group, worker_id, step, at_s):
+    """It has saved and left."""
+    group.hear(wire.Left(worker_id=worker_id, generation=group.round.number, step=step, done=float(step)), at_s)
+    group.hear(wire.WorkerDown(worker_id=worker_id, code=83), at_s)
+
+
+def test_a_group_whose_newcomers_are_not_ready_when_its_last_node_goes_saves_and_leaves():
+    """Seen: the start took longer than the notice, and all that was made since the notice was lost."""
+    group = training("a")
+    group.move(2, (("b", 1),), 0, 3.0)
+    ((_, start),) = sent(group, wire.StartWorker)
+    group.evacuate("a", 30.0)
+    ((node, leave),) = sent(group, wire.Leave)
+    assert (node, leave.save) == ("a", True)
+    gone(group, leave.worker_id, 601, 31.0)
+    group.node_lost("a", 32.0)
+    group.move(3, (("b", 1),), 0, 32.0)
+    assert sent(group, wire.StartWorker) == [], "it is on its way"
+    group.hear(wire.Ready(worker_id=start.worker_id), 43.0)
+    assert [(node, order.world, order.broken) for node, order in sent(group, wire.Regroup)] == [("b", 1, False)]
+    assert group.step == 601
+
+
+def test_newcomers_that_come_before_the_node_is_lost_wait_for_the_checkpoint():
+    group = training("a")
+    group.move(2, (("b", 1),), 0, 3.0)
+    group.evacuate("a", 30.0)
+    ((_, leave),) = sent(group, wire.Leave)
+    all_ready(group, 31.0)
+    assert sent(group, wire.Regroup) == []
+    gone(group, leave.worker_id, 601, 32.0)
+    assert [node for node, _ in sent(group, wire.Regroup)] == ["b"]
+
+
+def test_nodes_that_go_together_leave_nobody_to_hand_the_state_over():
+    for order in ((("c", 1),), (("a", 1), ("b", 1), ("c", 1))):
+        group = training("a", "b")
+        group.move(2, order, 0, 3.0)
+        group.evacuate("a", 30.0, ["b"])
+        assert sorted((node, leave.save) for node, leave in sent(group, wire.Leave)) == [("a", True), ("b", True)]
+        assert sent(group, wire.Regroup) == []
+    group = training("a", "b")
+    group.evacuate("a", 30.0, ["b"])
+    assert len(sent(group, wire.Leave)) == 2
+
+
+def test_survivors_train_on_without_the_doomed_node_until_the_newcomers_are_there():
+    group = training("a", "b")
+    made_a_step(group, 11, 2.5)
+    group.move(2, (("b", 1), ("c", 1)), 0, 3.0)
+    ((_, start),) = sent(group, wire.StartWorker)
+    group.evacuate("a", 30.0)
+    assert [(node, order.world) for node, order in sent(group, wire.Regroup)] == [("b", 1)]
+    assert [node for node, _ in sent(group, wire.Leave)] == ["a"]
+    joined(group, 601, 31.0)
+    assert group.training
+    assert (group.size, group.news) == (1, []), "the order is not followed yet"
+    group.evacuate("a", 31.5)
+    assert sent(group, wire.Regroup) == [], "it has left it"
+    group.hear(wire.Ready(worker_id=start.worker_id), 43.0)
+    assert [order.world for _, order in sent(group, wire.Regroup)] == [2, 2]
+    joined(group, 700, 44.0)
+    assert [(news.outcome, news.generation) for news in group.news] == [(Outcome.MOVED, 2)]
+
+
+def test_newcomers_on_the_doomed_node_are_not_waited_for():
+    group = training("a", "b")
+    made_a_step(group, 11, 2.5)
+    group.move(2, (("a", 2), ("b", 1), ("c", 1)), 0, 3.0)
+    starts = dict(sent(group, wire.StartWorker))
+    group.evacuate("a", 30.0)
+    assert [end.worker_id for _, end in sent(group, wire.EndWorker)] == [starts["a"].worker_id]
+    joined(group, 601, 31.0)
+    sent(group, wire.Regroup)
+    group.hear(wire.Ready(worker_id=starts["c"].worker_id), 43.0)
+    assert sorted((node, order.world) for node, order in sent(group, wire.Regroup)) == [("b", 2), ("c", 2)]
+
+
 def test_a_move_that_nobody_survives_hands_the_state_over_through_a_checkpoint():
     group = training("a")
     group.move(2, (("b", 1),), 0, 3.0)

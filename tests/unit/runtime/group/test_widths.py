@@ -51,9 +51,13 @@ def sent(group, kind):
 
 
 def come(group, at_s):
-    """All that were started are ready, or run; whoever was to save has."""
+    """All that were started are ready, or run; whoever is to save then has."""
+    start_all(group, at_s)
     for save in sent(group, wire.SaveNow):
         saved(group, save.worker_id, at_s)
+
+
+def start_all(group, at_s):
     for start in sent(group, wire.StartWorker):
         up = wire.Ready if group.spec.sdk else wire.WorkerUp
         facts = {} if group.spec.sdk else {"pid": 1}
@@ -63,6 +67,11 @@ def come(group, at_s):
 def saved(group, worker_id, at_s, *, step=None):
     facts = {"seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1, "done": 10.0}
     group.hear(wire.Saved(worker_id=worker_id, step=group.step if step is None else step, **facts), at_s)
+
+
+def stepped(group, worker_id, at_s, *, step):
+    facts = {"generation": group.joined.generation, "done": 1.0, "epoch": 0, "loss": 1.0, "step_s": 0.1}
+    group.hear(wire.Stepped(worker_id=worker_id, step=step, **facts), at_s)
 
 
 def joined(group, at_s, *, step, steps=0):
@@ -333,27 +342,79 @@ def test_a_width_that_it_never_trained_at_is_tried_with_a_checkpoint_behind_it()
     group = healthy_at_one()
     first = next(iter(group.workers))
     group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    stepped(group, first, 101.0, step=40)
+    assert sent(group, wire.SaveNow) == [], "the newcomer may need long, and the old group trains on"
+    start_all(group, 101.0)
     assert [save.worker_id for save in sent(group, wire.SaveNow)] == [first]
-    come(group, 101.0)
     assert sent(group, wire.Regroup) == [], "not before it is written"
     assert group.training
-    saved(group, first, 101.5, step=9)
+    saved(group, first, 101.5, step=39)
     assert sent(group, wire.Regroup) == [], "that one was begun before it was asked"
-    saved(group, first, 102.0)
-    assert len(sent(group, wire.Regroup)) == 2
-    joined(group, 103.0, step=10, steps=5)
+    stepped(group, first, 101.8, step=45)
+    saved(group, first, 102.0, step=40)
+    assert len(sent(group, wire.Regroup)) == 2, "what was made since is not waited for"
+    joined(group, 103.0, step=45, steps=5)
     group.move(3, (("a", 1),), 0, 104.0)
-    joined(group, 105.0, step=15, steps=5)
+    joined(group, 105.0, step=50, steps=5)
     group.move(4, (("a", 1), ("b", 1)), 0, 106.0)
+    start_all(group, 107.0)
     assert sent(group, wire.SaveNow) == [], "it is known to train on two"
+
+
+def test_an_order_that_comes_before_the_first_step_is_followed_with_a_checkpoint_behind_it():
+    group = a_group()
+    group.move(1, (("a", 1),), 0, 0.0)
+    come(group, 0.0)
+    joined(group, 1.0, step=0)
+    group.outbox.clear()
+    group.move(2, (("a", 1), ("b", 1)), 0, 2.0)
+    (first,) = [worker.id for worker in group.workers.values() if worker.node_id == "a"]
+    stepped(group, first, 3.0, step=238)
+    start_all(group, 40.0)
+    assert [save.worker_id for save in sent(group, wire.SaveNow)] == [first]
+    assert sent(group, wire.Regroup) == []
+    saved(group, first, 41.0)
+    assert len(sent(group, wire.Regroup)) == 2
+
+
+def test_nothing_is_written_before_a_new_width_where_all_is_in_a_checkpoint():
+    group = healthy_at_one()
+    saved(group, next(iter(group.workers)), 99.5)
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    start_all(group, 101.0)
+    assert sent(group, wire.SaveNow) == []
+    assert len(sent(group, wire.Regroup)) == 2
+
+
+def test_a_job_that_began_anew_is_saved_before_a_new_width_though_it_was_further_before():
+    group = healthy_at_one()
+    saved(group, next(iter(group.workers)), 99.5, step=500)
+    group.stop(2, resumable=True, wall_s=100.0)
+    for worker_id in list(group.workers):
+        group.hear(wire.WorkerDown(worker_id=worker_id, code=83), 101.0)
+    group.move(3, (("a", 1),), 0, 102.0)
+    come(group, 103.0)
+    joined(group, 104.0, step=0, steps=30)
+    group.move(4, (("a", 1), ("b", 1)), 0, 105.0)
+    start_all(group, 106.0)
+    assert len(sent(group, wire.SaveNow)) == 1
+
+
+def test_a_checkpoint_is_awaited_though_the_newcomers_needed_long():
+    group = healthy_at_one()
+    group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    start_all(group, 99.0 + overdue.READY_S)
+    group.tick(101.0 + overdue.READY_S)
+    assert group.news == []
+    assert group.training
 
 
 def waits_for_a_checkpoint():
     """Both are here, and the old group writes."""
     group = healthy_at_one()
     group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
+    start_all(group, 101.0)
     ((worker_id),) = [save.worker_id for save in sent(group, wire.SaveNow)]
-    come(group, 101.0)
     assert sent(group, wire.Regroup) == []
     return group, worker_id
 
@@ -366,11 +427,11 @@ def test_a_checkpoint_that_could_not_be_written_is_not_waited_for():
 
 def test_a_checkpoint_that_takes_too_long_is_not_waited_for_and_the_new_group_writes_one():
     group, _ = waits_for_a_checkpoint()
-    group.tick(100.0 + overdue.SAVE_S - 1.0)
+    group.tick(101.0 + overdue.SAVE_S - 1.0)
     assert sent(group, wire.Regroup) == []
-    group.tick(100.0 + overdue.SAVE_S)
+    group.tick(101.0 + overdue.SAVE_S)
     assert len(sent(group, wire.Regroup)) == 2
-    joined(group, 161.0, step=10)
+    joined(group, 162.0, step=10)
     assert len(sent(group, wire.SaveNow)) == 1
 
 
@@ -383,8 +444,10 @@ def test_a_group_that_breaks_while_it_writes_regroups_at_once():
 
 
 def test_a_node_that_is_about_to_go_is_not_waited_on_for_its_checkpoint():
-    group, _ = waits_for_a_checkpoint()
+    group, worker_id = waits_for_a_checkpoint()
     group.evacuate("z", 102.0)
-    assert sent(group, wire.Regroup) == []
+    assert group.outbox == []
     group.evacuate("a", 103.0)
-    assert len(sent(group, wire.Regroup)) == 2
+    assert [(leave.worker_id, leave.save) for leave in sent(group, wire.Leave)] == [(worker_id, True)]
+    group.hear(wire.WorkerDown(worker_id=worker_id, code=83), 104.0)
+    assert [order.world for order in sent(group, wire.Regroup)] == [1]
