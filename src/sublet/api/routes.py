@@ -56,7 +56,7 @@ MOST_SEQ = 2**53  # the largest number that every reader of JSON keeps exactly
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # true is no dollar
 
 
 class JobBody(_Body):
