@@ -162,6 +162,8 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
         settings = _named_by_option(partial(Settings, state_dir=str(state.path), **chosen))
     else:
         settings = _named_by_option(partial(replace, before, **chosen))
+        kept = f"{state.path} was last run with it: install what it came with again, or use 'sublet up --policy NAME'"
+        _check_policy(settings.policy, hint=kept)  # nobody has typed this name
     changed = [] if before is None else last_run.list_changes(before, settings)
     last_run.refuse_while_rented(state.path, changed)
     # A file that is refused is refused here; the controller could only write it to its log.
@@ -226,13 +228,13 @@ def _engine_for(provider: str) -> str:
     return provider if provider in plugins.names("sublet.engines") else "local"
 
 
-def _check_policy(name: str) -> str:
+def _check_policy(name: str, hint: str = "") -> str:
     from sublet import plugins
     from sublet.errors import UnknownName
 
     known = plugins.names("sublet.policies")
     if name not in known:
-        raise UnknownName("policy", name, known)
+        raise UnknownName("policy", name, known, hint=hint)
     return name
 
 

@@ -76,6 +76,18 @@ def test_a_purse_survives_a_restart_without_a_flag(terminal):
     assert "USD 0.5 in all, policy srtf, as before" in terminal.out
 
 
+def test_a_policy_that_is_gone_is_told_with_where_its_name_comes_from(terminal):
+    terminal.up("--policy", "srtf")
+    file = terminal.folder / "settings.json"
+    file.write_text(file.read_text().replace("srtf", "rented-by-moonlight"))
+    assert terminal.up() is None
+    assert terminal.code == 2
+    assert "no policy is called 'rented-by-moonlight'" in terminal.err
+    assert f"{terminal.folder} was last run with it" in terminal.err
+    assert "sublet up --policy NAME" in terminal.err
+    assert terminal.up("--policy", "fifo").policy == "fifo"
+
+
 def test_a_flag_changes_one_thing_and_says_so(terminal):
     terminal.up("--purse", "0.5", "--nodes", "3")
     again = terminal.up("--purse", "2")
