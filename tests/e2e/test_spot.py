@@ -222,7 +222,7 @@ def test_a_file_that_marks_preemptions_is_turned_round(sublet, tmp_path):
         (("--notice", -1), ["notice_s = -1"]),
         (("--deadline", "soon", "--samples", 5), ["--deadline = 'soon'", "such as 8h"]),
         (("--deadline", "1h"), ["--samples", "given"]),
-        (("--deadline", "9h", "--samples", 5), ["--deadline = '9h'", "h of the ride"]),
+        (("--deadline", "9h", "--samples", 5), ["--deadline = '9h'", "h of the record"]),
         (("--by-zone", "--value", 1), ["--by-zone", "without --value"]),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sublet.advise.error import KindError
     from sublet.advise.hazard import Reclaims
     from sublet.market.hygiene import Quarantined
-    from sublet.sim.advice.replay import Outlook, Quantiles
+    from sublet.sim.advice.replay import Quantiles, ReplayedWindows
 
 __all__ = ["caveats", "has_predictions", "json_from_advice", "notes_on_advice", "print_advice"]
 
@@ -26,7 +26,12 @@ def has_predictions(shown: Iterable[ClusterChoice]) -> bool:
 
 
 def print_advice(
-    ask: Ask, advice: Advice, shown: Mapping[ClusterChoice, Outlook], errors: Sequence[KindError], *, explain: bool
+    ask: Ask,
+    advice: Advice,
+    shown: Mapping[ClusterChoice, ReplayedWindows],
+    errors: Sequence[KindError],
+    *,
+    explain: bool,
 ) -> None:
     """What each costs and takes, how it may turn out, and what to know of it."""
     best = advice.best
@@ -48,7 +53,7 @@ def print_advice(
     titles = ["cluster", "offer", "hours", "USD", "USD/h", "1 in 20", "reclaims", "speed"]
     print_table(titles, rows, words=(0, 1, 7))
     typer.echo()
-    _print_outlooks(ask, best, shown)
+    _print_windows(ask, best, shown)
     legend = (
         f"> is {ask.goal} within the limits; {len(shown)} of {len(advice.frontier)} points of the frontier of time, "
         "dollars and risk are shown (--top); 1 in 20: that much longer in one run of twenty"
@@ -67,7 +72,7 @@ def print_advice(
         print_notes([*_reasons(best), *_other_places(advice)])
 
 
-def _print_outlooks(ask: Ask, best: ClusterChoice, shown: Mapping[ClusterChoice, Outlook]) -> None:
+def _print_windows(ask: Ask, best: ClusterChoice, shown: Mapping[ClusterChoice, ReplayedWindows]) -> None:
     """What came of each in the windows."""
     limited = ask.limits.deadline_h < float("inf") or ask.limits.budget_usd < float("inf")
     rows = [
@@ -97,7 +102,7 @@ def _number(value: float) -> str:
     return f"{value:,.2f}" if value < float("inf") else "never"
 
 
-def caveats(ask: Ask, shown: Mapping[ClusterChoice, Outlook], errors: Sequence[KindError]) -> list[str]:
+def caveats(ask: Ask, shown: Mapping[ClusterChoice, ReplayedWindows], errors: Sequence[KindError]) -> list[str]:
     """How the quantiles come about, and how far predicted speeds are off."""
     from sublet.advise.error import error_note
 
@@ -202,14 +207,14 @@ def json_from_advice(
     context: typer.Context,
     ask: Ask,
     advice: Advice,
-    shown: Mapping[ClusterChoice, Outlook],
+    shown: Mapping[ClusterChoice, ReplayedWindows],
     errors: Sequence[KindError],
 ) -> dict[str, Any]:
-    """All of it; an outlook only for the clusters that the table would show."""
+    """All of it; the replayed windows only for the clusters that the table would show."""
 
     def facts(choice: ClusterChoice) -> dict[str, Any]:
         found = shown.get(choice)
-        return _json_from_choice(choice) | {"outlook": _json_from_outlook(found, ask) if found else None}
+        return _json_from_choice(choice) | {"outlook": _json_from_windows(found, ask) if found else None}
 
     return {
         "schema_version": 1,
@@ -232,7 +237,7 @@ def json_from_advice(
     }
 
 
-def _json_from_outlook(found: Outlook, ask: Ask) -> dict[str, Any]:
+def _json_from_windows(found: ReplayedWindows, ask: Ask) -> dict[str, Any]:
     def parts(quantiles: Quantiles) -> dict[str, float | None]:
         return {name: value if value < float("inf") else None for name, value in quantiles._asdict().items()}
 

@@ -14,7 +14,7 @@ from sublet.cli.print.tables import print_document, print_notes
 
 if TYPE_CHECKING:
     from sublet.advise.adviser import Advice, Ask, ClusterChoice
-    from sublet.sim.advice.replay import Outlook
+    from sublet.sim.advice.replay import ReplayedWindows
 
 __all__ = ["advise"]
 
@@ -100,13 +100,13 @@ def advise(  # noqa: PLR0913 - one argument per option
         print_notes(notes)
 
 
-def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[ClusterChoice, Outlook]:
+def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[ClusterChoice, ReplayedWindows]:
     """The few to be shown, each under the same luck."""
     import numpy as np
 
-    from sublet.sim.advice.replay import outlook
+    from sublet.sim.advice.replay import replay_choice
 
-    return {each: outlook(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
+    return {each: replay_choice(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
 
 
 def _pick_points(advice: Advice, top: int) -> list[ClusterChoice]:

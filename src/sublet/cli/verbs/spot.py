@@ -74,7 +74,7 @@ def spot(  # noqa: PLR0913 - one argument per option
     ] = False,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Use this zone only, not all together.")] = None,
     most: Annotated[int, typer.Option(metavar="N", help="Take at most N instances.")] = MOST_INSTANCES,
-    hours: Annotated[float | None, typer.Option(metavar="H", help="Ride only the first H hours.")] = None,
+    hours: Annotated[float | None, typer.Option(metavar="H", help="Take only the first H hours of the record.")] = None,
     polarity: opt.Means = None,
     report: opt.Report = None,
     output: opt.OutputOption = opt.Output.TABLE,
@@ -113,7 +113,7 @@ def spot(  # noqa: PLR0913 - one argument per option
         prepare_folder(report)
     market = work.SpotMarket(record=Record(capacity=capacity), usd_per_h=usd_per_h, notice_s=notice)
     if plan is not None and plan.within_s > market.record.span_s:
-        allowed = f"within the {market.record.span_s / 3600:.3g} h of the ride"
+        allowed = f"within the {market.record.span_s / 3600:.3g} h of the record"
         raise InvalidValue("--deadline", f"{plan.within_s / 3600:g}h", allowed)
 
     def begin(name: str) -> None:

@@ -11,7 +11,7 @@ from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.commands import JobCommands
-from sublet.runtime.controller_api.dry_run import rehearse
+from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
 from sublet.runtime.controller_api.history import event_view
@@ -103,7 +103,7 @@ class ControllerApi:
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
         refuse_impossible(self._controller.feasibility, spec)
-        return await rehearse(self._controller, spec)
+        return await answer_dry_run(self._controller, spec)
 
     # ------------------------------------------------------------------ what there is
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from sublet.domain.weighed import Weighed
     from sublet.runtime.controller.loop import Controller
 
-__all__ = ["rehearse"]
+__all__ = ["answer_dry_run"]
 
 
-async def rehearse(controller: Controller, spec: JobSpec) -> DryRunView:
+async def answer_dry_run(controller: Controller, spec: JobSpec) -> DryRunView:
     """The policy's answer, as if the job had just been submitted."""
     job = kernel_job(controller.factory.bare_record("dry-run", spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot(frozen=True)

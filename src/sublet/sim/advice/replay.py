@@ -36,7 +36,7 @@ from sublet.market.spot import SpotTrace
 from sublet.sim.advice.window import ReplayedJob, replay_going_on, replay_waiting, starts
 from sublet.solve.arrays import Floats
 
-__all__ = ["WINDOWS", "Outlook", "Quantiles", "outlook", "replayed"]
+__all__ = ["WINDOWS", "Quantiles", "ReplayedWindows", "replay_choice", "replayed"]
 
 # W windows, F falls of a zone
 
@@ -52,7 +52,7 @@ class Quantiles(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outlook:
+class ReplayedWindows:
     """Time, dollars and reclaims in each window, and the traces that they come from (none on demand)."""
 
     hours_W: Floats
@@ -86,7 +86,9 @@ class Outlook:
         return float((kept_W & np.isfinite(self.hours_W)).mean())
 
 
-def outlook(choice: ClusterChoice, ask: Ask, *, rng: np.random.Generator, windows: int = WINDOWS) -> Outlook:
+def replay_choice(
+    choice: ClusterChoice, ask: Ask, *, rng: np.random.Generator, windows: int = WINDOWS
+) -> ReplayedWindows:
     """On the traces by which the adviser knows how often such nodes are reclaimed."""
     names = reclaims_of(choice.offer.cloud, choice.offer.gpu).traces if choice.reclaims > 0 else ()
     return replayed(choice, ask, [known_trace(name) for name in names], rng=rng, windows=windows)
@@ -94,7 +96,7 @@ def outlook(choice: ClusterChoice, ask: Ask, *, rng: np.random.Generator, window
 
 def replayed(
     choice: ClusterChoice, ask: Ask, traces: Sequence[SpotTrace], *, rng: np.random.Generator, windows: int = WINDOWS
-) -> Outlook:
+) -> ReplayedWindows:
     """On these traces, with equally many windows of each. Cost: O(windows x (reclaims + falls of the trace))."""
     whole("windows", windows, 1)
     # One speed from each of as many equally likely parts of its distribution: few windows then suffice.
@@ -118,7 +120,7 @@ def replayed(
     least_h = choice.offer.minimum_billing_s / SECONDS_PER_H
     rent_usd_W = choice.usd_per_h * np.maximum(hours_W, least_h) - spot_usd_per_h * away_s_W / SECONDS_PER_H
     usd_W = rent_usd_W + choice.traffic_usd
-    return Outlook(
+    return ReplayedWindows(
         hours_W=hours_W, usd_W=usd_W, reclaims_W=reclaims_W, traces=tuple(dict.fromkeys(each.name for each in traces))
     )
 

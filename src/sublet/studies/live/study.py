@@ -32,7 +32,7 @@ from sublet.sim.world import Physics
 from sublet.studies.live.scene import UNNOTICED_S, demo_jobs, demo_settings
 from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, equals, within
 
-__all__ = ["STUDY", "LiveRun", "rehearsed", "run_live"]
+__all__ = ["STUDY", "LiveRun", "run_live", "simulate_live"]
 
 TOLERANCE = 0.10  # of users.md: makespan and cost, simulator against local processes
 GIVE_UP_S = 300.0  # wall
@@ -94,7 +94,7 @@ async def _all_ended(api: ControllerApi, running: asyncio.Task[None], tell: Tell
     raise Infeasible("the live run did not end", binding="seconds", needed=GIVE_UP_S, available=GIVE_UP_S)
 
 
-def rehearsed(settings: Settings, live: LiveRun) -> tuple[float, float]:
+def simulate_live(settings: Settings, live: LiveRun) -> tuple[float, float]:
     """Makespan and dollars of the same scenario in the simulator."""
     traces = [load_trace(name, repeat=True) for name in settings.market]
     offers = [replace(offer, boot_s=live.boot_s) for offer in local_offers(settings, traces)]
@@ -130,7 +130,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     tell("the same in the simulator")
-    makespan_s, usd = rehearsed(settings, live)
+    makespan_s, usd = simulate_live(settings, live)
     finished = sum(view["phase"] == "finished" for view in live.views)
     checks: list[Check] = [
         equals("jobs finished", finished, len(live.views)),

@@ -19,17 +19,17 @@ KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 def submitted(tmp_path, spec, policy=None):
     async def live():
         async with serving(tmp_path, policy=policy or Price(), speedup=1.0) as server:
-            rehearsed = await server.api.dry_run(spec)
-            return await server.api.submit(spec), rehearsed
+            dry = await server.api.dry_run(spec)
+            return await server.api.submit(spec), dry
 
     return asyncio.run(live())
 
 
 def test_a_submission_says_what_it_is_expected_to_cost_and_what_that_saves(tmp_path):
-    found, rehearsed = submitted(tmp_path, a_spec(**KNOWN))
+    found, dry = submitted(tmp_path, a_spec(**KNOWN))
     expected = found["expected"]
-    assert rehearsed["expected"] == expected
-    assert rehearsed["shape"] == expected["shape"]  # it is alone: what is expected is what it gets
+    assert dry["expected"] == expected
+    assert dry["shape"] == expected["shape"]  # it is alone: what is expected is what it gets
     assert expected["usd"] < expected["usd_on_demand"]
     assert expected["usd"] <= expected["usd_in_a_hurry"]
     assert expected["seconds"] >= expected["seconds_in_a_hurry"]
@@ -61,9 +61,9 @@ def test_a_policy_that_weighs_no_money_says_nothing(tmp_path):
 
 def test_a_job_of_small_means_is_told_of_what_it_can_pay_for(tmp_path):
     spec = replace(a_spec(max_workers=4, **KNOWN), purse_usd=0.05)
-    found, rehearsed = submitted(tmp_path, spec)
+    found, dry = submitted(tmp_path, spec)
     rich, _ = submitted(tmp_path / "rich", replace(spec, purse_usd=None))
-    assert found["expected"]["shape"] == rehearsed["shape"]
+    assert found["expected"]["shape"] == dry["shape"]
     assert found["expected"]["usd_per_h"] < rich["expected"]["usd_per_h"]
 
 
@@ -76,10 +76,10 @@ def test_what_others_have_is_not_promised(tmp_path):
         async with story.controller() as api:
             expected, got = [], []
             for job_id in ("j-1", "j-2"):
-                rehearsed = await api.dry_run(spec)
+                dry = await api.dry_run(spec)
                 expected.append((await api.submit(spec))["expected"])
                 got.append((await phase(api, job_id, "running"))["shape"])
-                assert rehearsed["expected"] == expected[-1]
+                assert dry["expected"] == expected[-1]
             third = (await api.submit(spec))["expected"]
             return expected, got, third
 

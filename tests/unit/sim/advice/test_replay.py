@@ -20,7 +20,7 @@ from sublet.errors import InvalidValue
 from sublet.market.gpus import load_gpus
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
-from sublet.sim.advice.replay import WINDOWS, outlook, replayed
+from sublet.sim.advice.replay import WINDOWS, replay_choice, replayed
 
 TOY = Profile(
     name="toy",
@@ -167,13 +167,13 @@ def test_what_never_gets_to_a_checkpoint_never_ends():
 
 def test_on_demand_only_the_speed_varies():
     choice, ask = chosen(4 * 36_000.0, [ON_DEMAND], keeper="nothing", steady=4, spread=0.3)
-    found = outlook(choice, ask, rng=np.random.default_rng(1))
+    found = replay_choice(choice, ask, rng=np.random.default_rng(1))
     assert (found.windows, found.traces, found.reclaims) == (WINDOWS, (), (0.0, 0.0, 0.0))
     for told, z in zip(found.hours, (-1.2816, 0.0, 1.2816), strict=True):
         assert told == pytest.approx(30.0 / 3600.0 + 10.0 * math.exp(0.3 * z), rel=0.005)
     assert [usd / 4.0 for usd in found.usd] == pytest.approx(list(found.hours))
     sure = replace(choice, spread=0.0)
-    assert list(outlook(sure, ask, rng=np.random.default_rng(1)).hours) == pytest.approx([choice.hours] * 3)
+    assert list(replay_choice(sure, ask, rng=np.random.default_rng(1)).hours) == pytest.approx([choice.hours] * 3)
 
 
 @pytest.mark.parametrize("notice_s", [0.0, 5.0, 120.0])  # of these, 5 covers the writing of a checkpoint, not the boot
@@ -222,7 +222,7 @@ def test_a_ride_with_too_few_nodes_is_as_long_as_counted_by_hand():
 
 def test_equal_seeds_give_equal_answers_and_others_differ():
     choice, ask = chosen(4 * 50_000.0, spread=0.1)
-    first, again, other = (outlook(choice, ask, rng=np.random.default_rng(seed)) for seed in (7, 7, 8))
+    first, again, other = (replay_choice(choice, ask, rng=np.random.default_rng(seed)) for seed in (7, 7, 8))
     assert (first.hours, first.usd, first.reclaims) == (again.hours, again.usd, again.reclaims)
     assert first.hours != other.hours
     assert first.traces == ("bamboo-p3", "bamboo-gcp")
@@ -232,7 +232,7 @@ def test_equal_seeds_give_equal_answers_and_others_differ():
 def test_more_reclaims_take_longer():
     choice, ask = chosen(4 * 50_000.0)
     calm, usual, rough = (
-        float(outlook(choice, replace(ask, reclaims=times), rng=np.random.default_rng(0)).hours_W.mean())
+        float(replay_choice(choice, replace(ask, reclaims=times), rng=np.random.default_rng(0)).hours_W.mean())
         for times in (0.0, 1.0, 3.0)
     )
     assert calm < usual < rough
@@ -242,7 +242,7 @@ def test_a_long_job_is_extrapolated_from_its_first_reclaims():
     (short, ask), (long, longer) = chosen(8 * 1e6, nodes=8), chosen(8 * 1e8, nodes=8)
     assert long.reclaims > 50_000
     some, many = (
-        outlook(each, of, rng=np.random.default_rng(0)).hours.p50 for each, of in ((short, ask), (long, longer))
+        replay_choice(each, of, rng=np.random.default_rng(0)).hours.p50 for each, of in ((short, ask), (long, longer))
     )
     assert many == pytest.approx(100.0 * some, rel=0.05)
 
@@ -266,4 +266,4 @@ def test_spot_needs_a_trace_in_which_nodes_can_be_had():
     with pytest.raises(InvalidValue, match="trace"):
         replayed(choice, ask, [trace([(0.0, 0), (10.0, 0)], 20.0, most=1)], rng=np.random.default_rng(0))
     with pytest.raises(InvalidValue, match="windows"):
-        outlook(choice, ask, rng=np.random.default_rng(0), windows=0)
+        replay_choice(choice, ask, rng=np.random.default_rng(0), windows=0)
