@@ -48,7 +48,7 @@ class Agent:
     down: deque = field(default_factory=deque)  # from the controller
     up: deque = field(default_factory=deque)
     online: bool = True
-    ends: list = field(default_factory=list)  # of its workers, until the controller has heard of them
+    ends: list = field(default_factory=list)  # of its workers, told again whenever it comes back
 
 
 class World:
@@ -208,7 +208,8 @@ class World:
         self.life += 1
         old, self.group = self.group, self._new_group()
         self.group.step, self.group.done, self.group.work = old.step, old.done, old.work
-        self.group.failures = old.failures
+        self.group.failures, self.group.round = old.failures, old.round
+        self.group.before, self.group.patience.in_a_row = old.census, old.patience.in_a_row
         if self.placement:
             trains = self.phase is Phase.RUNNING
             self.group.adopt(self.state.generation, self.placement, trains=trains, wall_s=self.now_s)
@@ -285,7 +286,6 @@ class World:
         self.group.agent_came(node, [p.id for p in self.processes.values() if p.node == node], self.now_s)
         for message in agent.ends:
             self.group.hear(message, self.now_s)
-        agent.ends.clear()
         self.flush()
 
     # ------------------------------------------------------------------ the agents' side
@@ -320,8 +320,6 @@ class World:
         if agent.up and agent.online:
             message = agent.up.popleft()
             self.group.hear(message, self.now_s)
-            if isinstance(message, wire.WorkerDown):
-                agent.ends = [end for end in agent.ends if end.worker_id != message.worker_id]
             self.flush()
 
     def exit(self, process, code, error=""):

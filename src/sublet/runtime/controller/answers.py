@@ -40,6 +40,7 @@ class Answers:
                 answer = news.JobStarted if first else news.JobResized
                 self._inbox.queue(answer(now_s, record.id, item.generation, record.share, now_s))
                 self._attempts.hold_in_place(record)
+                self._jobs.save_facts(record)  # whoever was told to go for it is no longer awaited
             case Outcome.STOPPED:
                 self._inbox.queue(news.JobStopped(now_s, record.id, item.generation, record.share))
                 self._jobs.save_facts(record)
@@ -60,6 +61,8 @@ class Answers:
                 if record.lost_wall_s is None:
                     record.lost_wall_s = time.monotonic()
                 record.in_vain, record.in_vain_why = record.in_vain + 1, why
+                record.failed_s = now_s
+                self._jobs.save_facts(record)  # or the next controller would count the same end again
             case Outcome.NARROWED:
                 self._narrow(record, item, _summary(record.hide(item.why), item.exit_code))
             case _:

@@ -95,6 +95,8 @@ class Attempts:
             running = self._running[record.id] = _Attempt(_round_of(message.worker_id), time.monotonic())
         if running is None:
             return
+        if isinstance(message, wire.WorkerDown) and _round_of(message.worker_id) != running.round:
+            return  # of an earlier start, told again
         running.wide = max(running.wide, record.group.size)
         if isinstance(message, wire.WorkerSeen):
             running.met |= message.met

@@ -9,15 +9,13 @@ It then waits longer and longer between two starts, and each counts as its own f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.suspicion import Suspicion
 from sublet.runtime.group.failures import Fault
-from sublet.runtime.group.rounds import Round
 
 __all__ = ["Blame"]
 
@@ -27,21 +25,11 @@ FIRST_REST_S = 2.0  # wall, after the second, doubled at each further one
 LONGEST_REST_S = 600.0
 
 
-@dataclass(slots=True)
-class _Suspicion:
-    """What speaks against a job."""
-
-    rounds: set[Round] = field(default_factory=set)  # starts in a row whose nodes died at once
-    inside: set[Round] = field(default_factory=set)  # starts whose nodes the cloud did not take; never forgiven
-    rests_until_s: float = 0.0  # wall
-
-
 class Blame:
     """Whose fault it is that nodes go."""
 
     def __init__(self, inbox: Inbox, jobs: Lifecycle) -> None:
         self._inbox, self._jobs = inbox, jobs
-        self._suspicions: dict[str, _Suspicion] = {}
         self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
 
     def judge_loss(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
@@ -55,8 +43,8 @@ class Blame:
             return {record.id for record in records}
         early = [record for record in records if _youngest_s(record, node_id, wall_s) < EARLY_S]
         for record in records:
-            if record not in early and (found := self._suspicions.get(record.id)) is not None:
-                found.rounds.clear()
+            if record not in early:
+                record.suspicion.rounds.clear()
         if not early:
             self._settled_s = wall_s
             return set()
@@ -66,12 +54,11 @@ class Blame:
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """It has waited long enough."""
-        found = self._suspicions.get(record.id)
-        if record.paused is Hold.BACK_OFF and (found is None or wall_s >= found.rests_until_s):
+        if record.paused is Hold.BACK_OFF and wall_s >= record.suspicion.rests_until_s:
             self._jobs.resume(record)
 
     def _suspect(self, record: JobRecord, wall_s: float) -> bool:
-        found = self._suspicions.setdefault(record.id, _Suspicion())
+        found = record.suspicion
         if record.group.round in found.rounds:
             return len(found.rounds) >= SURE  # another node of the same start
         found.rounds.add(record.group.round)
@@ -87,7 +74,7 @@ class Blame:
 
     def _ended_its_node(self, record: JobRecord, wall_s: float, why: str, *, alone: bool) -> None:
         """The cloud has not taken it. With others on the node nobody knows whose doing it was: then it only waits."""
-        found = self._suspicions.setdefault(record.id, _Suspicion())
+        found = record.suspicion
         if record.group.round in found.inside:
             return  # another node of the same start
         found.inside.add(record.group.round)
@@ -107,9 +94,9 @@ class Blame:
                 f"{what}: it ends the agent, or uses up the machine\n"
                 f"  next: sublet logs {record.id}; it can be resumed when that is mended"
             )
-            del self._suspicions[record.id]
+            record.suspicion = Suspicion()
 
-    def _rest(self, record: JobRecord, found: _Suspicion, times: int, wall_s: float, what: str) -> None:
+    def _rest(self, record: JobRecord, found: Suspicion, times: int, wall_s: float, what: str) -> None:
         if record.blamed:
             record.paused = Hold.GIVEN_UP  # at once: the next start would be the next node
         else:

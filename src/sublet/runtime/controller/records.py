@@ -14,6 +14,8 @@ from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.suspicion import Suspicion
+from sublet.runtime.group.census import Census
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import widest_below
@@ -54,6 +56,7 @@ class JobRecord:
     forgiven: int = 0  # preemptions before its owner let it go on
     resizes: int = 0
     steps_lost: int = 0
+    failed_s: float = 0.0  # when it last failed and was started again
     in_vain: int = 0  # starts in a row that failed before it trained
     in_vain_why: str = ""  # the last of them
     steps_made: int = 0  # the redone ones too
@@ -66,6 +69,7 @@ class JobRecord:
     resumes: bool | None = None  # of a script without a session: its present start found files to go on from
     apart: str = ""  # it has finished, and its workers never met: the warning
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
+    suspicion: Suspicion = field(default_factory=Suspicion)  # that it does
     closed: bool = False  # it has failed, and its owner has ended it for good
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
     damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
@@ -185,6 +189,10 @@ class JobRecord:
             "write_s": self.write_s,
             "pauses_s": self.pauses_s[-3:],
             "failures": dict(self.group.failures),
+            "failed_s": self.failed_s,
+            "infra_in_a_row": self.group.patience.in_a_row,
+            "suspicion": self.suspicion.facts(),
+            "census": self.group.census.facts(),
             "round": self.group.round.number,
             "grains": self.grains,
             "work": self.group.work,
@@ -200,6 +208,9 @@ class JobRecord:
         self.group.done = plain.pop("done", 0.0)
         self.group.round = Round.from_number(plain.pop("round", 0))
         self.group.failures = Counter(plain.pop("failures", {}))
+        self.group.patience.in_a_row = plain.pop("infra_in_a_row", 0)
+        self.group.before = Census.from_facts(plain.pop("census", {}))
+        self.suspicion = Suspicion.from_facts(plain.pop("suspicion", {}))
         pinned = plain.pop("pinned", None)
         self.pinned = None if pinned is None else (pinned[0], pinned[1])
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1

@@ -76,6 +76,8 @@ class Recovery:
         read = self.memory.read()
         for record in self.table.records.values():
             self.router.attempts.remember(record)
+            failed_ago_s = max(0.0, self.clock.now_s() - record.failed_s) / self.clock.speedup
+            record.group.patience.failed_s = time.monotonic() - failed_ago_s
         if self.pump.kernel.seen == 0:
             await self._begin()
         else:

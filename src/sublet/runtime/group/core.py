@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from sublet.domain.shape import Placement
+from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
@@ -54,13 +55,15 @@ class GroupCore(ABC):
         self.joined: wire.Joined | None = None
         self.stepped: wire.Stepped | None = None
         self.failures = Counter[str]()
+        self.patience, self.before = Patience(), Census()
         self._roster = Roster()
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
         self._batch, self._life = 0, life
         self._log_of, self._env = log_of, env
         self._launched = 0  # workers
-        self._widths, self._patience = Widths(), Patience()
+        self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
+        self._widths = Widths()
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
 
     @property
@@ -78,6 +81,15 @@ class GroupCore(ABC):
         """See the protocol."""
         return len(self._roster.members)
 
+    @property
+    def census(self) -> Census:
+        """See the protocol."""
+        if self._ends_before is not None:
+            return self.before  # nothing was dealt with since
+        staying = {worker.id for worker in self._roster.staying}
+        unjudged = {worker_id for worker_id, round_ in self._went.items() if round_ == self.round}
+        return Census(first_after=(self.round.number, self._launched), staying=frozenset(staying | unjudged))
+
     def end_now(self, wall_s: float) -> None:
         """See the protocol."""
         self._roster.end_all(0.0, wall_s)
@@ -91,6 +103,13 @@ class GroupCore(ABC):
     @abstractmethod
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
         """Its process has ended."""
+
+    def _see_off(self, worker: Worker) -> None:
+        """Its process has ended, by itself unless it was told to."""
+        del self.workers[worker.id]
+        if worker.phase is not WorkerPhase.LEAVING:
+            self._went = {other: round_ for other, round_ in self._went.items() if round_ == self.round}
+            self._went[worker.id] = self.round
 
     # ------------------------------------------------------------------ the order
 
@@ -115,7 +134,8 @@ class GroupCore(ABC):
         """A worker ended while no controller was there, or before all agents have come: that is looked at then."""
         if self._ends_before is None or not isinstance(message, wire.WorkerDown):
             return False
-        self._ends_before.append(message)
+        if not self.before.has_counted(message.worker_id):
+            self._ends_before.append(message)
         self.workers.pop(message.worker_id, None)
         return True
 
@@ -212,7 +232,7 @@ class GroupCore(ABC):
             if width is not None:
                 self._narrow(width, failure)
                 return Verdict.NARROW
-        spent = self._patience.is_spent(failure, self.failures, self.spec.retries, wall_s)
+        spent = self.patience.is_spent(failure, self.failures, self.spec.retries, wall_s)
         if spent or (hopeless and failure.fault is Fault.USER):
             return Verdict.GIVE_UP
         self._tell(Outcome.RESTARTED, failure)
@@ -223,7 +243,7 @@ class GroupCore(ABC):
         self._tell(Outcome.NARROWED, failure, width=self._wanted, back_to=width)
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
         self._placement = narrow_placement(self._placement, width, here)
-        self._patience.forgive(self._widths.failures - 1)  # the tries before this one
+        self.patience.forgive(self._widths.failures - 1)  # the tries before this one
         self._widths.begin_order()
 
     def _tell(self, outcome: Outcome, failure: Failure, *, width: int = 0, back_to: int = 0) -> None:

@@ -70,22 +70,22 @@ class Patience:
     """How long failures are borne that are nobody's fault: they count in a row, those of the user for ever."""
 
     def __init__(self) -> None:
-        self._in_a_row = 0  # without long enough training between them
-        self._failed_s = 0.0  # wall, of the last
+        self.in_a_row = 0  # without long enough training between them
+        self.failed_s = 0.0  # wall, of the last
 
     def is_spent(self, failure: Failure, counts: Counter[str], retries: Retries, wall_s: float) -> bool:
         """Count it; True if it was one too many."""
         counts[failure.fault] += 1
         if failure.fault is Fault.USER:
             return retries.user is not None and counts[failure.fault] > retries.user
-        trained_s = wall_s - self._failed_s - failure.silent_s
-        self._in_a_row = 1 if trained_s > FORGIVEN_S else self._in_a_row + 1
-        self._failed_s = wall_s
-        return retries.infra is not None and self._in_a_row > retries.infra
+        trained_s = wall_s - self.failed_s - failure.silent_s
+        self.in_a_row = 1 if trained_s > FORGIVEN_S else self.in_a_row + 1
+        self.failed_s = wall_s
+        return retries.infra is not None and self.in_a_row > retries.infra
 
     def forgive(self, failures: int) -> None:
         """So many of the last had a reason that is gone."""
-        self._in_a_row -= min(self._in_a_row, failures)
+        self.in_a_row -= min(self.in_a_row, failures)
 
 
 def back_off_s(failures: int) -> float:

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from sublet.domain.shape import Placement
+from sublet.runtime.group.census import Census
+from sublet.runtime.group.failures import Patience
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.workers import Worker
 from sublet.runtime.jobs.spec import JobSpec
@@ -59,10 +61,16 @@ class Group(Protocol):
     joined: wire.Joined | None
     stepped: wire.Stepped | None
     failures: Counter[str]  # by whose fault: user, infra
+    patience: Patience  # with those that are nobody's
+    before: Census  # its workers, as the last controller knew them
 
     @property
     def workers(self) -> dict[str, Worker]:
         """All of which it knows, by id; those that are on their way out too."""
+
+    @property
+    def census(self) -> Census:
+        """Its workers as this controller knows them, for the next one."""
 
     @property
     def outbox(self) -> list[tuple[str, wire.ToAgent]]:

@@ -182,7 +182,7 @@ class Regrouping(GroupCore):
 
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
         """Its process has ended."""
-        del self.workers[worker.id]
+        self._see_off(worker)
         state = self.state
         if isinstance(state, Over):
             return

@@ -191,7 +191,7 @@ class RestartingGroup(GroupCore):
 
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
         """Its process has ended."""
-        del self.workers[worker.id]
+        self._see_off(worker)
         if isinstance(self.state, Stopping) or worker.phase is WorkerPhase.LEAVING:
             self._proceed(wall_s)
             return

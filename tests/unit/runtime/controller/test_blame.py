@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.suspicion import Suspicion
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
@@ -122,6 +123,26 @@ def test_its_owners_pause_outlasts_the_wait_and_only_its_owner_ends_it(tmp_path,
     asyncio.run(live())
 
 
+def test_a_restart_of_the_controller_clears_nobody(tmp_path):
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(max_workers=1))
+
+            async def waits():
+                return "waits before the next" in (await api.job("j-1"))["reason"]
+
+            await until(waits, "it rents for ever")
+            assert story.cloud.starts == 2
+        async with story.controller() as api:
+            view = await phase(api, "j-1", "failed")
+            assert "4 times in a row" in view["error"]
+            assert story.cloud.starts == 4
+
+    asyncio.run(live())
+
+
 def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, monkeypatch):
     """Twice would clear a job that brings its nodes down: the second time nobody is on it."""
     story, asked = Story(tmp_path), []
@@ -155,7 +176,7 @@ def a_record(name="j", *, user=1):
     failures = dict.fromkeys(("user", "infra"), 0)
     group = SimpleNamespace(workers={}, round=0, failures=failures)
     spec = SimpleNamespace(retries=Retries(user=user))
-    return SimpleNamespace(id=name, group=group, spec=spec, paused="", blamed="", unnoticed=0)
+    return SimpleNamespace(id=name, group=group, spec=spec, paused="", blamed="", unnoticed=0, suspicion=Suspicion())
 
 
 def start(record, *nodes, at_s):
@@ -238,7 +259,7 @@ def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):
         start(record, "n", at_s=10_000.0 * turn)
         blame.judge_loss("n", [record], 10_000.0 * turn + 1.0)
         if record.paused:
-            rests.append(blame._suspicions["j"].rests_until_s - 10_000.0 * turn - 1.0)
+            rests.append(record.suspicion.rests_until_s - 10_000.0 * turn - 1.0)
     assert rests[:4] == [2.0, 4.0, 8.0, 16.0]
     assert rests[-1] == 600.0
     assert record.blamed == ""

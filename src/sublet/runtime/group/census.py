@@ -1,0 +1,37 @@
+"""Whose ends the last controller knew of: an agent tells a new one of all ends that it remembers, old ones too.
+
+>>> before = Census(first_after=(7, 3), staying=frozenset({"j-1.7.2"}))
+>>> [before.has_counted(f"j-1.{worker}") for worker in ("6.0", "7.1", "7.2", "7.3", "8.4")]
+[True, True, False, False, False]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Census"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """The workers of one job when it was last written down."""
+
+    first_after: tuple[int, int] = (0, 0)  # round and number of the next to be started
+    staying: frozenset[str] = frozenset()  # those that ran, and that nobody had told to go
+
+    def has_counted(self, worker_id: str) -> bool:
+        """Its end was dealt with, or it was told to go: that it has ended is no news."""
+        round_, number = worker_id.split(".")[-2:]
+        return worker_id not in self.staying and (int(round_), int(number)) < self.first_after
+
+    def facts(self) -> dict[str, Any]:
+        """What the next controller must find again."""
+        return {"first_after": list(self.first_after), "staying": sorted(self.staying)}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Census:
+        """What `facts` gave; without any, every end is news."""
+        round_, number = facts.get("first_after", (0, 0))
+        return cls(first_after=(round_, number), staying=frozenset(facts.get("staying", ())))
