@@ -23,6 +23,7 @@ from sublet.domain.events import (
     TimerFired,
 )
 from sublet.domain.money import Money, Price
+from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.domain.timers import RetryOffer
@@ -236,6 +237,14 @@ def test_notice_and_then_loss_breaks_a_job_that_could_not_leave(town):
     town.plan(Plan())
     town.tell(NodeLost(130.0, "n1"))
     assert phase(town) is Phase.BROKEN
+
+
+def test_a_node_that_was_noticed_and_then_lost_is_one_loss():
+    driver = rented(1, offers=[an_offer("o", pool="p", market=Market.SPOT, hazard_per_h=0.5)])
+    start(driver, a_job("a", gpus=4))
+    for event in (NodeNoticed(10.0, "n1", 10.0), NodeLost(10.0, "n1")):
+        driver.tell(event)
+        assert driver.kernel.snapshot().offers["o"].lost == 1.0
 
 
 def test_an_idle_noticed_node_is_given_back_at_once_and_a_second_notice_is_no_news():

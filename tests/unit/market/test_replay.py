@@ -37,6 +37,11 @@ def test_nothing_is_read_more_than_one_notice_ahead_nor_twice():
     assert [what for _, what in ahead.read(380.0)] == changes[1:]
 
 
+def test_without_a_notice_nothing_is_told_before_it_is_so():
+    change = AvailabilityChanged(100.0, "o", 2)
+    assert list(ReadAhead([change], 0.0).read(100.0)) == [(100.0, change)]
+
+
 def test_a_notice_of_less_than_no_time_is_refused():
     with pytest.raises(InvalidValue, match="notice_s"):
         ReadAhead([], -1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged, NodeReady, PlanMade, PriceChanged, RentRefused
-from sublet.domain.money import Price
+from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.kernel.kernel import Kernel
 from sublet.planning.affordable import most_gpus, nodes_to_hold
@@ -86,6 +87,13 @@ def test_owned_nodes_that_the_cloud_refused_are_not_counted():
     owned.handle(NodeReady(1.0, "n1"))
     owned.handle(RentRefused(1.0, "n2"))
     assert most_gpus(owned.snapshot()) == {"p": 4}
+
+
+def test_owned_nodes_are_counted_as_long_as_the_purse_pays_for_them():
+    dear = replace(DEAR, wind_down_s=60.0)
+    budget = Budget(purse=Money(dear.reserve.grains * 3 - 1))
+    snapshot = Kernel([dear, OTHER], limits={"dear": Limit(min_nodes=3)}, budget=budget).snapshot()
+    assert nodes_to_hold(snapshot, {}) == {"dear": 2, "other": 0}
 
 
 def test_the_money_for_owned_nodes_is_not_given_to_others_while_they_are_held():

@@ -51,6 +51,15 @@ def test_who_has_waited_for_too_long_comes_before_who_has_less_to_do():
     assert list(impatient) == ["long"]
 
 
+def test_on_a_cluster_a_second_too_long_counts_more_than_any_work_left():
+    driver = Driver([OFFER], limits={"o": Limit(min_nodes=1, max_nodes=1)})
+    driver.submit(linear("long", 90.0), linear("short", 0.1, 500.0))
+    now = replace(driver.kernel.snapshot(), now_s=1000.0)
+    patient, impatient = (Price(patience_s=patience_s).decide(now).shapes for patience_s in (1000.0, 999.0))
+    assert list(patient) == ["short"]
+    assert list(impatient) == ["long"]
+
+
 @pytest.mark.parametrize("speed", [Linear(), Phased(ends=(1800.0, 7200.0), rates=lambda gpu, spread: (1.0, 2.0))])
 @pytest.mark.parametrize(
     ("hazard_per_h", "every_s", "why"),
