@@ -81,6 +81,11 @@ async def log_stream(
         first = False
         while batch := await asyncio.to_thread(_read_some, list(readers.values())):
             for reader, chunk in batch:
+                for before in readers.values():  # how one ended stands before what the next one prints
+                    if before is reader:
+                        break
+                    if before.ended and (shown := _show_rest(before, output, over=False)):
+                        yield shown
                 if shown := output.show(reader.part, chunk):
                     yield shown
         for reader in readers.values():

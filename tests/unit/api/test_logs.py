@@ -51,3 +51,25 @@ def test_the_last_lines_are_the_last_lines(tmp_path):
     assert asyncio.run(read(2)) == b"line 99998\nline 99999\n"
     assert asyncio.run(read(0)) == b""
     assert asyncio.run(read(None)) == path.read_bytes()
+
+
+def test_how_a_worker_ended_stands_before_what_the_next_one_prints(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(f"{name} speaks\n".encode())
+
+    async def read():
+        async def ended():
+            return True
+
+        async def look():
+            first = LogPart(path=str(tmp_path / "a"), rank=0, worker_id="a", node_id="n", ended="exit code 5")
+            return JobLog(parts=(first, LogPart(path=str(tmp_path / "b"), rank=0, worker_id="b", node_id="n")))
+
+        return b"".join([chunk async for chunk in log_stream(look, ended=ended, follow=False, rank=0)])
+
+    assert asyncio.run(read()).decode().splitlines() == [
+        "a speaks",
+        "-- worker a on node n ended: exit code 5 --",
+        "-- rank 0 is worker b on node n from here --",
+        "b speaks",
+    ]
