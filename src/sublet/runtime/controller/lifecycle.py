@@ -206,7 +206,8 @@ class Lifecycle:
         if record.paused:
             return spent + burn * LAST_S * speedup / 3600.0 >= purse  # it did not get away in time
         if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse:
-            text = f"has spent its budget of USD {purse:g}; it stops, and can be resumed with more"
+            kept = f"USD {max(0.0, purse - spent):.4f} are kept back for stopping"
+            text = f"has spent USD {spent:.4f} of its budget of USD {purse:g}, {kept}; it can be resumed with more"
             self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
             self.hold(record, Hold.BUDGET)
         return False

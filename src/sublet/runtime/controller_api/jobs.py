@@ -34,6 +34,10 @@ HELD_BACK = {
     Hold.DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
     Hold.BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
 }
+UNMODIFIED = {  # of a script without the SDK nobody but itself makes a checkpoint
+    Hold.CANCEL: "gets SIGTERM, on which it may save by itself, and is ended then",
+    Hold.GIVEN_UP: "gets SIGTERM, on which it may save by itself, and is given up then: its nodes went too often",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +109,13 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
     if state is None:
         return record.outcome
     if record.paused is Hold.BUDGET and record.spec.purse_usd is not None:
-        purse = f"its own budget of USD {record.spec.purse_usd:g} is spent"
-        return f"{purse}; next: sublet budget top-up --job {record.id} USD"
+        spent = f"USD {sources.bill.jobs[record.id].total.usd:.4f} of its own budget of USD {record.spec.purse_usd:g}"
+        return (
+            f"has spent {spent}, the rest is kept back for stopping; next: sublet budget top-up --job {record.id} USD"
+        )
     if record.paused:
-        return HELD_BACK.get(record.paused, record.refused)
+        words = HELD_BACK if record.spec.sdk else HELD_BACK | UNMODIFIED
+        return words.get(record.paused, record.refused)
     if why := sources.wait_reason(record.id):
         return why
     if record.in_vain:

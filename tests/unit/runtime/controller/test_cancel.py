@@ -45,7 +45,8 @@ def test_a_job_that_is_being_cancelled_is_not_resumed_and_now_ends_it_at_once(tm
             await api.submit(a_spec())
             await trained(api, "j-1", 5)
             story.cloud.deaf = True  # nobody obeys: it does not come to save
-            assert (await api.cancel("j-1"))["phase"] == "stopping"
+            view = await api.cancel("j-1")
+            assert (view["phase"], view["reason"]) == ("stopping", "saves, and is ended then")
             with pytest.raises(NotNow, match="being cancelled"):
                 await api.resume("j-1")
             assert (await api.cancel("j-1", now=True))["phase"] == "cancelled"

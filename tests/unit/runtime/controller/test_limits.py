@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import pytest
@@ -169,20 +170,28 @@ def test_a_spent_purse_holds_a_job_until_it_is_topped_up_also_over_a_restart(tmp
             await api.submit(a_spec(max_workers=1, purse_usd=0.8))
             view = await phase(api, "j-1", "out-of-budget")
             assert "sublet budget top-up --job j-1" in view["reason"]
+            assert f"USD {view['usd_total']:.4f} of its own budget of USD 0.8" in view["reason"]
+            ((spent, kept),) = [
+                [float(usd) for usd in re.findall(r"USD (0\.\d{4})\b", event["text"])]
+                for event in await api.events("j-1")
+                if event["kind"] == "Budget"
+            ]
+            assert spent + kept == pytest.approx(0.8, abs=2e-4)
+            assert 0 < spent < 0.8  # it was stopped in time
             status, answer = await server.post("/v1/jobs/j-1/resume", {})
             assert (status, answer["exit_code"]) == (409, 110)
             assert "sublet budget top-up --job j-1 " in answer["next"]
-            status, view = await server.post("/v1/jobs/j-1/top-up", {"usd": 0.001})  # too little to start with
-            assert (status, view["phase"], view["purse_usd"]) == (200, "out-of-budget", 0.801)
+            status, view = await server.post("/v1/jobs/j-1/top-up", {"usd": 0.0001})  # too little to start with
+            assert (status, view["phase"], view["purse_usd"]) == (200, "out-of-budget", 0.8001)
         async with serving(tmp_path, cloud=cloud) as server:
             api = server.api
-            assert (await api.job("j-1"))["purse_usd"] == 0.801
+            assert (await api.job("j-1"))["purse_usd"] == 0.8001
             await api.top_up_job("j-1", 30.0)
         async with serving(tmp_path, cloud=cloud) as server:
             api = server.api
             view = await phase(api, "j-1", "finished")
-            assert (view["purse_usd"], view["steps_lost"]) == (30.801, 0)
-            assert any("30.801" in event["text"] for event in await api.events("j-1") if event["kind"] == "Budget")
+            assert (view["purse_usd"], view["steps_lost"]) == (30.8001, 0)
+            assert any("30.8001" in event["text"] for event in await api.events("j-1") if event["kind"] == "Budget")
 
     asyncio.run(live())
 

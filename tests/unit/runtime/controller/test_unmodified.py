@@ -116,6 +116,18 @@ def living(story, scene):
     asyncio.run(live())
 
 
+def test_a_cancel_promises_no_checkpoint_that_only_the_script_could_make(tmp_path):
+    async def scene(api):
+        await api.submit(a_script())
+        await phase(api, "j-1", "running")
+        view = await api.cancel("j-1")
+        assert view["phase"] == "stopping"
+        assert view["reason"] == "gets SIGTERM, on which it may save by itself, and is ended then"
+        await phase(api, "j-1", "cancelled")
+
+    living(Scene(tmp_path), scene)
+
+
 # ---------------------------------------------------------------------- the bill
 
 
