@@ -15,6 +15,8 @@ __all__ = ["AlarmKind", "Alarms"]
 
 log = logging.getLogger("sublet.alarms")
 EVERY_S = 60.0  # wall, between two lines of one kind about one subject
+MOST_REASONS = 8  # of one kind about one subject, told in that time each on its own; those beyond are as one
+MOST_LETTERS = 100  # of a reason, that tell it from others
 MOST_SUBJECTS = 1024  # remembered; beyond it the oldest is forgotten, and may be told again
 
 
@@ -34,12 +36,14 @@ class Alarms:
 
     def __init__(self, gauges: Gauges, note: Callable[[HistoryRow], None]) -> None:
         self._gauges, self._note = gauges, note
-        self._told: dict[tuple[AlarmKind, str], tuple[float, int]] = {}  # (kind, subject) -> (when, untold since)
+        # (kind, subject, reason) -> (when, untold since)
+        self._told: dict[tuple[AlarmKind, str, str], tuple[float, int]] = {}
 
-    def sound(self, kind: AlarmKind, text: str, *, job_id: str = "", node_id: str = "") -> None:
-        """Something is wrong that people must know of."""
+    def sound(self, kind: AlarmKind, text: str, *, job_id: str = "", node_id: str = "", reason: str = "") -> None:
+        """Something is wrong that people must know of; another `reason` is news, though the rest is the same."""
         self._gauges.alarms[kind] += 1
-        subject, wall_s = (kind, job_id or node_id), time.monotonic()
+        wall_s = time.monotonic()
+        subject = self._subject(kind, job_id or node_id, reason[:MOST_LETTERS], wall_s)
         told_s, untold = self._told.pop(subject, (-EVERY_S, 0))
         if wall_s - told_s < EVERY_S:
             self._told[subject] = (told_s, untold + 1)
@@ -50,3 +54,12 @@ class Alarms:
         text = plain_text(text) + (f" (and {untold} more like it since the last such line)" if untold else "")
         log.warning("%s: %s", " ".join(filter(None, (kind, job_id, node_id))), text)
         self._note(HistoryRow(kind="Alarm", job_id=job_id, node_id=node_id, text=text))
+
+    def _subject(self, kind: AlarmKind, name: str, reason: str, wall_s: float) -> tuple[AlarmKind, str, str]:
+        """What this alarm is about; one that finds a new reason each time tells only so many."""
+        lately = {
+            why
+            for (k, n, why), (told_s, _) in self._told.items()
+            if (k, n) == (kind, name) and wall_s - told_s < EVERY_S
+        }
+        return (kind, name, reason if reason in lately or len(lately) < MOST_REASONS else "")

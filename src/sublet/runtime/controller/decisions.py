@@ -53,9 +53,8 @@ class Decisions:
             if not self.refused:
                 self._refused_wall_s = time.monotonic()
             self.refused, self._refused_what = str(refusal.error(event.at_s)), _without_names(refusal.binding)
-            self._alarms.sound(
-                AlarmKind.REFUSED, f"the policy's plan is refused, nothing of it is done: {self.refused}"
-            )
+            text = f"the policy's plan is refused, nothing of it is done: {self.refused}"
+            self._alarms.sound(AlarmKind.REFUSED, text, reason=self._refused_what)
             return
         self.refused, self.plan, self.plan_s = "", event.plan, event.at_s
         self.reasons |= event.plan.reasons

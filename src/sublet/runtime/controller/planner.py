@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sublet.domain.events import PlanMade
 from sublet.domain.plan import Plan, Policy, Snapshot
@@ -34,9 +34,16 @@ LIMIT_S = 60.0  # wall: far beyond what any policy of ours takes for a thousand 
 FIRST_PAUSE_S = 1.0  # wall, after a failure; doubled after each
 LONGEST_PAUSE_S = 60.0
 MOST_THREADS = 2  # that think at once: one that was given up, and one more
+LONGEST_TEXT = 2_000  # characters of a reason or a warning: they are logged, kept and shown
+LONGEST_NAME = 500  # characters: no job, pool or offer has a longer one
 LOOK_S = 0.25  # wall, between two looks whether one of too many has ended
 
-Alarm = Callable[[AlarmKind, str], None]
+
+class Alarm(Protocol):
+    """As `Alarms.sound`."""
+
+    def __call__(self, kind: AlarmKind, text: str, *, reason: str = "") -> None:
+        """Something is wrong that people must know of, for this reason."""
 
 
 class Made(NamedTuple):
@@ -78,7 +85,7 @@ class Planner:
                     plan = await self.ask(snapshot)
                 except PolicyFailed as error:
                     self._why = error.why
-                    self._alarm(AlarmKind.POLICY, f"{error}; asked again in {pause_s:g} s")
+                    self._alarm(AlarmKind.POLICY, f"{error}; asked again in {pause_s:g} s", reason=error.why)
                 else:
                     return Made(plan, snapshot, time.monotonic() - began_s)
                 await asyncio.sleep(pause_s)
@@ -142,14 +149,28 @@ def _checked(plan: object, snapshot: Snapshot) -> Plan:
         raise TypeError(f"{type(plan).__name__} is no Plan")
     event = event_from_json(json.loads(line_from(PlanMade(snapshot.now_s, plan, snapshot.seen), ()))["event"])
     assert isinstance(event, PlanMade)  # noqa: S101 - as it was written
-    for text in (*event.plan.reasons.values(), *event.plan.warnings.values()):
-        text.encode()
+    reasons, warnings = _cut(event.plan.reasons), _cut(event.plan.warnings)
+    for name in (*event.plan.shapes, *(shape.pool for shape in event.plan.shapes.values() if shape), *event.plan.hold):
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"a name of {len(name):,} characters")
     for number in (event.plan.value_of_time_usd_per_h or 0.0, *event.plan.congestion_usd_per_gpu_h.values()):
         if math.isnan(number):
             raise ValueError("a price that is no number")
-    read = replace(event.plan, weighed=_weighed(plan.weighed, snapshot))
+    read = replace(event.plan, reasons=reasons, warnings=warnings, weighed=_weighed(plan.weighed, snapshot))
     rows_from_plan(read)
     return read
+
+
+def _cut(texts: Mapping[str, str]) -> dict[str, str]:
+    """What is said of each job, in letters that can be written, and not without end."""
+    for job_id, text in texts.items():
+        if len(job_id) > LONGEST_NAME:
+            raise ValueError(f"a name of {len(job_id):,} characters")
+        text.encode()
+    return {
+        job_id: text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "..."
+        for job_id, text in texts.items()
+    }
 
 
 def _weighed(weighed: object, snapshot: Snapshot) -> dict[str, Weighing]:

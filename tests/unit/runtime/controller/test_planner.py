@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -223,6 +224,66 @@ def test_many_failures_are_few_lines_of_history(tmp_path):
         told = await alarms(api)
         assert len(told) == 1
         assert len(told[0]["text"]) <= 200
+
+    lived(tmp_path, policy, scene)
+
+
+def test_a_policy_that_fails_for_another_reason_is_told_again(tmp_path):
+    faults = [ZeroDivisionError("one"), TypeError("two"), KeyError("three"), TypeError("four")]
+    policy = Moody(lambda asked: _raises(faults[asked - 1]) if asked <= len(faults) else None)
+
+    async def scene(api):
+        api._controller.planner.pause_s = 0.001
+        await api.submit(SPEC)
+
+        async def failed_often():
+            return (await api.metrics())["alarms"].get("policy", 0) >= len(faults)
+
+        await until(failed_often, "it was not asked again")
+        told = " ".join(each["text"] for each in await alarms(api))
+        assert [told.count(type(fault).__name__) for fault in faults] == [1, 1, 1, 1]
+
+    lived(tmp_path, policy, scene)
+
+
+def test_what_a_policy_says_is_cut_before_it_is_logged_and_kept(tmp_path):
+    policy = Moody(lambda asked: None)
+    long = dict.fromkeys(["j-1"], "so " * 100_000)
+
+    class Talker:
+        def decide(self, snapshot):
+            return replace(policy.decide(snapshot), reasons=long, warnings=long)
+
+    async def scene(api):
+        await api.submit(SPEC)
+
+        async def finished():
+            return (await api.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "no plan was made")
+        kept = api._controller.decisions.reasons["j-1"]
+        assert (len(kept), kept[:6], kept[-3:]) == (2_000, "so so ", "...")
+        assert max(len(line) for line in api._controller.store.lines()) < 10_000
+        assert max(len(event["text"]) for event in await api.events()) < 3_000
+
+    lived(tmp_path, Talker(), scene)
+
+
+def test_a_plan_with_a_name_without_end_is_no_plan(tmp_path):
+    endless = "x" * 100_000
+    faults = [Plan(shapes={endless: None}), Plan(shapes={"j-1": Shape(endless, 1)}), Plan(hold={endless: 1})]
+    faults.append(Plan(reasons={endless: "so"}))
+    policy = Moody(lambda asked: faults[asked - 1] if asked <= len(faults) else None)
+
+    async def scene(api):
+        api._controller.planner.pause_s = 0.001
+        await api.submit(SPEC)
+
+        async def finished():
+            return (await api.job("j-1"))["phase"] == "finished"
+
+        await until(finished, "no plan was made")
+        assert (await api.metrics())["alarms"] == {"policy": len(faults)}
 
     lived(tmp_path, policy, scene)
 
