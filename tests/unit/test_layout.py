@@ -43,6 +43,21 @@ def test_a_long_file_and_a_large_class_are_found():
     assert found_by("methods", module("s/a.py", text)) == ["s/a.py:Big"]
 
 
+def test_a_class_is_as_large_as_its_chain():
+    half = "".join(f"    def f{i}(self): ...\n" for i in range(13))
+    other = half.replace("def f", "def g")
+    files = module("s/a.py", f"class A:\n{half}"), module("s/b.py", f"from s.a import A\nclass B(A):\n{other}")
+    assert found_by("inherited counted", *files) == ["s/b.py:B"]
+    assert found_by("methods", *files) == []
+    again = module("s/b.py", f"from s.a import A\nclass B(A):\n{half}")
+    assert found_by("inherited counted", files[0], again) == []
+
+
+def test_bare_units_are_found_in_sums_and_nowhere_else():
+    text = "a = 3600 * b\nc = d / 3600.0\ne = g * 1024**3\nWAIT_S = 3600.0\nf = n // 3600\nh = 360 * b\n"
+    assert found_by("3600", module("s/a.py", text)) == ["s/a.py:1", "s/a.py:2", "s/a.py:3"]
+
+
 def test_an_import_for_types_closes_a_circle():
     one = module("s/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from s.b import B\n")
     other = module("s/b.py", "def late():\n    from . import a\n")
@@ -81,7 +96,9 @@ def test_a_module_beside_its_package_is_found():
 
 def test_silence_needs_a_reason():
     text = "a  # noqa: S101\nb  # noqa: S101 - why\nc  # type: ignore[misc] # why\nd  # type: ignore[misc]\n"
-    assert [what.partition(" ")[0] for what in found_by("reason", module("s/a.py", text))] == ["s/a.py:1", "s/a.py:4"]
+    text += "e  # noqa: S101  # type: ignore[misc]\nf  # type: ignore[misc]  # noqa: S101 - why\ng  # noqa: S101 #\n"
+    found = [what.partition(" ")[0] for what in found_by("reason", module("s/a.py", text))]
+    assert found == ["s/a.py:1", "s/a.py:4", "s/a.py:5", "s/a.py:7"]
 
 
 def test_array_types_and_units_are_found_when_they_are_said_twice():

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from sublet.domain.quantity import at_least
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.solve.arrays import Floats
@@ -81,7 +82,7 @@ def run_in_zones(job: ZonedJob, chooses: Chooses, have_T: Sequence[Have], *, usd
             left_s = pause_s + (float(again_S[to]) if left_s > 0 else 0.0)
         samples += float(job.rate_S[to]) * max(0.0, step_s - left_s)
         runs_s = max(0.0, step_s - left_s)
-        usd += int(job.use_S[to]) * usd_per_h * step_s / 3600.0 + float(job.traffic_usd_per_s_S[to]) * runs_s
+        usd += int(job.use_S[to]) * usd_per_h * step_s / SECONDS_PER_H + float(job.traffic_usd_per_s_S[to]) * runs_s
         left_s = max(0.0, left_s - step_s)
         changes += pause_s > 0
         moves += bool(SUSPENDED not in {state, to} and job.site_S[state] != job.site_S[to])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel
 from sublet.sim.record import Recorder
@@ -65,9 +66,9 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
         max_s=_stat(np.max, times),
         mean_wait_s=_stat(np.mean, waits),
         makespan_s=span_s,
-        gpu_hours=record.held_gpu_s / 3600,
-        used_gpu_hours=used / 3600,
-        paused_gpu_hours=paused / 3600,
+        gpu_hours=record.held_gpu_s / SECONDS_PER_H,
+        used_gpu_hours=used / SECONDS_PER_H,
+        paused_gpu_hours=paused / SECONDS_PER_H,
         usd=kernel.ledger.spent(kernel.now_s).usd,
         utilisation=(used - paused) / record.held_gpu_s if record.held_gpu_s else float("nan"),
         rescales=sum(row.resizes + max(0, row.starts - 1) for row in rows),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.quantity import at_least
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.spot import SpotTrace
 from sublet.spot.job import ANY, SUSPENDED, SpotJob, short_chance
 from sublet.spot.measured import SPOT_USD_PER_H
@@ -130,7 +131,7 @@ def run_on_market(  # noqa: PLR0913 - one argument per knob
         samples += gained * choice.speed
         fleet = wanted
         rent_usd_per_h = fleet.spot * usd_per_h + fleet.on_demand * (on_demand_usd_per_h or 0.0)
-        usd += rent_usd_per_h * moment.lasts_s / 3600.0
+        usd += rent_usd_per_h * moment.lasts_s / SECONDS_PER_H
         on_demand_s += fleet.on_demand * moment.lasts_s
         suspended_s += moment.lasts_s * (config == SUSPENDED)
         changes += changed
@@ -140,7 +141,7 @@ def run_on_market(  # noqa: PLR0913 - one argument per knob
     return RunResult(
         samples=samples,
         usd=usd,
-        on_demand_h=on_demand_s / 3600.0,
+        on_demand_h=on_demand_s / SECONDS_PER_H,
         changes=changes,
         suspended_s=suspended_s,
         config_T=tuple(configs),

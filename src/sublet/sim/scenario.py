@@ -17,6 +17,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import whole
 from sublet.domain.shape import packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue, UnknownName
 from sublet.market.catalogue import CATALOGUES, load_catalogue
 from sublet.market.gpus import load_gpus
@@ -54,10 +55,10 @@ class Scene:
         notes = []
         end_s = run.record.held[-1][0]
         if self.record_ends_s is not None and end_s > self.record_ends_s:
-            beyond_h = (end_s - self.record_ends_s) / 3600
+            beyond_h = (end_s - self.record_ends_s) / SECONDS_PER_H
             notes.append(f"the run outlasted the market trace by {beyond_h:.1f} h, for which its last values hold")
         if self.cloud.prices_end_s is not None and end_s > self.cloud.prices_end_s:
-            beyond_h = (end_s - self.cloud.prices_end_s) / 3600
+            beyond_h = (end_s - self.cloud.prices_end_s) / SECONDS_PER_H
             notes.append(
                 f"the run outlasted the record of prices by {beyond_h:.1f} h, for which the last price is held"
             )
@@ -142,7 +143,7 @@ def spot_market(
             yield AvailabilityChanged(first_s + t_s, offers[zone].id, available)
 
     told = [
-        f"spot supply in {_count(len(offers), 'zone')} follows {trace.name} ({trace.span_s / 3600:.1f} h)",
+        f"spot supply in {_count(len(offers), 'zone')} follows {trace.name} ({trace.span_s / SECONDS_PER_H:.1f} h)",
         *notes,
         *(f"beside it, on demand: {_describe_offer(offer)}" for offer in beside),
         *([f"never above USD {burn.usd_per_h:,.2f} per hour"] if burn is not None else []),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sublet.domain.quantity import at_least, positive
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.market.forecast.score import Persistence
 from sublet.solve.arrays import Floats
@@ -55,7 +56,7 @@ class Punctual:
         certain = certain_samples(job, self.within_s)
         if self.samples > certain:
             raise Infeasible(
-                f"{self.samples:,.0f} samples of {job.name} in {self.within_s / 3600:g} h",
+                f"{self.samples:,.0f} samples of {job.name} in {self.within_s / SECONDS_PER_H:g} h",
                 binding="the most that the fastest grid does, on demand from the start,",
                 needed=self.samples,
                 available=math.floor(certain),
@@ -98,14 +99,14 @@ class _Values:
     """Values of a sample to choose from, and how fast the job settles at each with so many instances."""
 
     def __init__(self, plan: Punctual, job: SpotJob) -> None:
-        per_s = plan.usd_per_h / 3600.0
+        per_s = plan.usd_per_h / SECONDS_PER_H
         low = per_s / float((job.rate_C[1:] / job.use_C[1:]).max())
-        high = plan.on_demand_usd_per_h / 3600.0 * _steepest(job)
+        high = plan.on_demand_usd_per_h / SECONDS_PER_H * _steepest(job)
         count = max(2, math.ceil(math.log(max(high / low, LEVEL)) / math.log(LEVEL)) + 2)
         self.usd_per_sample = [low * LEVEL**level for level in range(count)]
         most = int(job.use_C.max())
         have_N1 = np.arange(most + 1)[:, None]
-        over = plan.on_demand_usd_per_h / 3600.0
+        over = plan.on_demand_usd_per_h / SECONDS_PER_H
         rent_NC = np.minimum(job.use_C, have_N1) * per_s + np.maximum(job.use_C - have_N1, 0) * over
         self.rate_VN: Floats = np.stack(
             [job.rate_C[(value * job.rate_C - rent_NC).argmax(axis=1)] for value in self.usd_per_sample]

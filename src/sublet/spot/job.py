@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sublet.domain.quantity import at_least, positive
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
 from sublet.solve.arrays import Floats, Ints
@@ -213,7 +214,7 @@ class Objective:
         over_HC = np.maximum(use_C - have_H1, 0) * (self.money.on_demand_usd_per_h or 0.0)
         grid_HC = np.minimum(use_C, have_H1) * self.money.usd_per_h + over_HC
         all_HC = have_H1 * self.money.usd_per_h + over_HC
-        return np.hstack([grid_HC, all_HC]) * (np.array(lasts_s)[:, None] / 3600.0)
+        return np.hstack([grid_HC, all_HC]) * (np.array(lasts_s)[:, None] / SECONDS_PER_H)
 
     @cached_property
     def payback_s(self) -> float:
@@ -222,7 +223,7 @@ class Objective:
             return 0.0
         thrifty = 1 + int((self.job.rate_C[1:] / self.job.use_C[1:]).argmax())
         worth = float(self.rate_S[thrifty])
-        profit = worth - int(self.job.use_C[thrifty]) * self.money.usd_per_h / 3600.0
+        profit = worth - int(self.job.use_C[thrifty]) * self.money.usd_per_h / SECONDS_PER_H
         start_s = self.money.boot_s + float(self.job.moves.grow_C[thrifty])
         return start_s * worth / profit if profit > 0 else 0.0
 

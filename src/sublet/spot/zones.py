@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from sublet.domain.quantity import at_least, positive, whole
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.perf.migration import BYTES_PER_PARAM
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -95,7 +96,7 @@ class ZonedJob:
                 if config == SUSPENDED or wide > fits or (len(site) > 1 and wide == 1):
                     continue
                 rate, traffic_usd_per_s = self._spread(config, min(wide, len(site)), batch, far=far)
-                if wide * deep * usd_per_h / 3600.0 + traffic_usd_per_s <= most_usd * rate or len(site) == 1:
+                if wide * deep * usd_per_h / SECONDS_PER_H + traffic_usd_per_s <= most_usd * rate or len(site) == 1:
                     rows.append((at, config, rate, traffic_usd_per_s))
         self.site_S = np.array([row[0] for row in rows], dtype=np.intp)
         self.config_S = np.array([row[1] for row in rows], dtype=np.intp)

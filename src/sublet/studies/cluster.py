@@ -12,6 +12,7 @@ from statistics import fmean
 
 from sublet.domain.job import Job
 from sublet.domain.plan import Policy
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
 from sublet.planning.value_of_time import HURRY
@@ -95,7 +96,14 @@ def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) ->
 def _flapping(tell: Tell) -> Findings:
     """Eight long jobs share 64 T4s; every ten minutes eight short ones come for a minute or two, and go."""
     long_jobs = [
-        Job(id=f"long-{at}", submit_s=0.0, work=40 * 3600.0, speed=Amdahl(parallel=0.99), max_gpus=64, restart_s=30.0)
+        Job(
+            id=f"long-{at}",
+            submit_s=0.0,
+            work=40 * SECONDS_PER_H,
+            speed=Amdahl(parallel=0.99),
+            max_gpus=64,
+            restart_s=30.0,
+        )
         for at in range(8)
     ]
     short_jobs = [

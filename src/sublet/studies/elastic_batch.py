@@ -21,6 +21,7 @@ from sublet.domain.budget import Limit
 from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
@@ -117,7 +118,7 @@ def jobs_of(case: Case, batch: str, seed: int) -> list[Job]:
     """
     rng = np.random.default_rng(seed)
     count = round(case.per_h * case.span_h)
-    submit_s = np.sort(rng.uniform(0.0, case.span_h * 3600.0, count))
+    submit_s = np.sort(rng.uniform(0.0, case.span_h * SECONDS_PER_H, count))
     family = rng.integers(len(case.families), size=count)
     hours = rng.uniform(*case.hours, size=count)
     hours *= fmean(case.hours) / hours.mean()
@@ -133,7 +134,7 @@ def jobs_of(case: Case, batch: str, seed: int) -> list[Job]:
             Job(
                 id=f"{name}-{at}",
                 submit_s=float(submit_s[at]),
-                work=float(hours[at]) * 3600.0 * one,
+                work=float(hours[at]) * SECONDS_PER_H * one,
                 speed=speed,
                 gpus=least,
                 min_gpus=least,
@@ -157,11 +158,11 @@ def outcome(case: Case, batch: str, seed: int, *, drop: bool = False) -> Outcome
     run = simulate(jobs_of(case, batch, seed), ElasticBatch(drop=drop), CLOUD, keep_segments=False)
     rows = list(run.record.jobs.values())
     ended = [row for row in rows if row.finish_s is not None]
-    span_s = case.span_h * 3600.0
+    span_s = case.span_h * SECONDS_PER_H
     return Outcome(
         jobs=len(rows),
         done=sum(row.finish_s <= span_s for row in ended if row.finish_s is not None),
-        time_h=fmean(row.completion_s for row in ended) / 3600.0,
+        time_h=fmean(row.completion_s for row in ended) / SECONDS_PER_H,
         rescales=run.metrics.rescales / len(rows),
     )
 

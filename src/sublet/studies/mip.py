@@ -25,6 +25,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.speedup import PowerLaw
 from sublet.planning.value_of_time import HURRY
 from sublet.policies.fifo import Fifo
@@ -103,8 +104,8 @@ def jobs_of(per_h: float, seed: int) -> list[Job]:
     than the policies do.
     """
     rng = np.random.default_rng(seed)
-    submit_s = np.cumsum(rng.exponential(3600.0 / per_h, JOBS))
-    submit_s *= JOBS / per_h * 3600.0 / submit_s[-1]
+    submit_s = np.cumsum(rng.exponential(SECONDS_PER_H / per_h, JOBS))
+    submit_s *= JOBS / per_h * SECONDS_PER_H / submit_s[-1]
     high = rng.choice(WIDEST, p=CHANCE, size=JOBS)
     low = np.minimum(np.where(rng.random(JOBS) < 0.8, 1, 2), high)
     exponent = rng.uniform(0.5, 0.95, JOBS)
@@ -114,7 +115,7 @@ def jobs_of(per_h: float, seed: int) -> list[Job]:
         Job(
             id=f"j{at}",
             submit_s=float(submit_s[at]),
-            work=float(work_h[at]) * 3600.0,
+            work=float(work_h[at]) * SECONDS_PER_H,
             speed=PowerLaw(exponent=float(exponent[at])),
             gpus=int(low[at] + high[at] + 1) // 2,  # the page does not say what a static job asks for: the middle
             min_gpus=int(low[at]),
@@ -135,10 +136,10 @@ def figures(jobs: Sequence[Job], policy: Policy) -> Figures:
     time_s = {job.id: rows[job.id].completion_s for job in jobs}
     queue_s = {job.id: (rows[job.id].start_s or 0.0) - rows[job.id].submit_s for job in jobs}
     return Figures(
-        queue_h=fmean(queue_s.values()) / 3600.0,
-        train_h=fmean(time_s[job.id] - queue_s[job.id] for job in jobs) / 3600.0,
-        time_h=fmean(time_s.values()) / 3600.0,
-        waiting_h=fmean(time_s[job.id] - held_s[job.id] for job in jobs) / 3600.0,
+        queue_h=fmean(queue_s.values()) / SECONDS_PER_H,
+        train_h=fmean(time_s[job.id] - queue_s[job.id] for job in jobs) / SECONDS_PER_H,
+        time_h=fmean(time_s.values()) / SECONDS_PER_H,
+        waiting_h=fmean(time_s[job.id] - held_s[job.id] for job in jobs) / SECONDS_PER_H,
         efficiency=fmean(job.work / (time_s[job.id] - queue_s[job.id]) for job in jobs),
         rescales=run.metrics.rescales / len(jobs),
         decision_s=run.metrics.seconds / run.metrics.plans,

@@ -21,6 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Plan, Policy, Snapshot
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.measured import goodput_model, measured_goodput
 from sublet.perf.pollux.tables import EpochSpeed
 from sublet.perf.restart import published_restart_s
@@ -231,7 +232,7 @@ def measured(setting: Setting, name: str, policy: Policy) -> Outcome:
     timed = Timed(policy)
     run = simulate(setting.jobs, timed, setting.cloud)
     rows = list(run.record.jobs.values())
-    times_h = sorted(row.completion_s / 3600 for row in rows if row.finish_s is not None)
+    times_h = sorted(row.completion_s / SECONDS_PER_H for row in rows if row.finish_s is not None)
     return Outcome(
         setting=setting.name,
         policy=name,
@@ -239,7 +240,7 @@ def measured(setting: Setting, name: str, policy: Policy) -> Outcome:
         unfinished=len(run.unfinished),
         mean_h=fmean(times_h) if times_h else math.nan,
         p99_h=times_h[int(0.99 * len(times_h))] if times_h else math.nan,
-        makespan_h=run.metrics.makespan_s / 3600,
+        makespan_h=run.metrics.makespan_s / SECONDS_PER_H,
         gpu_hours=_gpu_hours(run, setting.cloud.physics.round_s),
         restarts=run.metrics.rescales / len(rows),
         paused=run.metrics.paused_gpu_hours / run.metrics.used_gpu_hours,
@@ -256,7 +257,7 @@ def _gpu_hours(run: Run, round_s: float) -> float:
         for segment in run.record.segments
         if round_s and ends_s[segment.job_id] == segment.end_s
     )
-    return run.metrics.used_gpu_hours + idle_gpu_s / 3600
+    return run.metrics.used_gpu_hours + idle_gpu_s / SECONDS_PER_H
 
 
 # ---------------------------------------------------------------------- checks
@@ -268,7 +269,7 @@ def pollux_fair(quick: bool, tell: Tell) -> Findings:  # noqa: ARG001 - the sign
     for workload in POLLUX_MEAN_S:
         tell(f"pollux, workload {workload}")
         ours = measured(homogeneous_cluster(workload), "pollux", pollux_as_published())
-        means_s.append(3600 * ours.mean_h)
+        means_s.append(SECONDS_PER_H * ours.mean_h)
         outcomes.append(ours)
         rigid = homogeneous_cluster(workload, adaptive=False)
         outcomes += [measured(rigid, name, policy) for name, policy in pollux_oracle.POLICIES.items()]

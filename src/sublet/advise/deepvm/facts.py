@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sublet.domain.quantity import named, positive, whole
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 
 __all__ = ["ANCHORS", "AWS", "SCALING_S", "SENDERS", "VIRTUAL", "Anchor", "Trainer", "senders_per_anchor"]
@@ -46,7 +47,7 @@ class Trainer:
     @property
     def flopp(self) -> float:
         """Score-hours per dollar on spot, times 3600: what the paper calls FLOPP."""
-        return self.score / self.spot_usd_per_h * 3600.0
+        return self.score / self.spot_usd_per_h * SECONDS_PER_H
 
     def factor(self, nodes: int) -> float:
         """K(n): 1 up to the bend of the logistic, and from there the curve by its tangent at the bend."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER, Meaning, meaning_of
 from sublet.cli.parse.offers import find_offers
 from sublet.cli.parse.values import parse_money, parse_price, parse_speedup
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def forecast_from(options: ScenarioOptions, workload: Workload) -> tuple[Demand 
     if options.forecast == 0.0 or workload.span_s == 0.0:
         return None, ("no policy is told anything of the jobs to come",)
     wrong = "" if options.forecast == 1.0 else f", times {options.forecast:g}"
-    demand = Demand.from_jobs(workload.jobs, workload.span_s / 3600 / options.forecast)
+    demand = Demand.from_jobs(workload.jobs, workload.span_s / SECONDS_PER_H / options.forecast)
     return demand, (f"all policies may know the rates at which the kinds of jobs arrive{wrong}",)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sublet.cli.parse.values import parse_dollars, parse_duration_s
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def check_hours(hours: float, markets: Sequence[SpotTrace]) -> None:
     from sublet.domain.quantity import positive
 
     positive("--hours", hours)
-    recorded_h = min(market.span_s for market in markets) / 3600.0
+    recorded_h = min(market.span_s for market in markets) / SECONDS_PER_H
     if hours > recorded_h + 0.01:  # the figure is printed with two digits
         shortest = min(markets, key=lambda market: market.span_s).name
         raise InvalidValue("--hours", hours, f"within the record: {shortest} has {recorded_h:.2f} hours")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sublet.cli.print.tables import command_line, print_notes, print_table
+from sublet.domain.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -185,7 +186,7 @@ def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], ne
         f"{advice.offers:,} offers and {advice.clusters:,} clusters were weighed; prices of {newest} and before",
         f"{len(quarantined):,} prices are quarantined and never recommended: zero, negative, far out, stale and so on",
         f"every start takes {ask.provision_s:g} s for nodes and {ask.profile.restart_s:g} s for the job, both paid for",
-        f"a checkpoint has {ask.profile.state_bytes / 1024**3:,.2f} GiB; intervals are those of Young and Daly",
+        f"a checkpoint has {ask.profile.state_bytes / GIB:,.2f} GiB; intervals are those of Young and Daly",
         "networks are as the clouds document them, else guessed from the number of GPUs of a node",
     ]
     spot = {(each.offer.cloud, each.offer.gpu) for each in advice.frontier if each.spots}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sublet.cli.print.tables import print_document, print_notes, print_table
+from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
@@ -25,7 +26,7 @@ def print_runs(found: SpotRuns, notes: Sequence[str]) -> None:
     """A row per policy."""
     from sublet.sim.report.spot import rows_from_runs
 
-    typer.echo(f"{found.job.name} on {found.trace}, {found.span_s / 3600:,.1f} h\n")
+    typer.echo(f"{found.job.name} on {found.trace}, {found.span_s / SECONDS_PER_H:,.1f} h\n")
     print_table(*rows_from_runs(found), words=(0,))
     typer.echo()
     print_notes(notes)
@@ -65,7 +66,7 @@ def note_on_deadline(name: str, policy: Punctual, run: RunResult) -> str:
     """Whether it was kept, and what on demand had to do with it."""
     ended = "on time" if run.samples >= policy.samples else f"only {run.samples / policy.samples:.1%} done: too late"
     return (
-        f"{name}: {policy.samples:,.0f} samples within {policy.within_s / 3600:g} h, {ended}, with"
+        f"{name}: {policy.samples:,.0f} samples within {policy.within_s / SECONDS_PER_H:g} h, {ended}, with"
         f" {run.on_demand_h:,.1f} instance-hours on demand at USD {policy.on_demand_usd_per_h:g}"
     )
 
@@ -128,7 +129,7 @@ def print_zone_runs(found: ZoneRuns, traces: Sequence[str], *, command: str, eve
             f"{row['usd']:,.2f}",
             f"{row['samples_per_usd']:,.0f}",
             f"{row['moves']}",
-            f"{row['suspended_s'] / 3600:,.1f} h",
+            f"{row['suspended_s'] / SECONDS_PER_H:,.1f} h",
         ]
         for row in rows
     ]

@@ -11,6 +11,7 @@ from sublet.cli import options as opt
 from sublet.cli.parse.values import parse_count, parse_dollars, parse_duration_s
 from sublet.cli.print.advice import caveats, has_predictions, json_from_advice, notes_on_advice, print_advice
 from sublet.cli.print.tables import print_document, print_notes
+from sublet.domain.units import GIB, SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.advise.adviser import Advice, Ask, ClusterChoice
@@ -76,7 +77,7 @@ def advise(  # noqa: PLR0913 - one argument per option
     known = profile_from(model, profile, batch)
     if state_gib is not None:
         positive("--state-gib", state_gib)
-        known = replace(known, state_bytes=state_gib * 1024**3)
+        known = replace(known, state_bytes=state_gib * GIB)
     ask = Ask(
         profile=known,
         samples=parse_count("--samples", samples),
@@ -126,7 +127,9 @@ def _pick_points(advice: Advice, top: int) -> list[ClusterChoice]:
 def _parse_hours(text: str | None) -> float:
     if text is None:
         return float("inf")
-    return parse_duration_s("--deadline", text, unit="h", allowed="a time above 0, such as 12h, 90m or 2d") / 3600.0
+    return (
+        parse_duration_s("--deadline", text, unit="h", allowed="a time above 0, such as 12h, 90m or 2d") / SECONDS_PER_H
+    )
 
 
 def _parse_limit(option: str, text: str | None, unit: str) -> float:

@@ -11,6 +11,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import command_line, print_document
+from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.api.state import StateDir
@@ -48,7 +49,8 @@ def demo(
     jobs = demo_jobs()
     typer.echo(
         f"A cloud in a box: {len(jobs)} jobs, a recorded spot market, USD 5 at most; an hour takes "
-        f"{3600 / SPEEDUP:.0f} s.\nEach worker is a real process that trains; a pause stands for its GPU's time.",
+        f"{SECONDS_PER_H / SPEEDUP:.0f} s.\n"
+        "Each worker is a real process that trains; a pause stands for its GPU's time.",
         err=document,
     )
     finished = False

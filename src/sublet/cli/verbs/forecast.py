@@ -11,6 +11,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.market.forecast.score import ForecastError
@@ -74,7 +75,7 @@ def forecast(
 def _print_one(row: ErrorRow, market: SpotTrace) -> None:
     from sublet.market.forecast.score import DEFAULT
 
-    hours = f"{market.span_s / 3600:,.1f} h"
+    hours = f"{market.span_s / SECONDS_PER_H:,.1f} h"
     typer.echo(f"{market.name}, {hours}: mean absolute error in instances, all zones together\n")
     shown = sorted({round(1 + each * (row.horizon - 1) / (MOST_COLUMNS - 1)) for each in range(MOST_COLUMNS)})
     titles = ["forecaster", "mean", *(f"{minute} min" for minute in shown)]

@@ -10,6 +10,7 @@ import typer
 from sublet.cli import options as opt
 from sublet.cli.parse import spot as parse
 from sublet.cli.print.tables import command_line, print_document
+from sublet.domain.units import SECONDS_PER_H
 
 __all__ = ["spot"]
 
@@ -113,8 +114,8 @@ def spot(  # noqa: PLR0913 - one argument per option
         prepare_folder(report)
     market = work.SpotMarket(record=Record(capacity=capacity), usd_per_h=usd_per_h, notice_s=notice)
     if plan is not None and plan.within_s > market.record.span_s:
-        allowed = f"within the {market.record.span_s / 3600:.3g} h of the record"
-        raise InvalidValue("--deadline", f"{plan.within_s / 3600:g}h", allowed)
+        allowed = f"within the {market.record.span_s / SECONDS_PER_H:.3g} h of the record"
+        raise InvalidValue("--deadline", f"{plan.within_s / SECONDS_PER_H:g}h", allowed)
 
     def begin(name: str) -> None:
         if not quiet and sys.stderr.isatty():

@@ -9,6 +9,7 @@ import typer
 from sublet.cli.options import Json, Output, OutputOption, wants_document
 from sublet.cli.print.data_files import describe_place, is_present
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.market.hazard import TraceHazard
@@ -63,7 +64,7 @@ def _row_from_trace(name: str, facts: TraceFacts, hazard: TraceHazard | None) ->
         lost = "-" if rate is None else f"{rate:.3f}" if hazard.observed else f"({rate:.3f})"
     gpu = facts.gpu if facts.gpus_per_instance is None else f"{facts.gpus_per_instance} x {facts.gpu}"
     return [
-        *(name, f"{facts.cloud} {facts.instance_type}", gpu, zones, f"{facts.span_s / 3600:,.1f}", mean, lost),
+        *(name, f"{facts.cloud} {facts.instance_type}", gpu, zones, f"{facts.span_s / SECONDS_PER_H:,.1f}", mean, lost),
         *(facts.kind, facts.source, facts.licence, describe_place(facts.file, bundled=facts.bundled)),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hou
     from sublet.spot.measured import measured_zoned_job
     from sublet.spot.zones import Links
 
-    span_s = None if hours is None else hours * 3600.0
+    span_s = None if hours is None else hours * SECONDS_PER_H
     zones, have_T = have_of(markets, step_s=OFTEN_S, span_s=span_s)
     job = measured_zoned_job(model, zones, have_T, step_s=OFTEN_S, links=Links())
     most = {zone: max(have[place] for have in have_T) for place, zone in enumerate(zones)}
@@ -109,7 +110,7 @@ def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hou
         only_T = [(have[place],) for have in have_T]
         here = measured_zoned_job(model, [zone], only_T, step_s=OFTEN_S, links=Links())
         runs[zone, "liveput"] = run_in_zones(here, "liveput", only_T, usd_per_h=usd_per_h)
-    span_h = len(have_T) * OFTEN_S / 3600.0
+    span_h = len(have_T) * OFTEN_S / SECONDS_PER_H
     return ZoneRuns(model=model, zones=zones, span_h=span_h, runs=runs, least=least, most=most)
 
 

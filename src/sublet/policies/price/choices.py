@@ -21,6 +21,7 @@ import numpy as np
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import spot_speed
 from sublet.planning.menu import Menu, menu_of
 from sublet.planning.options import SETTLED, Options, options_of
@@ -144,7 +145,7 @@ class Choices:
             return options_at(value), _describe_endless(state.job, terms.sites)
         if state.job.deadline_s is None:
             return options_at(value), ""
-        return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / 3600)
+        return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / SECONDS_PER_H)
 
 
 def _describe_endless(job: Job, sites: Sites) -> str:

@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from sublet.domain.plan import Plan
+from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.draft import Draft
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
@@ -175,5 +176,5 @@ def _believed_left_h(each: Asked, now_s: float, knows: WorkBelief) -> float:
     if knows is WorkBelief.WORK:
         return each.left_h
     if knows is WorkBelief.PROGRESS:
-        return (each.state.attained_gpu_s(now_s) / 3600 + NEWCOMER_H) / each.state.job.weight
+        return (each.state.attained_gpu_s(now_s) / SECONDS_PER_H + NEWCOMER_H) / each.state.job.weight
     return 1.0 / each.state.job.weight

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.waiting import Waiting
 from sublet.runtime.controller.records import UNKNOWN_H, kernel_job
 from sublet.runtime.controller_api.expecting import expected_of
@@ -76,7 +77,7 @@ def _look_ahead(
     found["usd_per_h"], found["starts_s"] = chosen.usd_per_h, boot_s
     if ahead is not None:
         found["finish_s"] = _later(ahead.left_s, start_s)
-        found["cost_usd"] = _later(ahead.left_usd, start_s * chosen.usd_per_h / 3600.0)
+        found["cost_usd"] = _later(ahead.left_usd, start_s * chosen.usd_per_h / SECONDS_PER_H)
     found["usd_on_demand"] = min((row.rent_usd for row in on_demand), default=None)
 
 

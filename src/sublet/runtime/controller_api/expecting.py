@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
 from sublet.policies.price.prospect import hour_usd_of, prospect
@@ -38,8 +39,8 @@ def expected_of(controller: Controller, spec: JobSpec) -> ExpectedView | None:
         "usd_per_h": ours.usd_per_h,
         "usd_per_h_in_a_hurry": quick.usd_per_h,
         "usd_per_h_on_demand": None if steady is None else steady.usd_per_h,
-        "seconds": ours.hours * 3600.0 if known else None,
-        "seconds_in_a_hurry": quick.hours * 3600.0 if known else None,
+        "seconds": ours.hours * SECONDS_PER_H if known else None,
+        "seconds_in_a_hurry": quick.hours * SECONDS_PER_H if known else None,
         "usd": ours.usd if known else None,
         "usd_in_a_hurry": quick.usd if known else None,
         "usd_on_demand": steady.usd if known and steady is not None else None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.domain.weighed import Weighed, Weighing
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["alternatives_of", "explain_view", "weigh_by_rent"]
 
 SHOWN = 24
-TRIFLE_H = 1 / 3600
+TRIFLE_H = 1 / SECONDS_PER_H
 
 
 def explain_view(controller: Controller, record: JobRecord, *, policy: str, reason: str) -> ExplainView:
@@ -91,7 +92,7 @@ def _view(
         "market": snapshot.offers[pool.offer_ids[0]].offer.market,
         "usd_per_h": row.usd_per_h,
         "samples_per_s": _samples_per_s(controller, state, rate),
-        "left_s": row.hours * 3600.0,
+        "left_s": row.hours * SECONDS_PER_H,
         "left_usd": row.rent_usd,
         "time_usd": row.time_usd if in_money else None,
         "scarce_usd": row.scarce_usd if in_money else None,

@@ -16,6 +16,7 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import OfferState
 from sublet.domain.shape import Spread
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import believe_reclaims, hits_per_h, spot_speed
 from sublet.runtime.controller_api.views import Quantiles
 
@@ -62,9 +63,9 @@ def _draw_remaining(
     trained_s = share_left / (rate * np.exp(rng.normal(0.0, SPEED_SPREAD, DRAWS)))
     left_s = trained_s
     if hits_per_h > 0:
-        hits = rng.poisson(hits_per_h * trained_s / kept / 3600.0)
-        left_s = trained_s + hits * (1.0 - kept) / hits_per_h * 3600.0
-    return Remaining(left_s=_quantiles(left_s), left_usd=_quantiles(left_s * usd_per_h / 3600.0))
+        hits = rng.poisson(hits_per_h * trained_s / kept / SECONDS_PER_H)
+        left_s = trained_s + hits * (1.0 - kept) / hits_per_h * SECONDS_PER_H
+    return Remaining(left_s=_quantiles(left_s), left_usd=_quantiles(left_s * usd_per_h / SECONDS_PER_H))
 
 
 def _quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Quantiles:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from sublet import __version__
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import BadInput
 from sublet.sim.report.comparison import Comparison, json_from_comparison
 from sublet.sim.report.page import page_from_comparison
@@ -104,7 +105,12 @@ def _csv_from_jobs(comparison: Comparison) -> str:
             writer.writerow(
                 (
                     *(policy, row.job_id, row.model, row.submit_s, _or_empty(row.start_s), _or_empty(row.finish_s)),
-                    *(row.completion_s if ended else "", row.gpus_asked, row.gpu_s / 3600, row.paused_gpu_s / 3600),
+                    *(
+                        row.completion_s if ended else "",
+                        row.gpus_asked,
+                        row.gpu_s / SECONDS_PER_H,
+                        row.paused_gpu_s / SECONDS_PER_H,
+                    ),
                     *(row.starts, row.resizes, row.losses),
                 )
             )

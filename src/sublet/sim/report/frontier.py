@@ -14,6 +14,7 @@ import numpy as np
 
 from sublet import __version__
 from sublet.domain.quantity import counted
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import Quote
 from sublet.rental.held import Held
 from sublet.rental.plan import ClassPlan, RentalPlan
@@ -99,7 +100,7 @@ def _rows(plan: RentalPlan) -> list[list[str]]:
         for place, (shape, share) in enumerate(of.chosen):
             first = (of.name, f"{of.per_h:,.2f}") if place == 0 else ("", "")
             node = shape.offer.instance_type or shape.offer.id
-            facts = (f"{share:.0%}", duration(3600 * shape.hours), f"{shape.usd:,.3f}")
+            facts = (f"{share:.0%}", duration(SECONDS_PER_H * shape.hours), f"{shape.usd:,.3f}")
             rows.append([*first, str(shape), node, *facts])
     return rows
 
@@ -173,7 +174,7 @@ def _json_from_class(of: ClassPlan) -> dict[str, Any]:
                 "offer": shape.offer.id,
                 "gpus": shape.gpus,
                 "nodes": shape.nodes,
-                "mean_s": 3600 * shape.hours,
+                "mean_s": SECONDS_PER_H * shape.hours,
                 "usd_per_job": shape.usd,
                 "slowdown_by_reclaims": shape.slowdown,
             }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from sublet.domain.quantity import counted
+from sublet.domain.units import SECONDS_PER_H
 from sublet.sim.record import JobRow
 from sublet.sim.report.comparison import Comparison
 from sublet.sim.report.figures import NOTHING, duration, table_from_comparison
@@ -71,7 +72,7 @@ def _jobs(comparison: Comparison) -> str:
 def _cells(row: JobRow | None) -> list[str]:
     if row is None:
         return [NOTHING, NOTHING]
-    return [NOTHING if row.finish_s is None else duration(row.completion_s), f"{row.gpu_s / 3600:,.2f}"]
+    return [NOTHING if row.finish_s is None else duration(row.completion_s), f"{row.gpu_s / SECONDS_PER_H:,.2f}"]
 
 
 SORT = """

@@ -234,6 +234,6 @@ CASES: dict[str, Case] = {
         ),
         widths=TABLE_WIDTHS,
         grain_h=26_752 / SECONDS_PER_H,
-        published=((22.0, 1819 / 3600), (30.0, 1291 / 3600), (40.0, 1240 / 3600)),
+        published=((22.0, 1819 / SECONDS_PER_H), (30.0, 1291 / SECONDS_PER_H), (40.0, 1240 / SECONDS_PER_H)),
     ),
 }

@@ -9,6 +9,7 @@ from statistics import mean
 import numpy as np
 
 from sublet.domain.plan import Policy
+from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
@@ -89,7 +90,7 @@ def wrong_load(quick: bool, tell: Tell) -> Findings:
         count = round(case.per_h * 24 * days)
         jobs = case.jobs(count, np.random.default_rng(5), sizes="drawn", swing=SWING)
         hours = case.hours(count)
-        best_s = realised(jobs, case.widths).at(BUDGET * hours).jobs / len(jobs) * 3600
+        best_s = realised(jobs, case.widths).at(BUDGET * hours).jobs / len(jobs) * SECONDS_PER_H
         for name, policy in (("open loop", BoaIdeal()), ("price", Price())) if not quick else (("price", Price()),):
             tell(f"load {factor:g} times the forecast, {name}, {days:g} days")
             run = simulate(jobs, policy, gpu_cloud(BUDGET), expected=CASES["C"].forecast(), keep_segments=False)

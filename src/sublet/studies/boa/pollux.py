@@ -9,6 +9,7 @@ from sublet.domain.demand import Demand
 from sublet.domain.money import Price as UsdPerHour
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import CATALOGUES, load_catalogue
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.boa.policy import Boa
@@ -81,7 +82,7 @@ def _capped(workload: Workload, offer: Offer, policy: Policy, burn: float) -> Ru
 
 
 def _run(workload: Workload, policy: Policy, scene: scenario.Scene) -> Run:
-    expected = Demand.from_jobs(workload.jobs, workload.span_s / 3600)
+    expected = Demand.from_jobs(workload.jobs, workload.span_s / SECONDS_PER_H)
     return simulate(workload.jobs, policy, scene.cloud, expected=expected, keep_segments=False)
 
 
@@ -108,7 +109,7 @@ def _row(average: float, name: str, run: Run, ours: Run) -> list[str]:
         f"{average:g}",
         name,
         f"{found.mean_s / 60:,.1f}",
-        f"{found.p99_s / 3600:,.1f}",
+        f"{found.p99_s / SECONDS_PER_H:,.1f}",
         f"{found.usd:,.0f}",
         f"{found.usd / base.usd:.3f}",
         f"{found.mean_s / base.mean_s:.2f}x",

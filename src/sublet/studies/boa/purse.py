@@ -13,6 +13,7 @@ from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.planning.value_of_time import HURRY
 from sublet.policies.price.policy import Price as PricePolicy
@@ -57,7 +58,7 @@ def gamble(seed: int) -> Gamble:
         for name, market, usd, hazard in kinds
     )
     changes = tuple(_changes(offers, 3 * hours, rng))
-    least_usd = sum(job.work for job in jobs) / 3600 * 1.4 / 4  # on one spot GPU each, at list price
+    least_usd = sum(job.work for job in jobs) / SECONDS_PER_H * 1.4 / 4  # on one spot GPU each, at list price
     purse = Money.from_usd(f"{float(rng.uniform(0.3, 0.8)) * least_usd + 5.0:.2f}")
     physics = Physics(
         provision_s=float(rng.choice([0.0, 120.0])), release_s=release_s, notice_s=float(rng.choice([0.0, 120.0]))
@@ -101,8 +102,8 @@ def purse(quick: bool, tell: Tell) -> Findings:
 def _job(at: int, hours: float, rng: np.random.Generator) -> Job:
     return Job(
         id=f"job-{at}",
-        submit_s=float(rng.uniform(0.0, hours)) * 3600,
-        work=float(rng.lognormal(1.0, 1.0)) * 3600,
+        submit_s=float(rng.uniform(0.0, hours)) * SECONDS_PER_H,
+        work=float(rng.lognormal(1.0, 1.0)) * SECONDS_PER_H,
         speed=SPEEDS[int(rng.integers(len(SPEEDS)))],
         max_gpus=16,
         restart_s=30.0,
@@ -114,7 +115,7 @@ def _job(at: int, hours: float, rng: np.random.Generator) -> Job:
 def _changes(offers: tuple[Offer, ...], hours: float, rng: np.random.Generator) -> Iterator[MarketChange]:
     """Prices that jump up to their cap and back, and spot nodes that come and go, in order of time."""
     at_s = 0.0
-    while (at_s := at_s + float(rng.exponential(1800.0))) < 3600 * hours:
+    while (at_s := at_s + float(rng.exponential(1800.0))) < SECONDS_PER_H * hours:
         offer = offers[int(rng.integers(len(offers)))]
         if offer.market is Market.SPOT and rng.random() < 0.5:
             yield AvailabilityChanged(at_s, offer.id, int(rng.integers(0, 12)))

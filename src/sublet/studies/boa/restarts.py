@@ -10,6 +10,7 @@ import numpy as np
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.shape import Spread, packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.phased import Phased
 from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.restart import RESTART_S
@@ -31,7 +32,7 @@ from sublet.studies.study import Findings, StudyTable, Tell, at_most
 __all__ = ["restarts"]
 
 MIX = {"cifar10": 66, "deepspeech2": 12, "bert": 7}  # of 85 jobs in 26,752 s
-SPAN_H = 26_752 / 3600
+SPAN_H = 26_752 / SECONDS_PER_H
 WIDEST = 16
 NODE = 4  # GPUs on the nodes on which the speeds were measured
 NEVER = 1e9  # seconds
@@ -69,7 +70,7 @@ class _Mix:
         return [
             replace(like, id=f"{model}-{at}", submit_s=at_s)
             for model, like in self.likes.items()
-            for at, at_s in enumerate(np.sort(rng.random(spans * MIX[model])) * spans * SPAN_H * 3600)
+            for at, at_s in enumerate(np.sort(rng.random(spans * MIX[model])) * spans * SPAN_H * SECONDS_PER_H)
         ]
 
     def frontier(self, *, restart_s: float | None = None) -> Frontier:
@@ -77,7 +78,7 @@ class _Mix:
         times, costs = [], []
         for like in self.likes.values():
             menu = menu_of(like, (SITE,))
-            change_h = menu.restart_C if restart_s is None else np.full(len(menu.shapes), restart_s / 3600)
+            change_h = menu.restart_C if restart_s is None else np.full(len(menu.shapes), restart_s / SECONDS_PER_H)
             phases = Phases.from_tables(
                 menu.hours(like.work)[None], menu.gpus_C[None], restart=change_h[None], start=menu.start_C[None]
             )
@@ -109,7 +110,7 @@ class _Mix:
             hours = menu.hours(arrivals.work)
             changes = 1 + sum(a != b for a, b in pairwise(widths[kind]))
             on_job = sum(hours[epoch, column[gpus]] for epoch, gpus in enumerate(widths[kind]))
-            total_h += arrivals.jobs * (on_job + changes * arrivals.like.restart_s / 3600)
+            total_h += arrivals.jobs * (on_job + changes * arrivals.like.restart_s / SECONDS_PER_H)
         return total_h / sum(MIX.values())
 
 
@@ -130,7 +131,7 @@ def restarts(quick: bool, tell: Tell) -> Findings:
         for name, policy in (("boa", Boa()), ("price", Price(trusted_h=CERTAIN_H)), ("price, learning", Price())):
             tell(f"{label}, {name}")
             run = simulate(jobs, policy, gpu_cloud(budget), expected=mix.demand(), keep_segments=False)
-            exact_s = line.at(max(line.least, run.metrics.usd / spans)).jobs / sum(MIX.values()) * 3600
+            exact_s = line.at(max(line.least, run.metrics.usd / spans)).jobs / sum(MIX.values()) * SECONDS_PER_H
             ratio = run.metrics.mean_s / exact_s
             spent = run.metrics.usd / (spans * SPAN_H)
             cells += [f"{run.metrics.mean_s:,.0f}", f"{spent:.1f}", f"{ratio:.3f}"]
@@ -139,9 +140,9 @@ def restarts(quick: bool, tell: Tell) -> Findings:
         money = budget * SPAN_H
         jobs_of = sum(MIX.values())
         paper = [
-            mix.frontier(restart_s=NEVER).at(money).jobs / jobs_of * 3600,
-            mix.glued_h(budget) * 3600,
-            line.at(money).jobs / jobs_of * 3600,
+            mix.frontier(restart_s=NEVER).at(money).jobs / jobs_of * SECONDS_PER_H,
+            mix.glued_h(budget) * SECONDS_PER_H,
+            line.at(money).jobs / jobs_of * SECONDS_PER_H,
         ]
         rows.append([label, *(f"{seconds:,.0f}" for seconds in paper), *cells])
     columns = ["case", "one width", "glued", "exact DP", "boa", "GPUs", "/ DP", "price", "GPUs", "/ DP"]

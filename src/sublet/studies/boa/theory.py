@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.sim.simulator import simulate
 from sublet.studies.boa.cases import CASES, gpu_cloud
@@ -44,7 +45,7 @@ def theory(quick: bool, tell: Tell) -> Findings:
             tell(f"theory against simulation, case {key}, {budget:g} GPUs")
             expected_h = line.at(budget).jobs / case.per_h
             run = simulate(jobs, BoaIdeal(), gpu_cloud(budget), expected=case.forecast(), keep_segments=False)
-            times_h = np.array([row.completion_s for row in run.record.jobs.values()]) / 3600
+            times_h = np.array([row.completion_s for row in run.record.jobs.values()]) / SECONDS_PER_H
             mean_h, error_h = float(times_h.mean()), float(times_h.std() / math.sqrt(len(times_h)))
             spent = run.metrics.usd / hours
             name = f"case {key}, {budget:g} GPUs"

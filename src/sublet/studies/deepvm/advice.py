@@ -20,6 +20,7 @@ from sublet.advise.speed import Machine, speeds
 from sublet.advise.transfer import PREDICTED_SPREAD, Transfer
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.perf.measured import MODELS
@@ -89,13 +90,13 @@ def on_the_scaling_table() -> Findings:
     checks = []
     for (name, nodes), (seconds, usd) in PUBLISHED.items():
         each = found.get((name, nodes))
-        ours_s, ours_usd = (each.hours * 3600, each.usd) if each else (math.nan, math.nan)
+        ours_s, ours_usd = (each.hours * SECONDS_PER_H, each.usd) if each else (math.nan, math.nan)
         label = f"scaling table: {nodes} x {name.partition('.')[0]}"
         checks.append(within(f"{label} on the frontier, time", ours_s, seconds, 0.02, published=seconds, unit="s"))
         checks.append(within(f"{label} on the frontier, cost", ours_usd, usd, 0.02, published=usd, unit="USD"))
     checks.append(equals("scaling table: nodes of the cheapest cluster", advice.best.nodes, 1, published=1))
     rows = [
-        [each.offer.instance_type, f"{each.nodes}", f"{each.hours * 3600:.1f}", f"{each.usd:.4f}"]
+        [each.offer.instance_type, f"{each.nodes}", f"{each.hours * SECONDS_PER_H:.1f}", f"{each.usd:.4f}"]
         for each in advice.frontier
     ]
     names = ", ".join(f"{nodes} x {name.partition('.')[0]}" for name, nodes in found)
@@ -220,7 +221,7 @@ def _cost(rate_N: Floats, gpus_per_node: int, usd_per_gpu_h: float, usd_per_h: f
     """USD for a million samples, on each number of nodes."""
     nodes_N = np.arange(1.0, len(rate_N) + 1.0)
     with np.errstate(divide="ignore"):
-        return np.asarray((nodes_N * gpus_per_node * usd_per_gpu_h + usd_per_h) * SAMPLES / rate_N / 3600.0)
+        return np.asarray((nodes_N * gpus_per_node * usd_per_gpu_h + usd_per_h) * SAMPLES / rate_N / SECONDS_PER_H)
 
 
 def _usd_per_gpu_h() -> dict[str, float]:

@@ -14,6 +14,7 @@ from sublet.domain.events import AvailabilityChanged, Event, NodeLost, NodeRelea
 from sublet.domain.job import Job
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
 from sublet.perf.speedup import Table as SpeedTable
@@ -28,7 +29,7 @@ from sublet.studies.study import Check, Findings, StudyTable, Tell, at_least, at
 __all__ = ["dialled", "lent", "reclaimed_cloud", "rigid_and_elastic", "single"]
 
 AWAY_S = 1.0  # a zone that lost its node has another one so soon
-WORK_S = 600 * 3600.0
+WORK_S = 600 * SECONDS_PER_H
 GPU_USD_PER_H = 3.0
 
 
@@ -55,7 +56,7 @@ def reclaimed_cloud(nodes: int, per_h: float, *, notice_s: float, boot_s: float,
             yield AvailabilityChanged(0.0, zone.id, 1)
         at_s = notice_s
         while True:
-            at_s += AWAY_S + float(rng.exponential(3600.0 / (per_h * len(zones))))
+            at_s += AWAY_S + float(rng.exponential(SECONDS_PER_H / (per_h * len(zones))))
             zone = zones[int(rng.integers(len(zones)))]
             yield AvailabilityChanged(at_s, zone.id, 0)
             yield AvailabilityChanged(at_s + AWAY_S, zone.id, 1)
@@ -145,13 +146,15 @@ def rigid_and_elastic(stages: int, pipelines: int, most: int, hours: float = 4.0
     rigid = Job(
         id="rigid",
         submit_s=0.0,
-        work=pipelines * hours * 3600,
+        work=pipelines * hours * SECONDS_PER_H,
         speed=SpeedTable(rates={"V100": rates}),
         gpus=stages * pipelines,
         min_gpus=stages,
         restart_s=30.0,
     )
-    elastic = Job(id="elastic", submit_s=0.0, work=most * hours * 3600, speed=Linear(), max_gpus=most, restart_s=30.0)
+    elastic = Job(
+        id="elastic", submit_s=0.0, work=most * hours * SECONDS_PER_H, speed=Linear(), max_gpus=most, restart_s=30.0
+    )
     return rigid, elastic
 
 

@@ -19,6 +19,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Plan, Policy, Snapshot
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import CATALOGUES, load_catalogue
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
@@ -138,8 +139,8 @@ def case_jobs(case: Case, seed: int) -> list[Job]:
     jobs = []
     for name, speed, restart_s, part in KINDS:
         count = round(case.load * part / MEAN_H * case.hours)
-        at_s = rng.random(count) * case.hours * 3600
-        work = -np.log1p(-(rng.permutation(count) + 0.5) / count) * MEAN_H * 3600
+        at_s = rng.random(count) * case.hours * SECONDS_PER_H
+        work = -np.log1p(-(rng.permutation(count) + 0.5) / count) * MEAN_H * SECONDS_PER_H
         jobs += [
             Job(
                 id=f"{name}-{at}",
@@ -180,7 +181,9 @@ def _points(case: Case, policy: Policy, cloud: Cloud, seeds: int, budgets: Seque
         points.append(
             _Point(
                 mean(run.usd for run in runs),
-                mean(run.mean_s for run in runs) / 3600 if all(run.finished == run.jobs for run in runs) else math.inf,
+                mean(run.mean_s for run in runs) / SECONDS_PER_H
+                if all(run.finished == run.jobs for run in runs)
+                else math.inf,
                 mean(run.losses for run in runs),
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.parcae import PARCAE_MODELS
 from sublet.sim.one_job import RunResult, run_on_market
 from sublet.sim.report.spot import frontier_plot
@@ -27,7 +28,7 @@ FLOORS = {  # samples per dollar by permanent instances on demand, hour lh: own 
 }
 FLOOR_TOLERANCE = 0.03  # another way of looking ahead than that re-run's
 MOST = 32
-WITHIN_S = 8 * 3600.0
+WITHIN_S = 8 * SECONDS_PER_H
 SHARES = (0.3, 0.6, 0.9, 1.0, 1.1)  # of what liveput does in that time on spot alone
 LOOSE = 0.6
 ROUNDING = 1e-9

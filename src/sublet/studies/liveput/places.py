@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from sublet.domain.units import SECONDS_PER_H
 from sublet.market.traces import load_trace
 from sublet.perf.parcae import PARCAE_MODELS
 from sublet.sim.many_zones import CHOICES, ZonedRunResult, have_of, run_in_zones
@@ -146,4 +147,4 @@ def _one_place(
 
 def _row(one: ZonedRunResult, best: float) -> list[str]:
     shares = (f"{one.samples:,.0f}", f"{100.0 * one.samples / best:.2f}", f"{one.samples_per_usd:,.0f}")
-    return [*shares, f"{one.moves}", f"{one.suspended_s / 3600:,.1f}"]
+    return [*shares, f"{one.moves}", f"{one.suspended_s / SECONDS_PER_H:,.1f}"]

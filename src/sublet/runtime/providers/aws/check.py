@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from sublet.domain.offer import Market, Offer
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import NoAccess, SubletError
 from sublet.runtime.providers.aws.calls import Refusal, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
@@ -75,7 +76,7 @@ def _identity(make: Callable[[str, str], Any], region: str, now: datetime) -> Ge
 def _expiry(until: datetime | None, now: datetime) -> Finding:
     if until is None:
         return Finding(name="expiry", ok=True, text="the credentials do not expire by themselves")
-    hours = (until - now).total_seconds() / 3600.0
+    hours = (until - now).total_seconds() / SECONDS_PER_H
     text = f"the credentials end at {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC, in {hours:.1f} h"
     if hours > EXPIRES_SOON_H:
         return Finding(name="expiry", ok=True, text=text)
