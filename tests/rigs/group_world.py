@@ -48,7 +48,7 @@ class Agent:
     down: deque = field(default_factory=deque)  # from the controller
     up: deque = field(default_factory=deque)
     online: bool = True
-    ends: list = field(default_factory=list)  # of its workers, told again whenever it comes back
+    ends: list = field(default_factory=list)  # last words and ends of its workers, told again whenever it comes back
 
 
 class World:
@@ -208,8 +208,9 @@ class World:
         self.life += 1
         old, self.group = self.group, self._new_group()
         self.group.step, self.group.done, self.group.work = old.step, old.done, old.work
-        self.group.failures, self.group.round = old.failures, old.round
+        self.group.failures, self.group.round, self.group.finished = old.failures, old.round, old.finished
         self.group.before, self.group.patience.in_a_row = old.census, old.patience.in_a_row
+        self.group.widths.restore(old.widths.facts())
         if self.placement:
             trains = self.phase is Phase.RUNNING
             self.group.adopt(self.state.generation, self.placement, trains=trains, wall_s=self.now_s)
@@ -413,7 +414,9 @@ class World:
         for generation in self.training():
             members = [p for p in self.processes.values() if p.follows == generation]
             leader = next(p for p in members if p.rank == 0)
-            self.say(leader, wire.Finished(worker_id=leader.id, step=leader.step, done=1.0))
+            finished = wire.Finished(worker_id=leader.id, step=leader.step, done=1.0)
+            self.say(leader, finished)
+            self.agents[leader.node].ends.append(finished)
             for process in members:
                 self.exit(process, 0)
 

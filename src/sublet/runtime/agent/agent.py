@@ -185,7 +185,7 @@ class _Agent:
     # ------------------------------------------------------------------ the controller
 
     def _greet(self) -> None:
-        """First of all on every connection; starts and ends that may not have been read are told again."""
+        """First of all on every connection; starts, last words and ends that may not have been read are told again."""
         trouble = ""
         if not self._host:
             try:
@@ -205,7 +205,8 @@ class _Agent:
             trouble=trouble,
         )
         waiting = self._link.waiting()
-        ends = [line for line in map(to_line, self._crew.ended.values()) if line not in waiting]
+        last = [*map(to_line, self._crew.finished.values()), *map(to_line, self._crew.ended.values())]
+        ends = [line for line in last if line not in waiting]
         again = [line for line in [to_line(self._notice)] if line not in waiting] if self._notice else []
         ups = [to_line(worker.up) for worker in self._crew.workers.values() if worker.up is not None]
         again += [line for line in ups if line not in waiting]

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
@@ -22,6 +23,7 @@ from sublet.runtime.logfile import keep_small
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,
+    Finished,
     FromWorker,
     FromWorkerMessage,
     Leave,
@@ -44,14 +46,16 @@ MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one befor
 CHUNK = 1 << 16
 
 Tell = Callable[[AboutWorker | FromWorker], None]
+Word = TypeVar("Word")
 
 
 class Crew:
-    """`workers` run; `ended` have, lately. News goes to `tell`."""
+    """`workers` run; `ended` have, lately; `finished` have said that all is done. News goes to `tell`."""
 
     def __init__(self, selector: selectors.BaseSelector, tell: Tell, devices: Devices) -> None:
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, WorkerDown] = {}
+        self.finished: dict[str, FromWorker] = {}
         self._selector, self._tell, self._devices = selector, tell, devices
         self._look_s = math.inf  # when to look at those without a session
 
@@ -127,7 +131,10 @@ class Crew:
             elif message.worker_id != worker.worker_id:
                 _complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
             else:
-                self._tell(FromWorker(message=message))
+                said = FromWorker(message=message)
+                if isinstance(message, Finished):
+                    _remember(self.finished, worker.worker_id, said)
+                self._tell(said)
         if worker.complaints > MOST_BAD_LINES:
             log(f"{worker.worker_id} says nothing that can be read: its line is closed")
             self._hang_up(worker)
@@ -215,10 +222,14 @@ class Crew:
         self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
 
     def _tell_end(self, down: WorkerDown) -> None:
-        self.ended[down.worker_id] = down
-        while len(self.ended) > REMEMBERED_ENDS:
-            del self.ended[next(iter(self.ended))]
+        _remember(self.ended, down.worker_id, down)
         self._tell(down)
+
+
+def _remember(found: dict[str, Word], worker_id: str, word: Word) -> None:
+    found[worker_id] = word
+    while len(found) > REMEMBERED_ENDS:
+        del found[next(iter(found))]
 
 
 def log(text: str) -> None:

@@ -194,6 +194,8 @@ class JobRecord:
             "suspicion": self.suspicion.facts(),
             "census": self.group.census.facts(),
             "round": self.group.round.number,
+            "widths": self.group.widths.facts(),
+            "finished": self.group.finished,
             "grains": self.grains,
             "work": self.group.work,
             "step": self.group.step,
@@ -211,6 +213,8 @@ class JobRecord:
         self.group.patience.in_a_row = plain.pop("infra_in_a_row", 0)
         self.group.before = Census.from_facts(plain.pop("census", {}))
         self.suspicion = Suspicion.from_facts(plain.pop("suspicion", {}))
+        self.group.widths.restore(plain.pop("widths", {}))
+        self.group.finished = plain.pop("finished", False)
         pinned = plain.pop("pinned", None)
         self.pinned = None if pinned is None else (pinned[0], pinned[1])
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1

@@ -56,6 +56,8 @@ class Reports:
                 self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=record.hide(text)))
             case wire.Saved():
                 self._saved(record, message, wall_s)
+            case wire.Finished():
+                self._jobs.save_facts(record)  # it is said once, and how its script ends may be seen by another
             case _:
                 pass
 

@@ -56,6 +56,7 @@ class GroupCore(ABC):
         self.stepped: wire.Stepped | None = None
         self.failures = Counter[str]()
         self.patience, self.before = Patience(), Census()
+        self.finished = False
         self._roster = Roster()
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
@@ -63,7 +64,7 @@ class GroupCore(ABC):
         self._log_of, self._env = log_of, env
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
-        self._widths = Widths()
+        self.widths = Widths()
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
 
     @property
@@ -145,8 +146,6 @@ class GroupCore(ABC):
         self._next_round()
         self._ends_before = []
         self.broken = not trains
-        if trains:
-            self._widths.note_step(self._wanted)
 
     # ------------------------------------------------------------------ nodes and workers
 
@@ -228,7 +227,7 @@ class GroupCore(ABC):
         """
         crashed = script and failure.fault is Fault.USER and failure.code != 0
         if failure.unfit or crashed:
-            width = self._widths.back_from(self._wanted, self.spec, crashed=crashed)
+            width = self.widths.back_from(self._wanted, self.spec, crashed=crashed)
             if width is not None:
                 self._narrow(width, failure)
                 return Verdict.NARROW
@@ -243,8 +242,8 @@ class GroupCore(ABC):
         self._tell(Outcome.NARROWED, failure, width=self._wanted, back_to=width)
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
         self._placement = narrow_placement(self._placement, width, here)
-        self.patience.forgive(self._widths.failures - 1)  # the tries before this one
-        self._widths.begin_order()
+        self.patience.forgive(self.widths.failures - 1)  # the tries before this one
+        self.widths.begin_order()
 
     def _tell(self, outcome: Outcome, failure: Failure, *, width: int = 0, back_to: int = 0) -> None:
         told = GroupNews(

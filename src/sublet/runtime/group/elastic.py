@@ -39,6 +39,7 @@ from sublet.runtime.group.states import (
 )
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["ElasticGroup"]
 
@@ -68,7 +69,7 @@ class ElasticGroup(Regrouping):
             self._answer_move()
             return
         self._next_round()
-        self._widths.begin_order()
+        self.widths.begin_order()
         self._unjudged = Unjudged()
         if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
             self._answer_move()
@@ -96,23 +97,31 @@ class ElasticGroup(Regrouping):
     def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
         """See the protocol."""
         self._begin_adoption(generation, placement, trains=trains)
-        self.state = Training(wall_s, progress_s=wall_s, adopted=True) if trains else Idle(wall_s)
+        if not trains:
+            self.state = Idle(wall_s)
+        elif self.finished:
+            self.state = Ending(wall_s)
+        else:
+            self.state = Training(wall_s, progress_s=wall_s, adopted=True)
 
     def all_agents_came(self, wall_s: float) -> None:
         """See the protocol."""
         ends, self._ends_before = self._ends_before or [], None
-        if isinstance(self.state, Ending) and ends and not self.workers and all(down.code == 0 for down in ends):
-            self._finish(wall_s)
-        if not isinstance(self.state, Training) or self.size == self._wanted:
+        codes = {down.code for down in ends} - {EXIT_LEFT}  # those had been told to
+        over = self.finished or (self.work is not None and self.done >= self.work)
+        if isinstance(self.state, Idle):
+            self._keep_old_group(wall_s)
+        tail = isinstance(self.state, Ending)
+        if not (tail or isinstance(self.state, Training)) or self.size == self._wanted or (tail and self.size):
             return
-        if not self.workers and ends and all(down.code == 0 for down in ends):
-            if not self.step:
-                why = how_it_stopped_short(WorkerPhase.LAUNCHED)
-                self._fail(Failure(fault=Fault.USER, why=why, code=0), wall_s)
-            else:
-                self._finish(wall_s)
+        if not self.workers and over and 0 in codes:
+            self._finish(wall_s)
             return
         self.broken = True
+        if not self.workers and codes == {0}:
+            why = how_it_stopped_short(WorkerPhase.MEMBER if self.step else WorkerPhase.LAUNCHED)
+            self._fail(Failure(fault=Fault.USER, why=why, code=0), wall_s)
+            return
         if (crash := find_crash(ends)) is not None:
             self._fail(replace(crash, keep=self.size > 0), wall_s)
             return
@@ -173,7 +182,7 @@ class ElasticGroup(Regrouping):
         worker = self.workers.get(message.worker_id)
         if worker is None:
             if self._ends_before is not None and isinstance(message, wire.Finished):  # its last word before its end
-                self.step, self.done = message.step, message.done
+                self._hear_finished(message, wall_s)
             return  # of a round long past
         match message:
             case wire.Ready():
@@ -213,7 +222,7 @@ class ElasticGroup(Regrouping):
             self._form_if_ready(wall_s)
         elif worker.phase is WorkerPhase.MEMBER and worker.adopted:  # it was started, and no more
             self._roster.enter(worker, WorkerPhase.READY, wall_s)
-            if isinstance(self.state, Training) and self._ends_before is None:
+            if isinstance(self.state, Training | Ending) and self._ends_before is None:
                 self.broken = True
                 self._gather_anew(wall_s)
 
@@ -240,15 +249,21 @@ class ElasticGroup(Regrouping):
         if message.generation > self.round.number or (self.joined and message.generation < self.joined.generation):
             return
         worker.step = message.step
+        first = self.stepped is None
         self.step, self.done, self.stepped = message.step, message.done, message
-        if isinstance(self.state, Training):
-            self.state = replace(self.state, progress_s=wall_s, adopted=False)
-            if message.generation == self.round.number:
-                self._widths.note_step(self._wanted)
+        match self.state:
+            case Training() as state:
+                self.state = replace(state, progress_s=wall_s, adopted=False)
+                if message.generation == self.round.number or self._was_formed_before(message.generation):
+                    self.widths.note_step(self._wanted)
+            case Gathering(saving=Saving() as saving) as state if first:  # whoever makes steps can save
+                self.state = replace(state, saving=replace(saving, until_s=wall_s + overdue.SAVE_S))
+            case _:
+                pass
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
-        formed = self.joined is not None and message.generation == self.joined.generation
+        formed = worker.adopted if self.joined is None else message.generation == self.joined.generation
         match self.state:
             case Forming() | Training() as state:
                 adopted = isinstance(state, Training) and state.adopted
@@ -289,7 +304,7 @@ class ElasticGroup(Regrouping):
             self._answer_move()
 
     def _hear_finished(self, message: wire.Finished, wall_s: float) -> None:
-        self.step, self.done, self._finished = message.step, message.done, True
+        self.step, self.done, self.finished = message.step, message.done, True
         if isinstance(self.state, Over | Stopping | Ending):
             return
         waiting = self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY)

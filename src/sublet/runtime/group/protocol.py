@@ -17,6 +17,7 @@ from sublet.domain.shape import Placement
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Patience
 from sublet.runtime.group.rounds import Round
+from sublet.runtime.group.widths import Widths
 from sublet.runtime.group.workers import Worker
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
@@ -63,6 +64,8 @@ class Group(Protocol):
     failures: Counter[str]  # by whose fault: user, infra
     patience: Patience  # with those that are nobody's
     before: Census  # its workers, as the last controller knew them
+    widths: Widths  # that it has trained at
+    finished: bool  # its session has said that all is done; a script without one never does
 
     @property
     def workers(self) -> dict[str, Worker]:

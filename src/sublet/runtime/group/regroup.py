@@ -17,6 +17,7 @@ from sublet.runtime.group.failures import (
     how_it_stopped_short,
 )
 from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.states import (
     ElasticState,
     Ending,
@@ -29,7 +30,7 @@ from sublet.runtime.group.states import (
     Stopping,
     Training,
 )
-from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room
+from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room, was_started_under
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
@@ -55,7 +56,6 @@ class Regrouping(GroupCore):
         self.state: ElasticState = Idle(0.0)
         self._unjudged = Unjudged()
         self._unformed = 0  # rounds in a row that did not form
-        self._finished = False  # all steps are made
         self._kept = 0  # steps that are in a checkpoint, as far as we heard
         self._owed: int | None = None  # a checkpoint was asked for at this step, and none of then or later is kept
 
@@ -73,12 +73,34 @@ class Regrouping(GroupCore):
     def save_now(self) -> None:
         """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
         self._owed = self.step
-        if (first := self._saver()) is not None:
-            self._roster.send(first, wire.SaveNow(worker_id=first.id))
+        for worker in self._savers():
+            self._roster.send(worker, wire.SaveNow(worker_id=worker.id))
 
-    def _saver(self) -> Worker | None:
-        """Who can be asked to save now."""
-        return next((worker for worker in self._roster.members if worker.rank == 0 and self.training), None)
+    def _savers(self) -> list[Worker]:
+        """Who can be asked to save now: rank 0, or all if only the last controller knew which one that is."""
+        members = self._roster.members if self.training else []
+        return [w for w in members if w.rank == 0] or [w for w in members if w.rank < 0]
+
+    # ------------------------------------------------------------------ groups of the last controller
+
+    def _keep_old_group(self, wall_s: float) -> None:
+        """An order was under way when the last controller died: if all are here who trained before it, they train on.
+
+        Newcomers start again, unless they have said that they are ready: nobody knows whether they did before.
+        """
+        members = self._roster.members
+        old = [worker for worker in members if not was_started_under(worker, self.generation)]
+        if not old or len(old) != self.widths.worked:
+            return
+        self.broken = False
+        for worker in members:
+            if worker not in old:
+                self._roster.end(worker, 0.0, wall_s)
+
+    def _was_formed_before(self, number: int) -> bool:
+        """The round of this number is one of an earlier controller, under the order that we follow, and whole."""
+        under = Round.from_number(number).generation
+        return self.joined is None and under == self.generation and self.size == self._wanted
 
     # ------------------------------------------------------------------ forming a group
 
@@ -117,10 +139,11 @@ class Regrouping(GroupCore):
         """Nobody knows whether it can train so wide: all that was made until now is to be in a checkpoint first."""
         if self.broken or state.safe:
             return False
-        untried = self._wanted > self._widths.widest and self.step > self._kept
-        if state.saving is None and untried and self._saver() is not None:
+        untried = self._wanted > self.widths.widest and self.step > self._kept
+        if state.saving is None and untried and self._savers():
             self.save_now()
-            self.state = state = replace(state, saving=Saving(self.step, wall_s + overdue.SAVE_S))
+            wait_s = overdue.ADOPTED_S if self.stepped is None and self.joined is None else overdue.SAVE_S
+            self.state = state = replace(state, saving=Saving(self.step, wall_s + wait_s))
         return state.saving is not None
 
     def _form(
@@ -139,7 +162,7 @@ class Regrouping(GroupCore):
 
     def _train(self, wall_s: float, *, interim: bool) -> None:
         """All have met; in the interim, all but those who are still on their way."""
-        self.broken, self._unformed = False, 0
+        self.broken, self._unformed, self.finished = False, 0, False
         if interim:
             self._gather_anew(wall_s)
         else:
@@ -172,7 +195,7 @@ class Regrouping(GroupCore):
         self.broken, self._nodes = False, set()
         if not state.resumable:
             self.state = Over(wall_s)
-        elif self._finished:
+        elif self.finished:
             self._finish(wall_s)
         else:
             self.state = Idle(wall_s)
@@ -213,7 +236,7 @@ class Regrouping(GroupCore):
     def _end_as_all_have(self, last: Worker, code: int, wall_s: float) -> None:
         if self._unjudged.failed is not None:
             self._fail(self._unjudged.failed.failure, wall_s)
-        elif self._finished:
+        elif self.finished:
             self._finish(wall_s)
         else:
             self._fail(Failure(fault=Fault.USER, why=how_it_stopped_short(last.phase), code=code), wall_s)

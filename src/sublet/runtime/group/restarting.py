@@ -63,7 +63,7 @@ class RestartingGroup(GroupCore):
             return  # the kernel is about to hear why
         self._take_order(generation, placement, batch)
         self._next_round()
-        self._widths.begin_order()
+        self.widths.begin_order()
         self.state = Starting(wall_s)
         self._roster.end_all(self.spec.grace_s, wall_s)
         self._proceed(wall_s)
@@ -275,4 +275,4 @@ class RestartingGroup(GroupCore):
         elif not self.broken and (hang := overdue.find_silence(self._roster.members, self.spec, wall_s)):
             self._fail(hang, wall_s)
         elif not self.broken and wall_s - state.since_s > overdue.WORKS_S:
-            self._widths.note_step(self._wanted)
+            self.widths.note_step(self._wanted)

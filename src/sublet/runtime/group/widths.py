@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sublet.domain.shape import Placement
 from sublet.runtime.group.workers import Worker
@@ -20,6 +20,14 @@ class Widths:
         self.worked = 0  # workers with which it last made a step; 0 = it never did
         self.widest = 0  # workers with which it ever did
         self.failures = 0  # in a row, without a step, under this order
+
+    def facts(self) -> dict[str, int]:
+        """What the next controller must find again: where it can go back to."""
+        return {"worked": self.worked, "widest": self.widest}
+
+    def restore(self, facts: Mapping[str, int]) -> None:
+        """What `facts` gave; nothing is known of a job whose facts do not say."""
+        self.worked, self.widest = facts.get("worked", 0), facts.get("widest", 0)
 
     def begin_order(self) -> None:
         """A new order: whatever failed before had other reasons."""

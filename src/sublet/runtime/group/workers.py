@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.domain.shape import Placement
+from sublet.runtime.group.rounds import Round
 from sublet.wire import messages as wire
 
-__all__ = ["Roster", "Worker", "WorkerPhase", "regroup_orders", "split_by_room"]
+__all__ = ["Roster", "Worker", "WorkerPhase", "regroup_orders", "split_by_room", "was_started_under"]
 
 
 class WorkerPhase(StrEnum):
@@ -99,6 +100,12 @@ class Roster:
             self.send(worker, leave)
             self.enter(worker, WorkerPhase.LEAVING, wall_s)
         return members[0].id if broken else ""
+
+
+def was_started_under(worker: Worker, generation: int) -> bool:
+    """By this order of the kernel: its name, JOB.ROUND.NUMBER, says so, whoever started it."""
+    number = worker.id.split(".")[-2:][0]
+    return number.isdecimal() and Round.from_number(int(number)).generation == generation
 
 
 def split_by_room(workers: Iterable[Worker], placement: Placement) -> tuple[list[Worker], list[Worker]]:

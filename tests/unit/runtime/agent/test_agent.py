@@ -17,7 +17,7 @@ from sublet.runtime.agent import processes
 from sublet.runtime.agent.link import MOST_UNSENT, Link, address_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears, LocalRig, until
-from sublet.wire.messages import Dismiss, EndWorker, Hello, Meet, Ready, Saved, Warn, WorkerDown, WorkerUp
+from sublet.wire.messages import Dismiss, EndWorker, Finished, Hello, Meet, Ready, Saved, Warn, WorkerDown, WorkerUp
 from tests.rigs.one_agent import agent
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -252,6 +252,37 @@ say(type="Ready", worker_id="liar")
             assert (rig.folder / "n.agent.log").stat().st_size < 100_000
             send(EndWorker(worker_id="good"))
             await ears.next(WorkerDown, worker_id="good")
+
+    asyncio.run(scene())
+
+
+def test_that_a_session_was_over_is_told_again_before_the_end_of_its_worker(rig):
+    """What was under way to a controller that is killed is lost: how a script has ended is not to be known from 0."""
+    text = """
+import json, os, socket
+line = socket.socket(fileno=int(os.environ["SUBLET_CONTROL_FD"]))
+line.sendall(json.dumps(dict(type="Finished", worker_id="w", step=7, done=7.0)).encode() + b"\\n")
+"""
+
+    async def scene():
+        engine, ears = rig.engine(), Ears()
+        await engine.open(ears.hear)
+        engine.expect("n", "token")
+        rig.agent("n", "token")
+        await ears.next(Hello)
+        engine.send("n", rig.start("w", rig.script("finish.py", text)))
+        await ears.next(WorkerDown, worker_id="w")
+        await engine.close()
+        engine, ears = rig.engine(), Ears()
+        engine.expect("n", "token")
+        await engine.open(ears.hear)
+        await ears.next(WorkerDown, worker_id="w")
+        assert [message.step for message in ears.all(Finished)] == [7]
+        again = [type(getattr(message, "message", message)) for _, message in ears.heard]
+        assert again.index(Finished) < again.index(WorkerDown)
+        engine.send("n", Dismiss())
+        await until(lambda: not rig.left())
+        await engine.close()
 
     asyncio.run(scene())
 
