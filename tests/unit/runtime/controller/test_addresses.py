@@ -96,7 +96,7 @@ def test_an_agent_without_an_address_says_why_and_goes(machine, monkeypatch, tmp
     machine.ipv6.write_text("20010db8000000000000000000000005 02 40 00 80     eth0\n", encoding="ascii")
     lines, told = [], []
     link = SimpleNamespace(here=lambda: TUNNEL, waiting=set, begin=lines.extend)
-    crew = SimpleNamespace(workers={}, ended={})
+    crew = SimpleNamespace(workers={}, ended={}, finished={})
     facts = agent_module.AgentFacts(node_id="n", token=TOKEN, address="tcp:h:1", notice_file=str(tmp_path / "n"))
     agent = object.__new__(agent_module._Agent)
     agent._facts, agent._link, agent._crew, agent._host, agent._notice, agent._going = (
