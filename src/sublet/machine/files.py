@@ -1,0 +1,64 @@
+"""Small files that are whole or not there: written beside, forced to the disk, and put in place by a rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["FILES", "Files"]
+
+
+class Files(Protocol):
+    """The disk of one machine, as far as small facts go. Errors are OSError, as everywhere."""
+
+    def read(self, path: Path) -> bytes:
+        """FileNotFoundError where there is none."""
+
+    def write(self, path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+        """After a crash there is the old file or the new one, never half of one; `durable`, also after a power cut."""
+
+    def remove(self, path: Path) -> None:
+        """Whether it was there or not."""
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder, in order; nothing where there is no folder."""
+
+
+class _MachineFiles:
+    """The disk of this machine."""
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write(self, path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+        draft = path.with_name(path.name + ".new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+        if durable:
+            _sync_folder(path.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def names(self, folder: Path) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(path.name for path in folder.iterdir())
+        return []
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is in the folder: that must reach the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+FILES: Files = _MachineFiles()
