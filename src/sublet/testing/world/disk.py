@@ -1,0 +1,129 @@
+"""The disk under the store: SQLite in memory that outlives its connections. A crash may come at any commit of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sublet.testing.world.heap import Crash, Process
+
+__all__ = ["Disk", "DiskConnection"]
+
+NO_LIMIT = 1_073_741_823  # pages: SQLite's own
+_ids = itertools.count()
+
+
+class Disk:
+    """`crash` (called with whoever writes) happens before or after the k-th commit from when it was asked for."""
+
+    def __init__(self, crash: Callable[[Process], None] = lambda process: process.kill()) -> None:
+        self._crash = crash
+        self._uri = f"file:world{os.getpid()}_{next(_ids)}?mode=memory&cache=shared"
+        self._anchor = sqlite3.connect(self._uri, uri=True, isolation_level=None)
+        self._crash_in: tuple[int, bool] | None = None  # (commits from now, before it)
+        self.commits = 0
+
+    def connect(self, process: Process) -> DiskConnection:
+        """The store of a process, closed by its machine when it is gone: what it had not committed never was."""
+        connection = sqlite3.connect(
+            self._uri, uri=True, isolation_level=None, check_same_thread=False, factory=DiskConnection
+        )
+        connection.attach(self, process)
+        process.at_end(connection.close)
+        return connection
+
+    def crash_in(self, commits: int, *, before: bool) -> None:
+        """Whoever makes that commit is gone, before or after it."""
+        self._crash_in = (commits, before)
+
+    def fill(self) -> None:
+        """Not one more page can be written: SQLite says so itself."""
+        (pages,) = self._anchor.execute("PRAGMA page_count").fetchone()
+        self._anchor.execute(f"PRAGMA max_page_count = {max(1, pages)}")
+
+    def calm(self) -> None:
+        """There is room, and no crash is due."""
+        self._crash_in = None
+        self._anchor.execute(f"PRAGMA max_page_count = {NO_LIMIT}")
+
+    def commit(self, process: Process, run: Callable[[], Any]) -> Any:
+        """One commit of a process, or its end."""
+        if self._crash_in is None:
+            result = run()
+            self.commits += 1
+            return result
+        left, before = self._crash_in
+        self._crash_in = (left - 1, before) if left > 0 else None
+        if left > 0 or not before:
+            result = run()
+            self.commits += 1
+            if left > 0:
+                return result
+        self._crash(process)
+        raise Crash
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """For whoever looks on from outside."""
+        return self._anchor.execute(query).fetchall()
+
+    def close(self) -> None:
+        """The end of the world."""
+        self._anchor.close()
+
+
+class DiskConnection(sqlite3.Connection):
+    """Of one process."""
+
+    _disk: Disk
+    _process: Process
+
+    def attach(self, disk: Disk, process: Process) -> None:
+        """Before anything is asked of it."""
+        self._disk, self._process = disk, process
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self._process.dead and super().in_transaction
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self._live()
+        if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
+            return super().execute("SELECT 1")
+        commits = sql.startswith("COMMIT") or not (
+            super().in_transaction or sql.startswith(("SELECT", "PRAGMA", "BEGIN", "ROLLBACK"))
+        )
+        if not commits:
+            return super().execute(sql, parameters)
+        found: sqlite3.Cursor = self._disk.commit(
+            self._process, lambda: sqlite3.Connection.execute(self, sql, parameters)
+        )
+        return found
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        self._live()
+        if super().in_transaction:
+            return super().executemany(sql, parameters)
+        rows = list(parameters)
+        found: sqlite3.Cursor = self._disk.commit(
+            self._process, lambda: sqlite3.Connection.executemany(self, sql, rows)
+        )
+        return found
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        """Statement by statement: a crash may come between two of them."""
+        self._live()
+        cursor = super().execute("SELECT 1")
+        statement = ""
+        for piece in sql_script.split(";"):
+            statement += piece + ";"
+            if sqlite3.complete_statement(statement) and statement.strip(" \n;"):
+                cursor = self.execute(statement.strip())
+                statement = ""
+        return cursor
+
+    def _live(self) -> None:
+        if self._process.dead:
+            raise Crash

@@ -1,0 +1,103 @@
+"""What a process of the world has of its machine, and a wire across what it must not ask: the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from sublet.machine.dice import DICE
+from sublet.machine.files import FILES
+from sublet.machine.wall import WALL
+from sublet.testing.world.heap import Process, World
+
+__all__ = ["MemoryFiles", "WorldDice", "WorldWall", "trip_wired"]
+
+EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
+
+
+class WorldWall:
+    """The clocks of a process; those of its machine are set by `jumps`, by host."""
+
+    def __init__(self, process: Process, jumps: dict[str, float]) -> None:
+        self._process, self._jumps = process, jumps
+
+    def monotonic(self) -> float:
+        """Its own zero."""
+        return self._process.monotonic()
+
+    def unix(self) -> float:
+        """As its machine's clock is set."""
+        return EPOCH_S + self._process.world.now_s + self._jumps.get(self._process.host, 0.0)
+
+
+class WorldDice:
+    """Unforeseeable for everybody but the seed."""
+
+    def __init__(self, world: World, name: str = "dice") -> None:
+        self._stream = world.stream(name)
+
+    def token(self, nbytes: int) -> str:
+        """As many bytes, in hexadecimal digits."""
+        return self._stream.randbytes(nbytes).hex()
+
+    def random(self) -> float:
+        """In [0, 1)."""
+        return self._stream.random()
+
+
+class MemoryFiles:
+    """The small files of one machine: they outlive its processes. `before` is asked before every write."""
+
+    def __init__(self) -> None:
+        self.contents: dict[Path, bytes] = {}
+        self.writes = 0
+        self.full = False
+        self.before: Callable[[Path], None] = lambda _: None
+
+    def read(self, path: Path) -> bytes:
+        """FileNotFoundError where there is none."""
+        try:
+            return self.contents[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from None
+
+    def write(self, path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+        """At one go."""
+        del mode, durable
+        self.writes += 1
+        self.before(path)
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
+        self.contents[path] = bytes(data)
+
+    def remove(self, path: Path) -> None:
+        """Whether it was there or not."""
+        self.contents.pop(path, None)
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder, in order."""
+        return sorted({path.relative_to(folder).parts[0] for path in self.contents if folder in path.parents})
+
+
+@contextlib.contextmanager
+def trip_wired() -> Iterator[None]:
+    """While a world lives, nobody asks the clock, the dice or the disk of the real machine: a seam was forgotten."""
+    wired = [(WALL, ("monotonic", "unix")), (DICE, ("token", "random")), (FILES, ("read", "write", "remove", "names"))]
+    kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]
+    for kind, name, _ in kept:
+        setattr(kind, name, _forbidden(f"{kind.__name__}.{name}"))
+    try:
+        yield
+    finally:
+        for kind, name, call in kept:
+            setattr(kind, name, call)
+
+
+def _forbidden(what: str) -> Callable[..., NoReturn]:
+    def ask(*_: object, **__: object) -> NoReturn:
+        raise AssertionError(f"{what} of the real machine was asked in a simulated world: pass the world's own")
+
+    return ask
