@@ -25,6 +25,9 @@ class Files(Protocol):
     def names(self, folder: Path) -> list[str]:
         """What is in a folder, in order; nothing where there is no folder."""
 
+    def make_folder(self, folder: Path) -> None:
+        """For its owner alone, with what is missing above it; one that is there stays as it is."""
+
 
 class _MachineFiles:
     """The disk of this machine."""
@@ -50,6 +53,11 @@ class _MachineFiles:
         with contextlib.suppress(FileNotFoundError):
             return sorted(path.name for path in folder.iterdir())
         return []
+
+    def make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self.make_folder(folder.parent)
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,10 +5,10 @@ boto3 is imported when this is called, so that nobody else needs it.
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from sublet.domain.budget import Limit
+from sublet.machine.dice import DICE, Dice
 from sublet.runtime.clock import Clock
 from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
@@ -46,10 +46,10 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     )
 
 
-def server_id_from(store: Store) -> str:
+def server_id_from(store: Store, dice: Dice = DICE) -> str:
     """Whose instances these are; the same for the life of a state directory."""
     known = store.get(MetaKey.SERVER_ID)
     if known is None:
-        known = secrets.token_hex(8)
+        known = dice.token(8)
         store.put(MetaKey.SERVER_ID, known)
     return known

@@ -7,11 +7,11 @@ What an error means for the caller is all that matters: nothing was done and why
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError
+from sublet.machine.dice import DICE
 
 __all__ = ["Calls", "Refusal", "client_maker", "meaning"]
 
@@ -119,7 +119,7 @@ def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
 class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
-    def __init__(self, make: Callable[[str, str], Any], *, dice: Callable[[], float] = random.random) -> None:
+    def __init__(self, make: Callable[[str, str], Any], *, dice: Callable[[], float] = DICE.random) -> None:
         self._make, self._dice = make, dice
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
+from sublet.machine.wall import WALL
 from sublet.market.jumps import HELD_S, Jump, after_reading
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
@@ -57,8 +58,10 @@ class SpotPrices:
     A jump that has held for ten minutes is believed.
     """
 
-    def __init__(self, calls: Calls, clock: Clock, offers: Sequence[Offer]) -> None:
-        self._calls, self._clock = calls, clock
+    def __init__(
+        self, calls: Calls, clock: Clock, offers: Sequence[Offer], *, unix_s: Callable[[], float] = WALL.unix
+    ) -> None:
+        self._calls, self._clock, self._unix_s = calls, clock, unix_s
         self._spot = [offer for offer in offers if offer.market is Market.SPOT]
         self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
         self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id
@@ -92,7 +95,7 @@ class SpotPrices:
                 "SpotPriceHistory",
                 InstanceTypes=kinds,
                 ProductDescriptions=["Linux/UNIX"],
-                StartTime=datetime.now(UTC),  # so that only the prices of now come
+                StartTime=datetime.fromtimestamp(self._unix_s(), UTC),  # so that only the prices of now come
             )
             prices = newest(rows, await self._zone_ids(region))
             for offer in self._spot:

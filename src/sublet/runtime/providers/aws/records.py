@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sublet.runtime.private import make_private
+from sublet.machine.files import FILES, Files
+from sublet.runtime.providers.written import read_written
 
-__all__ = ["NodeRecord", "Records", "client_token", "write_whole"]
+__all__ = ["NodeRecord", "Records", "client_token"]
 
 
 def client_token(token: str, zone: str) -> str:
@@ -49,55 +49,33 @@ class NodeRecord:
 class Records:
     """The folder `aws` of a state directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        make_private(folder / "nodes")
+    def __init__(self, folder: Path, *, files: Files = FILES) -> None:
+        self._folder, self._files = folder, files
+        files.make_folder(folder / "nodes")
 
     def write(self, record: NodeRecord) -> None:
         """On disk when this returns."""
-        write_whole(self._path(record.node_id), json.dumps(asdict(record)))
+        self._files.write(self._path(record.node_id), json.dumps(asdict(record)).encode())
 
     def remove(self, node_id: str) -> None:
         """It does not exist."""
-        self._path(node_id).unlink(missing_ok=True)
+        self._files.remove(self._path(node_id))
 
     def read(self) -> dict[str, NodeRecord]:
         """All that is written down; a file that cannot be read is set aside: tags tell what it would have."""
-        found: dict[str, NodeRecord] = {}
-        for path in sorted((self._folder / "nodes").glob("*.json")):
-            try:
-                record = NodeRecord(**json.loads(path.read_text(encoding="utf-8")))
-                found[record.node_id] = record
-            except (ValueError, TypeError):
-                path.rename(path.with_suffix(".damaged"))
-        return found
+        return {record.node_id: record for record in read_written(self._files, self._folder / "nodes", NodeRecord)}
 
     def regions(self, used: Iterable[str]) -> set[str]:
         """Every region ever used, these among them."""
         path = self._folder / "regions.json"
         try:
-            known = set(json.loads(path.read_text(encoding="utf-8")))
+            known = set(json.loads(self._files.read(path)))
         except (OSError, ValueError, TypeError):
             known = set()
         together = known | set(used)
         if together != known:
-            write_whole(path, json.dumps(sorted(together)))
+            self._files.write(path, json.dumps(sorted(together)).encode())
         return together
 
     def _path(self, node_id: str) -> Path:
         return self._folder / "nodes" / f"{node_id}.json"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all, for the owner's eyes only, and on disk when this returns."""
-    draft = path.with_suffix(".new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

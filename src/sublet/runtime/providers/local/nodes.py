@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sublet.errors import RentFailed
-from sublet.runtime.agent import processes
+from sublet.runtime.providers.local.forker import Forker, ForkerEnded
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template, TemplateEnded
 
 __all__ = ["Nodes"]
 
@@ -24,14 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 class Nodes:
-    """Those in `held` exist, in the order of their rent. When an agent ends, `on_death` is called with its name."""
+    """Those in `held` exist, in the order of their rent. When an agent ends, `died` is called with its name."""
 
-    def __init__(self, records: Records, template: Template, on_death: Callable[[str], None]) -> None:
+    def __init__(self, records: Records, forker: Forker, died: Callable[[str], None]) -> None:
         self.held: dict[str, NodeRecord] = {}
         self.gone: set[str] = set()  # tokens of nodes that existed and do no more
         self.records = records
-        self._template, self._on_death = template, on_death
-        self._pidfds: dict[str, int] = {}
+        self._forker, self._died = forker, died
+        self._unwatch: dict[str, Callable[[], None]] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
 
     def of(self, offer_id: str) -> list[str]:
@@ -45,7 +43,7 @@ class Nodes:
             if not record.pid:
                 self._forget(record)
                 continue
-            if record.boot == self.records.boot and processes.alive(record.pid, record.start):
+            if self.records.is_alive(record):
                 self.records.write(record)
                 self.keep(record)
             else:
@@ -56,8 +54,8 @@ class Nodes:
         """Intent, fork, fact. Whatever goes wrong, either the node exists and is recorded or neither is."""
         try:
             self.records.write(record)
-            with contextlib.suppress(TemplateEnded):  # whether it forked before it died stands in the life file
-                await self._template.fork(request, self.records.new_life(record.node_id))
+            with contextlib.suppress(ForkerEnded):  # whether it forked before it died stands in the life file
+                await self._forker.fork(request, self.records.path(record.node_id, "life"))
             born = await self._with_process(record)
             if born.pid:
                 self.records.write(born)
@@ -71,20 +69,13 @@ class Nodes:
         return born
 
     def keep(self, record: NodeRecord) -> None:
-        """It is ours from now on. The kernel tells when its agent ends; that it has ended already is told at once."""
+        """It is ours from now on; that its agent has ended already is told at once."""
         self.held[record.node_id] = record
-        loop = asyncio.get_running_loop()
-        try:
-            pidfd = os.pidfd_open(record.pid)
-        except ProcessLookupError:
-            loop.call_soon(self._on_death, record.node_id)
-            return
-        if not processes.alive(record.pid, record.start):
-            os.close(pidfd)
-            loop.call_soon(self._on_death, record.node_id)
-            return
-        self._pidfds[record.node_id] = pidfd
-        loop.add_reader(pidfd, self._on_death, record.node_id)
+        unwatch = self._forker.watch(record.pid, record.start, lambda: self._died(record.node_id))
+        if unwatch is None:
+            asyncio.get_running_loop().call_soon(self._died, record.node_id)
+        else:
+            self._unwatch[record.node_id] = unwatch
 
     def doom(self, node_id: str, lost_s: float) -> None:
         """Write down when it will be taken, so that a later controller knows."""
@@ -94,7 +85,7 @@ class Nodes:
     def end(self, record: NodeRecord) -> None:
         """Take all its processes, in the background; its record goes last."""
         self.held.pop(record.node_id, None)
-        self._unwatch(record.node_id)
+        self._look_away(record.node_id)
         self.gone.add(record.token)
         task = asyncio.get_running_loop().create_task(self._kill_all(record))
         self._endings[record.node_id] = task
@@ -107,8 +98,8 @@ class Nodes:
 
     async def close(self) -> None:
         """Stop watching; what is held stays."""
-        for node_id in [*self._pidfds]:
-            self._unwatch(node_id)
+        for node_id in [*self._unwatch]:
+            self._look_away(node_id)
         await asyncio.gather(*self._endings.values())
 
     # ------------------------------------------------------------------
@@ -127,13 +118,12 @@ class Nodes:
         if not self.records.is_held(record.node_id):
             self.records.remove(record.node_id)
 
-    def _unwatch(self, node_id: str) -> None:
-        if (pidfd := self._pidfds.pop(node_id, None)) is not None:
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
+    def _look_away(self, node_id: str) -> None:
+        if (unwatch := self._unwatch.pop(node_id, None)) is not None:
+            unwatch()
 
     async def _kill_all(self, record: NodeRecord) -> None:
         if record.pid and record.boot == self.records.boot:
-            while not await asyncio.to_thread(processes.kill_instance, record.pid, record.start):
+            while not await self._forker.kill(record.pid, record.start):
                 _log.warning("processes of %s do not die; it is still held", record.node_id)
         self._forget(record)

@@ -21,10 +21,12 @@ from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, Pri
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least
 from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
+from sublet.machine.files import FILES, Files
 from sublet.market.replay import Fall, MarketChange, ReplayedMarket
-from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices, least_used
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local.forker import Forker
+from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.market import Due, Happening, Replay, Strike
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
@@ -59,18 +61,22 @@ class LocalProvider:
         seed: int = 0,
         lease_s: float = FIRST_LEASE_S,
         preload: Sequence[str] = PRELOAD,
+        forker: Forker | None = None,
+        files: Files = FILES,
+        gpus: Sequence[str] | None = None,
     ) -> None:
         at_least("boot_s", boot_s, 0.0)
         home = state_dir.resolve()
         self._offers, self._state_dir = {offer.id: offer for offer in offers}, state_dir
         self._clock, self._notice_s, self._boot_s, self._lease_s = clock, notice_s, boot_s, lease_s
         self._address = address or f"unix:{home / 'agents.sock'}"
-        self._template = Template(preload, home / "template.log")
-        self._nodes = Nodes(Records(home / "nodes"), self._template, self._on_death)
+        self._forker = forker or TemplateForker(Template(preload, home / "template.log"))
+        records = Records(home / "nodes", files=files, lives=self._forker.lives)
+        self._nodes = Nodes(records, self._forker, self._on_death)
         self._market = ReplayedMarket(self._offers, np.random.default_rng(seed))
         self._stock = self._market.stock
         self._replay = Replay(market, script, notice_s)
-        self._gpus: tuple[str, ...] | None = None  # of this machine; None = nobody has looked
+        self._gpus = gpus  # of this machine; None = nobody has looked
         self._one_by_one = asyncio.Lock()
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._replaying: asyncio.Task[None] | None = None
@@ -83,8 +89,8 @@ class LocalProvider:
 
     async def warm(self) -> None:
         """Let the template import what workers need, so that the first node is as quick as the others."""
-        self._template.start()
-        await self._template.warm()
+        self._forker.start()
+        await self._forker.warm()
 
     def price_age_s(self) -> float | None:
         """Its market is its own: prices are those of this moment."""
@@ -94,8 +100,7 @@ class LocalProvider:
         """Find what is rented already, tell the state of the market, and follow it from now on."""
         self._tell = tell
         self._refuse_a_copy()
-        if not self._template.pid:
-            self._template.start()
+        self._forker.start()
         async for record in self._nodes.find_again():
             if record.node_id not in self._nodes.held:
                 self._tell(NodeLost(self._clock.now_s(), record.node_id))
@@ -132,7 +137,7 @@ class LocalProvider:
                 instance=f"pid {record.pid}",
             )
             for record in self._nodes.held.values()
-            if processes.alive(record.pid, record.start)
+            if self._nodes.records.is_alive(record)
         ]
 
     async def close(self) -> None:
@@ -142,7 +147,7 @@ class LocalProvider:
             await asyncio.gather(self._replaying, return_exceptions=True)
         await asyncio.gather(*self._rents.values(), return_exceptions=True)
         await self._nodes.close()
-        await self._template.stop()
+        await self._forker.stop()
 
     def _refuse_a_copy(self) -> None:
         """An agent holds a lock in the directory that it came from, also once that is moved; in a copy nobody does."""

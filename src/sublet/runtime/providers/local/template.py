@@ -14,14 +14,11 @@ from typing import Any
 
 from sublet.runtime.agent.template import MOST_REQUEST
 from sublet.runtime.private import private_file
+from sublet.runtime.providers.local.forker import ForkerEnded
 
-__all__ = ["Template", "TemplateEnded"]
+__all__ = ["Template"]
 
 RUNS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")  # each names one run of one job: in the shell of `sublet up`, no job's
-
-
-class TemplateEnded(Exception):
-    """The template died while it was asked; an agent may have been forked or not."""
 
 
 class Template:
@@ -74,7 +71,7 @@ class Template:
                 self.start()
             line = self._line
             if line is None:
-                raise TemplateEnded("it could not be started")
+                raise ForkerEnded("it could not be started")
             if not self._ready:
                 await self._hear(line)
                 self._ready = True
@@ -113,7 +110,7 @@ class Template:
         answer: dict[str, Any] = json.loads(data)
         return answer
 
-    def _end_error(self) -> TemplateEnded:
+    def _end_error(self) -> ForkerEnded:
         """Clear away; the next request starts another."""
         if self._line is not None:
             self._line.close()
@@ -122,4 +119,4 @@ class Template:
             self._process.kill()
             self._process.wait()
             self._process = None
-        return TemplateEnded(f"the template ended; see {self._log}")
+        return ForkerEnded(f"the template ended; see {self._log}")

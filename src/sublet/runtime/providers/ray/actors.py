@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sublet.errors import StewardGone, SubletError
-from sublet.runtime.private import private_file
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.files import FILES, Files
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.records import Claim
 
@@ -36,17 +36,25 @@ class Stewards:
     """At most one per Ray node and namespace. All verbs may raise NoAnswer: then nobody knows."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, state_dir: Path, preload: Iterable[str], idle_s: float
+        self,
+        cluster: Cluster,
+        namespace: str,
+        state_dir: Path,
+        preload: Iterable[str],
+        idle_s: float,
+        *,
+        wall: Wall = WALL,
+        dice: Dice = DICE,
+        files: Files = FILES,
     ) -> None:
-        self._cluster, self._facts = cluster, (namespace, tuple(preload), idle_s)
-        self._probe, self._nonce = state_dir / "ray-probe", secrets.token_hex(16)
+        self._cluster, self._facts, self._wall, self._files = cluster, (namespace, tuple(preload), idle_s), wall, files
+        self._probe, self._nonce = state_dir / "ray-probe", dice.token(16)
         self._cards: dict[str, asyncio.Task[_Card]] = {}  # by Ray node
         self._failed_s: dict[str, float] = {}  # monotonic
 
     async def open(self) -> None:
         """Find those that an earlier controller left."""
-        private_file(self._probe)
-        self._probe.write_text(self._nonce, encoding="utf-8")
+        self._files.write(self._probe, self._nonce.encode(), durable=False)
         found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
         for ray_node, actor in found.items():
             self._cards[ray_node] = asyncio.get_running_loop().create_task(self._greet(actor))
@@ -58,7 +66,7 @@ class Stewards:
 
     def rests(self, ray_node: str) -> bool:
         """It could not be started there a moment ago."""
-        return time.monotonic() - self._failed_s.get(ray_node, -REST_S) < REST_S
+        return self._wall.monotonic() - self._failed_s.get(ray_node, -REST_S) < REST_S
 
     async def card(self, ray_node: str) -> _Card:
         """The one there; whoever asks first starts it."""
@@ -68,7 +76,7 @@ class Stewards:
         try:
             return await asyncio.shield(task)
         except Exception:
-            self._failed_s[ray_node] = time.monotonic()
+            self._failed_s[ray_node] = self._wall.monotonic()
             self.forget(ray_node)
             raise
 

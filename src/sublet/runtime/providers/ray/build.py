@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput
+from sublet.machine.dice import DICE
 from sublet.runtime.clock import Clock
 from sublet.runtime.private import private_file
 from sublet.runtime.providers.ray.cluster import Cluster
@@ -69,7 +69,7 @@ def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str
     with socket.socket() as probe:
         probe.bind((cluster.host, 0))
         port = probe.getsockname()[1]  # agents look for us there after a restart, too
-    namespace = f"sublet-{secrets.token_hex(8)}"
+    namespace = f"sublet-{DICE.token(8)}"
     facts = {"namespace": namespace, "port": port, "kinds": [kind_to_json(kind) for kind in kinds]}
     private_file(path)
     path.write_text(json.dumps(facts), encoding="utf-8")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from sublet.machine.files import FILES, Files
+from sublet.runtime.providers.written import read_written
 
 __all__ = ["Claim", "Claims"]
 
@@ -27,29 +29,21 @@ class Claim:
 class Claims:
     """The folder of all claims of one state directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def __init__(self, folder: Path, *, files: Files = FILES) -> None:
+        self._folder, self._files = folder, files
+        files.make_folder(folder)
 
     def write(self, claim: Claim) -> None:
         """Atomically, and on disk when this returns."""
-        draft = self._folder / f"{claim.node_id}.new"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(claim), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._folder / f"{claim.node_id}.json")
+        self._files.write(self._path(claim.node_id), json.dumps(asdict(claim)).encode())
 
     def remove(self, node_id: str) -> None:
         """It is ours no longer."""
-        (self._folder / f"{node_id}.json").unlink(missing_ok=True)
+        self._files.remove(self._path(node_id))
 
     def read(self) -> list[Claim]:
         """All that is written down; a file that cannot be read stands in nobody's way."""
-        found = []
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                found.append(Claim(**json.loads(path.read_text(encoding="utf-8"))))
-            except (ValueError, TypeError):
-                path.rename(path.with_suffix(".damaged"))
-        return sorted(found, key=lambda claim: claim.began_s)
+        return sorted(read_written(self._files, self._folder, Claim), key=lambda claim: claim.began_s)
+
+    def _path(self, node_id: str) -> Path:
+        return self._folder / f"{node_id}.json"

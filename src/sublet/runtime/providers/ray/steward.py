@@ -16,7 +16,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import RentFailed
-from sublet.runtime.agent import processes
+from sublet.machine.wall import WALL
 from sublet.runtime.agent.host import network_env
+from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.ray.errors import calling_ray, import_ray
@@ -52,13 +52,13 @@ class Steward:
         self._folder = _own_folder(namespace, here)
         env = _environment(self._host)
         self._template = TiedTemplate(preload, self._folder / "template.log", env)
-        self._nodes = Nodes(Records(self._folder / "nodes"), self._template, self._on_death)
+        self._nodes = Nodes(Records(self._folder / "nodes"), TemplateForker(self._template), self._on_death)
         self._groups: dict[str, Any] = {}  # node -> its placement group
         self._listeners: dict[str, set[asyncio.StreamWriter]] = defaultdict(set)
         self._one_by_one = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._heard_s, self._calls = time.monotonic(), 0  # the last word of a controller; calls under way
+        self._heard_s, self._calls = WALL.monotonic(), 0  # the last word of a controller; calls under way
         threading.Thread(target=self._leave_when_idle, name="sublet-idle", daemon=True).start()
 
     # ------------------------------------------------------------------ what the controller asks
@@ -117,9 +117,9 @@ class Steward:
 
     async def held(self) -> list[dict[str, Any]]:
         """The records of all that exists here."""
-        self._heard_s = time.monotonic()
+        self._heard_s = WALL.monotonic()
         held = self._nodes.held.values()
-        return [asdict(record) for record in held if processes.alive(record.pid, record.start)]
+        return [asdict(record) for record in held if self._nodes.records.is_alive(record)]
 
     # ------------------------------------------------------------------ Ray's resources
 
@@ -147,8 +147,8 @@ class Steward:
             return
         with calling_ray("the end of a reservation at Ray"):
             await asyncio.to_thread(self._ray.util.remove_placement_group, group)
-            ends_s = time.monotonic() + RETURN_S
-            while time.monotonic() < ends_s:
+            ends_s = WALL.monotonic() + RETURN_S
+            while WALL.monotonic() < ends_s:
                 free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001 - Ray has no public call for it
                 if not any(name.endswith(group.id.hex()) for name in free.get(self._ray_node, {})):
                     return
@@ -214,12 +214,13 @@ class Steward:
                 yield
         finally:
             self._calls -= 1
-            self._heard_s = time.monotonic()
+            self._heard_s = WALL.monotonic()
 
     def _leave_when_idle(self) -> None:
         """A thread from the beginning: a controller may be gone before it has said its first word."""
-        while self._nodes.held or self._groups or self._calls or time.monotonic() - self._heard_s < self._idle_s:
-            time.sleep(LOOK_S)
+        waiting = threading.Event()  # that nobody sets: to sleep
+        while self._nodes.held or self._groups or self._calls or WALL.monotonic() - self._heard_s < self._idle_s:
+            waiting.wait(LOOK_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # there are stewards of other Ray nodes on this machine
             self._folder.parent.rmdir()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.config import NodeKind, RayNode
 
 __all__ = ["Supply"]
@@ -15,8 +15,8 @@ SETTLE_S = 3.0  # until Ray has heard that what we gave back is free
 class Supply:
     """Nodes as they were last listed; `kinds` are by offer."""
 
-    def __init__(self, kinds: Mapping[str, NodeKind]) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: Mapping[str, NodeKind], *, wall: Wall = WALL) -> None:
+        self.kinds, self._wall = kinds, wall
         self.listed: dict[str, RayNode] = {}  # that live, by Ray's name
         self.doubted: set[str] = set()  # Ray nodes that do not answer, though Ray says that they live
         self._freed_s: dict[str, float] = {}  # Ray node -> when we gave it back, monotonic
@@ -29,7 +29,7 @@ class Supply:
 
     def free(self, ray_node: str) -> None:
         """We have just given it back."""
-        self._freed_s[ray_node] = time.monotonic()
+        self._freed_s[ray_node] = self._wall.monotonic()
 
     def kind_of(self, node: RayNode) -> NodeKind | None:
         """The first that it fits."""
@@ -60,4 +60,4 @@ class Supply:
         if node.ends_unix_s is not None or node.id in self.doubted:
             return False
         freed_s = self._freed_s.get(node.id)
-        return kind.is_free(node) or (freed_s is not None and time.monotonic() - freed_s < SETTLE_S)
+        return kind.is_free(node) or (freed_s is not None and self._wall.monotonic() - freed_s < SETTLE_S)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 
@@ -32,8 +32,8 @@ class _Wait:
 class Waits:
     """All of one controller."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, wall: Wall = WALL) -> None:
+        self._cluster, self._wall = cluster, wall
         self._waits: list[_Wait] = []
 
     def count(self, offer_id: str) -> int:
@@ -47,7 +47,7 @@ class Waits:
     async def begin(self, offer_id: str, kind: NodeKind) -> None:
         """Wait for one more."""
         group = await asyncio.to_thread(self._cluster.ask_for, kind.reserves)
-        self._waits.append(_Wait(offer_id, group, time.monotonic() + WAIT_S))
+        self._waits.append(_Wait(offer_id, group, self._wall.monotonic() + WAIT_S))
 
     async def look(self) -> None:
         """See what has come; what nobody wants any more is given back."""
@@ -55,8 +55,8 @@ class Waits:
             if not wait.ray_node:
                 wait.ray_node = await asyncio.to_thread(self._cluster.given, wait.group)
                 if wait.ray_node:
-                    wait.until_s = time.monotonic() + KEEP_S
-            if time.monotonic() > wait.until_s:
+                    wait.until_s = self._wall.monotonic() + KEEP_S
+            if self._wall.monotonic() > wait.until_s:
                 await self._end(wait)
 
     async def take(self, ray_node: str) -> None:

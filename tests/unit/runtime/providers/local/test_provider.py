@@ -16,6 +16,7 @@ from sublet.domain.money import Price
 from sublet.errors import InvalidValue, RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local.lives import new_life
 from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.testing.rigs import Ears, LocalRig, until
@@ -160,7 +161,7 @@ def test_an_intent_without_a_process_is_forgotten(rig):
     async def scene():
         async with cloud(rig) as (provider, _):
             provider._nodes.records.write(NodeRecord(node_id="x", offer_id="spot", token="t", began_s=0.0))  # noqa: S106
-            os.close(provider._nodes.records.new_life("y"))
+            os.close(new_life(provider._nodes.records.path("y", "life")))
             provider._nodes.records.write(NodeRecord(node_id="y", offer_id="spot", token="u", began_s=0.0))  # noqa: S106
         async with cloud(rig) as (provider, ears):
             assert await held(provider) == set()
@@ -234,7 +235,7 @@ def test_an_agent_that_ends_by_itself_is_told_from_one_that_the_cloud_takes(rig)
 def test_a_template_that_dies_is_replaced_and_its_agents_stay(rig):
     async def scene():
         async with cloud(rig, "a") as (provider, ears):
-            os.kill(provider._template.pid, signal.SIGKILL)
+            os.kill(provider._forker.template.pid, signal.SIGKILL)
             with pytest.raises(RentFailed, match="template"):
                 await provider.rent("b", "spot", "token-b")
             assert await held(provider) == {"a"}

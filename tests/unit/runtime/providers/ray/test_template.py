@@ -15,13 +15,14 @@ from sublet.runtime.agent import processes
 STEWARD = """
 import asyncio, json, os, sys
 from pathlib import Path
+from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.ray.template import TiedTemplate
 
 async def main(folder):
     template = TiedTemplate((), folder / "template.log", os.environ)
-    nodes = Nodes(Records(folder / "nodes"), template, print)
+    nodes = Nodes(Records(folder / "nodes"), TemplateForker(template), print)
     record = NodeRecord(node_id="n", offer_id="o", token="t", began_s=0.0)
     facts = {"node_id": "n", "token": "t", "address": f"unix:{folder}/none", "notice_file": "x", "log": f"{folder}/log"}
     born = await nodes.fork(record, facts)
