@@ -27,6 +27,7 @@ from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
+from sublet.testing.walls import WallOf
 from sublet.wire.messages import EndWorker, Hello, WorkerDown, WorkerUp
 
 
@@ -151,7 +152,7 @@ def test_the_replayed_market_takes_whom_the_simulated_one_takes(rig, seed):
     assert len(expected) == 8
 
     async def scene():
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         async with controller(rig, *nodes, market=market, notice_s=20.0, seed=seed) as (_, _, ears):
             rig.watch.start()
             await until(lambda: len(ears.all(AvailabilityChanged)) == 5)

@@ -38,12 +38,13 @@ from sublet.errors import NoAccess, NoAnswer
 from sublet.kernel.invariants import check
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import loop as controller_module
 from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.paces import Paces
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
+from sublet.testing.walls import WallOf
 from sublet.wire.messages import Hello
 from tests.rigs.moto_cloud import a_config, account, forget_all, tag
 
@@ -369,7 +370,7 @@ def play(seed: int) -> Story:
     folder = Path(tempfile.mkdtemp(prefix="sublet-faults-", dir=_memory()))
     logging.disable(logging.CRITICAL)
     try:
-        with patch("time.monotonic", loop.time), patch.object(controller_module, "TICK_S", 5.0):
+        with patch("time.monotonic", loop.time):
             asyncio.set_event_loop(loop)
             lives, kernel = 0, None
             while kernel is None:
@@ -403,7 +404,7 @@ def _live(loop, cloud, folder, rng):
     offers = _offers()
     server = f"faults-{cloud.seed}-{id(cloud)}"
     store = Store(folder / "log.sqlite")
-    clock = Clock(began_s=loop.now_s, monotonic=loop.time)
+    clock = Clock(began_s=loop.now_s, wall=WallOf(loop.time))
     provider = AwsProvider(
         state_dir=folder,
         clock=clock,
@@ -423,6 +424,7 @@ def _live(loop, cloud, folder, rng):
         policy=Wishes(cloud.seed, [offer.id for offer in offers]),
         clock=clock,
         budget=UNLIMITED,
+        paces=Paces(tick_s=5.0),
     )
 
     async def world():

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from sublet.api.state import StateDir
 from sublet.errors import BadInput, NoController, NoSuchJob, Refused
+from sublet.machine.dice import DICE
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
 __all__ = ["Client", "connect", "segment"]
@@ -52,7 +52,7 @@ class Client:
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str = "") -> dict[str, Any]:
         """The same for what changes something. Asked again with the same `key`, it happens once."""
         text = json.dumps(body or {}).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or DICE.token(16)}
         return self._request("POST", path, text, headers)
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:

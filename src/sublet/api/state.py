@@ -6,13 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sublet.errors import BadInput, NoController
+from sublet.machine.dice import DICE
 from sublet.runtime.private import OWNER_ONLY, private_file, private_folder
 
 __all__ = ["Address", "StateDir", "digest"]
@@ -116,7 +116,7 @@ class StateDir:
 
     def new_token(self) -> bytes:
         """Write a fresh token; the digest of it is all that stays in memory."""
-        token = secrets.token_hex(TOKEN_BYTES)
+        token = DICE.token(TOKEN_BYTES)
         self.write(self.token_file, token)
         return digest(token)
 

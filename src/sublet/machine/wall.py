@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["WALL", "Wall", "iso_utc"]
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wall(Protocol):
@@ -18,6 +21,9 @@ class Wall(Protocol):
     def unix(self) -> float:
         """Seconds since 1970, as far as anybody has set the clock right. It may jump, so nothing waits by it."""
 
+    def since_boot(self) -> tuple[str, float]:
+        """(name of this boot of the machine, seconds since then, sleep included); ("", 0.0) where nobody knows."""
+
 
 class _MachineWall:
     """The clocks of this machine."""
@@ -27,6 +33,12 @@ class _MachineWall:
 
     def unix(self) -> float:
         return time.time()
+
+    def since_boot(self) -> tuple[str, float]:
+        try:
+            return BOOT_ID.read_text(encoding="utf-8").strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        except (OSError, AttributeError):  # not on this system
+            return "", 0.0
 
 
 WALL: Wall = _MachineWall()

@@ -6,10 +6,8 @@ a demonstration of two minutes spends, and loses, what two hours would.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from sublet.domain.quantity import at_least, positive
+from sublet.machine.wall import WALL, Wall
 
 __all__ = ["Clock"]
 
@@ -17,27 +15,25 @@ __all__ = ["Clock"]
 class Clock:
     """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was)."""
 
-    def __init__(
-        self, *, speedup: float = 1.0, began_s: float = 0.0, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, speedup: float = 1.0, began_s: float = 0.0, wall: Wall = WALL) -> None:
         positive("speedup", speedup)
         at_least("began_s", began_s, 0.0)
         self.speedup, self._began_s = speedup, began_s
-        self._monotonic = monotonic
-        self._wall_began_s = monotonic()
+        self.wall = wall
+        self._wall_began_s = wall.monotonic()
 
     def begin(self) -> None:
         """Start anew, before anything has happened: what it took to get ready is not part of the story."""
-        self._wall_began_s = self._monotonic()
+        self._wall_began_s = self.wall.monotonic()
 
     def set_back(self, now_s: float) -> None:
         """It is not as late as was believed; for a controller that has told nobody the time yet."""
         at_least("now_s", now_s, 0.0)
-        self._began_s, self._wall_began_s = min(now_s, self.now_s()), self._monotonic()
+        self._began_s, self._wall_began_s = min(now_s, self.now_s()), self.wall.monotonic()
 
     def now_s(self) -> float:
         """Cloud seconds."""
-        return self._began_s + (self._monotonic() - self._wall_began_s) * self.speedup
+        return self._began_s + (self.wall.monotonic() - self._wall_began_s) * self.speedup
 
     def wall_s(self, cloud_s: float) -> float:
         """How long `cloud_s` cloud seconds are on the wall."""

@@ -7,14 +7,15 @@ under them; `--fresh` begins anew beside what there is.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sublet.domain.budget import Budget
 from sublet.errors import BadInput
 from sublet.kernel.values_json import from_plain
+from sublet.machine.wall import WALL
 from sublet.runtime.home import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import MetaKey, Store
@@ -179,7 +180,9 @@ def move_aside(state_dir: Path) -> Path | None:
     if rented := rented_nodes(state_dir):
         why = f"nodes are rented ({', '.join(rented)}): whoever begins anew would forget them"
         raise BadInput(state_dir, why, hint="'sublet up', then 'sublet down' gives them back; then 'sublet up --fresh'")
-    aside = state_dir.with_name(f"{state_dir.name}-before-{time.strftime('%Y%m%dT%H%M%S')}")
+    aside = state_dir.with_name(
+        f"{state_dir.name}-before-{datetime.fromtimestamp(WALL.unix(), UTC).astimezone():%Y%m%dT%H%M%S}"
+    )
     number = 1
     while aside.exists():
         number += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.runtime.private import private_file
 
-__all__ = ["MetaKey", "Store", "StoredRow"]
+__all__ = ["MetaKey", "Store", "StoredRow", "connect_file"]
 
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -69,16 +69,30 @@ class StoredRow:
     facts: Mapping[str, Any]
 
 
+def connect_file(path: Path) -> sqlite3.Connection:
+    """A file of its owner's alone, whose commits are on disk when they return."""
+    _make_private(path)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    return db
+
+
+def _make_private(path: Path) -> None:
+    """The tokens of nodes follow from what is in it. SQLite gives its other files the mode of the first."""
+    private_file(path)
+    for end in ("-wal", "-shm"):
+        if (beside := path.with_name(path.name + end)).exists():
+            private_file(beside)
+
+
 class Store:
     """One file, one writer. Every verb is one transaction, or part of the one that `transaction` opens."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = connect_file) -> None:
         self.path = path
         try:
-            self._make_private()
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
+            self._db = connect(path)
             self._prepare()
             self._refuse_damage()
         except (sqlite3.DatabaseError, OSError) as error:
@@ -94,13 +108,6 @@ class Store:
         version = self.get(MetaKey.SCHEMA)
         if version != str(SCHEMA_VERSION):
             raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
-
-    def _make_private(self) -> None:
-        """The tokens of nodes follow from what is in it. SQLite gives its other files the mode of the first."""
-        private_file(self.path)
-        for end in ("-wal", "-shm"):
-            if (beside := self.path.with_name(self.path.name + end)).exists():
-                private_file(beside)
 
     def _refuse_damage(self) -> None:
         """Better now than in the middle of a replay."""

@@ -4,6 +4,7 @@
     strategies     the same, drawn by hypothesis
     driver         a kernel driven by hand, with every law checked after every event
     memory_cloud   a provider and an engine in memory, for the real controller
+    walls          clocks that a test sets
     rigs           clouds with real processes, seen from outside; what a rig of yours must be able to do
     conformance    what every policy, forecaster, provider and engine must do, as suites to inherit
 

@@ -20,6 +20,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
@@ -348,6 +349,7 @@ def api_over(
     budget: Budget = UNLIMITED,
     limits: dict[str, Limit] | None = None,
     clock: Clock | None = None,
+    paces: Paces = PACES,
 ) -> Iterator[ControllerApi]:
     """A controller over this cloud; leaving without `shutdown` is a crash."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -361,6 +363,7 @@ def api_over(
         clock=clock or cloud.clock,
         budget=budget,
         limits=limits,
+        paces=paces,
     )
     try:
         yield ControllerApi(controller, Settings(state_dir=str(folder)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from enum import StrEnum
 
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.wire.text import plain_text
@@ -34,15 +34,15 @@ class AlarmKind(StrEnum):
 class Alarms:
     """`note` writes a row of history."""
 
-    def __init__(self, gauges: Gauges, note: Callable[[HistoryRow], None]) -> None:
-        self._gauges, self._note = gauges, note
+    def __init__(self, gauges: Gauges, note: Callable[[HistoryRow], None], *, wall: Wall = WALL) -> None:
+        self._gauges, self._note, self._wall = gauges, note, wall
         # (kind, subject, reason) -> (when, untold since)
         self._told: dict[tuple[AlarmKind, str, str], tuple[float, int]] = {}
 
     def sound(self, kind: AlarmKind, text: str, *, job_id: str = "", node_id: str = "", reason: str = "") -> None:
         """Something is wrong that people must know of; another `reason` is news, though the rest is the same."""
         self._gauges.alarms[kind] += 1
-        wall_s = time.monotonic()
+        wall_s = self._wall.monotonic()
         subject = self._subject(kind, job_id or node_id, reason[:MOST_LETTERS], wall_s)
         told_s, untold = self._told.pop(subject, (-EVERY_S, 0))
         if wall_s - told_s < EVERY_S:

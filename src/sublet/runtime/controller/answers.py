@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import assert_never
 
 from sublet.domain import events as news
@@ -45,7 +44,7 @@ class Answers:
                 self._inbox.queue(news.JobStopped(now_s, record.id, item.generation, record.share))
                 self._jobs.save_facts(record)
             case Outcome.FINISHED:
-                self._attempts.check_workers_met(record, time.monotonic())
+                self._attempts.check_workers_met(record, self._clock.wall.monotonic())
                 self._end(record, Ending.FINISHED, now_s, exit_code=0)
                 self._inbox.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:
@@ -59,7 +58,7 @@ class Answers:
                 why = _summary(record.hide(item.why), item.exit_code)
                 self._inbox.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
                 if record.lost_wall_s is None:
-                    record.lost_wall_s = time.monotonic()
+                    record.lost_wall_s = self._clock.wall.monotonic()
                 record.in_vain, record.in_vain_why = record.in_vain + 1, why
                 record.failed_s = now_s
                 self._jobs.save_facts(record)  # or the next controller would count the same end again

@@ -8,7 +8,6 @@ having read what it had saved has started over all the same: what had counted as
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -92,7 +91,7 @@ class Attempts:
         running = self._running.get(record.id)
         if running is None and isinstance(message, wire.WorkerSeen) and message.worker_id in record.group.workers:
             # It was started by an earlier controller.
-            running = self._running[record.id] = _Attempt(_round_of(message.worker_id), time.monotonic())
+            running = self._running[record.id] = _Attempt(_round_of(message.worker_id), self._clock.wall.monotonic())
         if running is None:
             return
         if isinstance(message, wire.WorkerDown) and _round_of(message.worker_id) != running.round:

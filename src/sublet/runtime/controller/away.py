@@ -10,7 +10,6 @@ is the clock that is wrong.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -27,7 +26,6 @@ from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
 __all__ = ["Absence", "latest_end_s"]
 
-AGENTS_COME_S = 3.0  # wall; agents try again every few tenths of a second
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
 
 End = news.NodeLost | news.NodeReleased | news.RentRefused
@@ -45,9 +43,10 @@ class Absence:
         agents: Collection[str],
         clock: Clock,
         latest_s: float,
+        agents_come_back_s: float,
     ) -> None:
         self._pump, self._table, self._leases, self._agents = pump, table, leases, agents
-        self._clock, self._latest_s = clock, latest_s
+        self._clock, self._latest_s, self._agents_come_back_s = clock, latest_s, agents_come_back_s
 
     @property
     def was_too_long(self) -> bool:
@@ -76,12 +75,12 @@ class Absence:
             state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
             if not any(node_id in self._agents for node_id, _ in placement):
                 group = self._table.records[job_id].group
-                group.adopt(state.generation, placement, trains=False, wall_s=time.monotonic())
+                group.adopt(state.generation, placement, trains=False, wall_s=self._clock.wall.monotonic())
 
     async def wait_for_agents(self) -> None:
         """Until all have come, or long enough."""
-        deadline = time.monotonic() + AGENTS_COME_S
-        while time.monotonic() < deadline and self.silent():  # noqa: ASYNC110 - with a deadline
+        deadline = self._clock.wall.monotonic() + self._agents_come_back_s
+        while self._clock.wall.monotonic() < deadline and self.silent():  # noqa: ASYNC110 - with a deadline
             await asyncio.sleep(0.05)
 
     def silent(self) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.kernel.kernel import Kernel
+from sublet.machine.wall import WALL, Wall, iso_utc
 from sublet.runtime.controller.history import (
     HistoryRow,
     Progress,
@@ -27,8 +27,8 @@ __all__ = ["Chronicle"]
 class Chronicle:
     """`has_session(job_id)`: does the job say itself how far it is?"""
 
-    def __init__(self, store: Store, has_session: Callable[[str], bool]) -> None:
-        self._store = store
+    def __init__(self, store: Store, has_session: Callable[[str], bool], *, wall: Wall = WALL) -> None:
+        self._store, self._wall = store, wall
         self._supply_news, self._progress = SupplyNews(), Progress(has_session)
         self._rows: list[HistoryRow] = []  # not written yet
 
@@ -52,7 +52,7 @@ class Chronicle:
         """All that waits."""
         if not self._rows:
             return
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        at = iso_utc(self._wall)
         ready = sum(kernel.cluster.held.values())
         burn, spent = kernel.ledger.burn().usd_per_h, kernel.ledger.spent(now_s).usd
         rows = []

@@ -6,12 +6,12 @@ Only a plan that the kernel has taken is a decision. Of one that it refused noth
 from __future__ import annotations
 
 import asyncio
-import time
 
 from sublet.domain import events as news
 from sublet.domain.actions import RefusePlan
 from sublet.domain.plan import Plan
 from sublet.domain.weighed import Weighing
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.inbox import Inbox
@@ -23,8 +23,9 @@ __all__ = ["Decisions"]
 class Decisions:
     """Of one controller's policy."""
 
-    def __init__(self, inbox: Inbox, *, planner: Planner, gauges: Gauges, alarms: Alarms) -> None:
+    def __init__(self, inbox: Inbox, *, planner: Planner, gauges: Gauges, alarms: Alarms, wall: Wall = WALL) -> None:
         self._inbox, self._planner, self._gauges, self._alarms = inbox, planner, gauges, alarms
+        self._wall = wall
         self.plan: Plan | None = None  # the last one that was taken
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}  # by job
@@ -36,7 +37,7 @@ class Decisions:
     def overdue(self) -> str:
         """Why no plan is taken though there should be one, in words for everybody; "" where all is well."""
         if self.refused and not self._planner.overdue:
-            waited_s = time.monotonic() - self._refused_wall_s
+            waited_s = self._wall.monotonic() - self._refused_wall_s
             return f"plans are refused since {waited_s:.0f} s, by {self._refused_what}; the one before them stands"
         return self._planner.overdue
 
@@ -51,7 +52,7 @@ class Decisions:
         """The kernel has taken a plan, or refused it."""
         if refusal is not None:
             if not self.refused:
-                self._refused_wall_s = time.monotonic()
+                self._refused_wall_s = self._wall.monotonic()
             self.refused, self._refused_what = str(refusal.error(event.at_s)), _without_names(refusal.binding)
             text = f"the policy's plan is refused, nothing of it is done: {self.refused}"
             self._alarms.sound(AlarmKind.REFUSED, text, reason=self._refused_what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,7 +97,7 @@ class RecordFactory:
         return env
 
     def _purse_left(self) -> float | None:
-        wall_s = time.monotonic()
+        wall_s = self._clock.wall.monotonic()
         if wall_s - self._left[0] > LEFT_S:
             left = self._inbox.kernel.supply.purse.left(self._inbox.now_s())
             self._left = (wall_s, None if left is None else left.usd)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from sublet.machine.wall import WALL, Wall
 
 __all__ = ["CallOutcome", "Gauges", "Histogram", "ResizeCause"]
 
@@ -59,6 +60,7 @@ class Gauges:
     alarms: Counter[str] = field(default_factory=Counter)  # by kind
     reconcile_s: float | None = None
     reconciled_at: float | None = None
+    wall: Wall = WALL
     _reconciled: float | None = None  # monotonic
 
     def count_resize(self, why: ResizeCause) -> None:
@@ -71,9 +73,9 @@ class Gauges:
 
     def reconciled(self, seconds: float) -> None:
         """What we hold was compared with what there is."""
-        self.reconcile_s, self.reconciled_at, self._reconciled = seconds, time.time(), time.monotonic()
+        self.reconcile_s, self.reconciled_at, self._reconciled = seconds, self.wall.unix(), self.wall.monotonic()
 
     @property
     def reconciled_ago_s(self) -> float | None:
         """Since then; the wall clock, which somebody may set, is for people only."""
-        return None if self._reconciled is None else time.monotonic() - self._reconciled
+        return None if self._reconciled is None else self.wall.monotonic() - self._reconciled

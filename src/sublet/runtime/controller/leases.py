@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import secrets
-import time
 from collections import Counter
 from collections.abc import Collection
 from typing import Protocol
@@ -19,11 +17,13 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
+from sublet.machine.dice import DICE, Dice
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import CallOutcome, Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.protocol import Billed, MarketNews, Provider
 from sublet.runtime.store import MetaKey, Store
@@ -31,10 +31,6 @@ from sublet.runtime.store import MetaKey, Store
 __all__ = ["Leases", "Tenants"]
 
 log = logging.getLogger("sublet.leases")
-SWEEP_S = 5.0  # wall, between two comparisons of what we hold with what the provider lists
-AGENT_COMES_S = 60.0  # wall: a node whose agent has not come by then is given back
-ABSENCES = 3  # listings in a row without a node, before it counts as gone: one proves nothing
-RENT_TRIES = 5
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
@@ -67,10 +63,12 @@ class Leases:
         gauges: Gauges,
         alarms: Alarms,
         clock: Clock,
+        dice: Dice = DICE,
+        paces: Paces = PACES,
     ) -> None:
         self._inbox, self._provider, self._engine, self._tenants = inbox, provider, engine, tenants
         self._store, self._server_id, self._clock = store, server_id, clock
-        self._gauges, self._alarms = gauges, alarms
+        self._gauges, self._alarms, self._dice, self._paces = gauges, alarms, dice, paces
         self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
@@ -86,7 +84,7 @@ class Leases:
         """The same for the same node, whoever asks: a repeated order rents nothing new."""
         secret = self._store.get(MetaKey.SECRET)
         if secret is None:
-            secret = secrets.token_hex(32)
+            secret = self._dice.token(32)
             self._store.put(MetaKey.SECRET, secret)
         return hashlib.sha256(f"{secret} {self._server_id} {node_id}".encode()).hexdigest()
 
@@ -102,9 +100,9 @@ class Leases:
     async def _rent(self, action: order.RentNode) -> None:
         node_id, token = action.node_id, self.token(action.node_id)
         self._engine.expect(node_id, token)
-        self._rented_wall[node_id] = time.monotonic()
+        self._rented_wall[node_id] = self._clock.wall.monotonic()
         wait_s = 0.2
-        for attempt in range(RENT_TRIES):
+        for attempt in range(self._paces.rent_tries):
             try:
                 await self._provider.rent(node_id, action.offer_id, token)
                 self._gauges.count_call("rent", CallOutcome.OK)
@@ -145,14 +143,14 @@ class Leases:
 
     async def release_lost(self, node_id: str) -> None:
         """End a node that does not answer; the kernel hears that it is lost."""
-        self._tenants.node_lost(node_id, time.monotonic())
+        self._tenants.node_lost(node_id, self._clock.wall.monotonic())
         await self.release(node_id)
 
     async def _release(self, node_id: str) -> None:
         if (answered := self._asked.get(node_id)) is not None:
             await answered.wait()  # or the node would come after it was given back
         billed = await self._give_back(node_id)
-        self._tenants.node_released(node_id, time.monotonic())
+        self._tenants.node_released(node_id, self._clock.wall.monotonic())
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         billed = billed or Billed()  # a provider without a record of its own
         facts = (billed.from_s, billed.to_s, billed.nothing)
@@ -199,8 +197,8 @@ class Leases:
         """Compare what we hold with what there is: nothing paid is forgotten, nothing gone is waited for."""
         missed: Counter[str] = Counter()
         while True:
-            await asyncio.sleep(SWEEP_S)
-            began = time.monotonic()
+            await asyncio.sleep(self._paces.sweep_s)
+            began = self._clock.wall.monotonic()
             try:
                 listed = {node.node_id: node for node in await self._provider.list()}
             except Exception as error:  # noqa: BLE001 - the next sweep may do better
@@ -220,17 +218,19 @@ class Leases:
             for node_id, node in list(self._inbox.kernel.cluster.nodes.items()):
                 absent = node_id not in listed and node.phase in (NodePhase.READY, NodePhase.NOTICED)
                 missed[node_id] = missed[node_id] + 1 if absent else 0
-                if missed[node_id] == ABSENCES:  # the provider may know more; and if it is there all the same, it goes
+                if (
+                    missed[node_id] == self._paces.absences
+                ):  # the provider may know more; and if it is there all the same, it goes
                     self._inbox.spawn(self.release_lost(node_id), f"lost {node_id}")
                 if self._agent_is_late(node, began):
                     self._inbox.note(
                         HistoryRow(kind="Alarm", node_id=node_id, text="its agent never came: it is given back")
                     )
                     self._inbox.spawn(self.release(node_id), f"give up {node_id}")
-            self._gauges.reconciled(time.monotonic() - began)
+            self._gauges.reconciled(self._clock.wall.monotonic() - began)
 
     def _agent_is_late(self, node: Node, wall_s: float) -> bool:
         rented = self._rented_wall.get(node.id)
         if rented is None or node.id in self._tenants.agents:
             return False
-        return wall_s - rented > AGENT_COMES_S + self._clock.wall_s(node.offer.boot_s)
+        return wall_s - rented > self._paces.agent_comes_s + self._clock.wall_s(node.offer.boot_s)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import sqlite3
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sublet.domain.budget import UNLIMITED, Budget, Limit
@@ -23,6 +22,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import NotNow
 from sublet.kernel.journal import header_line
 from sublet.kernel.kernel import Kernel
+from sublet.machine.dice import DICE, Dice
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.bill import Bill
@@ -36,7 +36,8 @@ from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.orders import Orders
-from sublet.runtime.controller.planner import LIMIT_S, Planner
+from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.planner import LIMIT_S, Planner, begin_thread
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.recovery import Recovery
@@ -56,8 +57,6 @@ from sublet.runtime.store import MetaKey, Store
 __all__ = ["Controller"]
 
 log = logging.getLogger("sublet.controller")
-TICK_S = 0.25  # wall
-SAVE_S = 2.0  # wall, between two looks at which facts of jobs have changed
 
 
 class Controller:
@@ -75,21 +74,24 @@ class Controller:
         budget: Budget,
         limits: dict[str, Limit] | None = None,
         decide_limit_s: float = LIMIT_S,
+        dice: Dice = DICE,
+        paces: Paces = PACES,
+        aside: Callable[[Callable[[], None]], None] = begin_thread,
     ) -> None:
         self.store, self.provider, self.engine, self.clock = store, provider, engine, clock
-        self.limits, self.budget = limits or {}, budget
+        self.limits, self.budget, self._paces = limits or {}, budget, paces
         self.stopping = False
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
-        self._server_id = store.get(MetaKey.SERVER_ID) or secrets.token_hex(8)
+        self._server_id = store.get(MetaKey.SERVER_ID) or dice.token(8)
         offers = tuple(provider.offers)
 
         table = self.table = JobTable()
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(kernel, table.trains, table.has_session, table.is_doubtful, table.gpus_at_work)
-        chronicle = Chronicle(store, table.has_session)
+        chronicle = Chronicle(store, table.has_session, wall=clock.wall)
         inbox = self.inbox = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
-        self.gauges = Gauges()
-        self.alarms = Alarms(self.gauges, inbox.note)
+        self.gauges = Gauges(wall=clock.wall)
+        self.alarms = Alarms(self.gauges, inbox.note, wall=clock.wall)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
         self.factory = RecordFactory(
             inbox,
@@ -121,6 +123,7 @@ class Controller:
             alarms=self.alarms,
             clock=clock,
             first_life=not self._life,
+            paces=paces,
         )
         self.leases = Leases(
             inbox,
@@ -132,9 +135,11 @@ class Controller:
             gauges=self.gauges,
             alarms=self.alarms,
             clock=clock,
+            dice=dice,
+            paces=paces,
         )
-        self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s)
-        self.decisions = Decisions(inbox, planner=self.planner, gauges=self.gauges, alarms=self.alarms)
+        self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s, wall=clock.wall, aside=aside)
+        self.decisions = Decisions(inbox, planner=self.planner, gauges=self.gauges, alarms=self.alarms, wall=clock.wall)
         self.feasibility = Feasibility(inbox, offers=offers, factory=self.factory, clock=clock)
         self.waits = Waits(inbox, table=table, feasibility=self.feasibility, decisions=self.decisions)
         self._timers = Timers(inbox, clock)
@@ -145,9 +150,17 @@ class Controller:
             timers=self._timers,
             decisions=self.decisions,
             waits=self.waits,
+            wall=clock.wall,
         )
         self.memory = Memory(
-            inbox, adopt=inbox.adopt, table=table, jobs=self.jobs, bill=self.bill, store=store, clock=clock
+            inbox,
+            adopt=inbox.adopt,
+            table=table,
+            jobs=self.jobs,
+            bill=self.bill,
+            store=store,
+            clock=clock,
+            paces=paces,
         )
         inbox.connect(journal=self.memory, outlet=self._orders, alarms=self.alarms)
 
@@ -177,6 +190,7 @@ class Controller:
             clock=self.clock,
             budget=self.budget,
             limits=self.limits,
+            agents_come_back_s=self._paces.agents_come_back_s,
         )
         await recovery.recover()
         self.inbox.spawn(self._ticking(), "ticking")
@@ -195,8 +209,8 @@ class Controller:
             return
         self.stopping = True
         self.jobs.stop_all(end=end_jobs)
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and any(  # noqa: ASYNC110 - with a deadline, and nothing sets an event
+        deadline = self.clock.wall.monotonic() + limit_s
+        while self.clock.wall.monotonic() < deadline and any(  # noqa: ASYNC110 - with a deadline, and nothing sets an event
             s.gpus for s in self.kernel.jobs.values()
         ):
             await asyncio.sleep(0.05)
@@ -261,13 +275,13 @@ class Controller:
     # ------------------------------------------------------------------ time
 
     async def _ticking(self) -> None:
-        saved = time.monotonic()
+        saved = self.clock.wall.monotonic()
         while True:
-            await asyncio.sleep(TICK_S)
-            wall_s = time.monotonic()
+            await asyncio.sleep(self._paces.tick_s)
+            wall_s = self.clock.wall.monotonic()
             try:
                 self._tick(wall_s)
-                if wall_s - saved > SAVE_S:
+                if wall_s - saved > self._paces.save_s:
                     saved = wall_s
                     self.jobs.save_all_facts()
                     self.memory.mark()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import assert_never
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.leases import Leases
@@ -25,10 +25,18 @@ class Orders:
     """Of one controller."""
 
     def __init__(
-        self, inbox: Inbox, *, router: Router, leases: Leases, timers: Timers, decisions: Decisions, waits: Waits
+        self,
+        inbox: Inbox,
+        *,
+        router: Router,
+        leases: Leases,
+        timers: Timers,
+        decisions: Decisions,
+        waits: Waits,
+        wall: Wall = WALL,
     ) -> None:
         self._inbox, self._router, self._leases, self._timers = inbox, router, leases, timers
-        self._decisions, self._waits = decisions, waits
+        self._decisions, self._waits, self._wall = decisions, waits, wall
         self.holding = False  # orders to jobs wait until it is known who still runs: recovery then gives them
 
     def carry_out(self, action: Action) -> None:
@@ -60,7 +68,7 @@ class Orders:
         """A node goes: those who have workers there must know."""
         try:
             if isinstance(event, news.NodeLost):
-                self._router.node_lost(event.node_id, time.monotonic(), event.why)
+                self._router.node_lost(event.node_id, self._wall.monotonic(), event.why)
             else:
                 self._router.node_noticed(event)
         except Exception:  # what the kernel orders is done all the same

@@ -12,7 +12,6 @@ import asyncio
 import json
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import NamedTuple, Protocol
@@ -24,11 +23,12 @@ from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
+from sublet.machine.wall import WALL, Wall
 from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.controller.alarms import AlarmKind
 from sublet.runtime.controller.history import rows_from_plan
 
-__all__ = ["LIMIT_S", "Made", "Planner"]
+__all__ = ["LIMIT_S", "Made", "Planner", "begin_thread"]
 
 LIMIT_S = 60.0  # wall: far beyond what any policy of ours takes for a thousand jobs
 FIRST_PAUSE_S = 1.0  # wall, after a failure; doubled after each
@@ -54,40 +54,54 @@ class Made(NamedTuple):
     seconds: float  # wall, that the policy thought
 
 
-class Planner:
-    """`policy` may fail; `alarm` (kind, text) is told whenever it does."""
+def begin_thread(work: Callable[[], None]) -> None:
+    """Do it beside everything else."""
+    threading.Thread(target=work, name="policy", daemon=True).start()  # it must not hold up the end of us all
 
-    def __init__(self, policy: Policy, alarm: Alarm, *, limit_s: float = LIMIT_S) -> None:
+
+class Planner:
+    """`policy` may fail; `alarm` (kind, text) is told whenever it does. `aside` does work beside everything else."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        alarm: Alarm,
+        *,
+        limit_s: float = LIMIT_S,
+        wall: Wall = WALL,
+        aside: Callable[[Callable[[], None]], None] = begin_thread,
+    ) -> None:
         positive("limit_s", limit_s)
         self.policy, self.limit_s, self._alarm = policy, limit_s, alarm
+        self._wall, self._aside = wall, aside
         self.pause_s = FIRST_PAUSE_S  # the first one; doubled after each failure in a row
         self._asked_wall_s: float | None = None  # since when somebody waits for a plan
         self._why = ""  # the last attempt failed
-        self._thinking: set[threading.Thread] = set()
+        self._thinking: set[object] = set()  # one for each question that is not answered
 
     @property
     def overdue(self) -> str:
         """Why there is no plan though there should be one; "" where all is well."""
         if self._asked_wall_s is None:
             return ""
-        waited_s = time.monotonic() - self._asked_wall_s
+        waited_s = self._wall.monotonic() - self._asked_wall_s
         if not self._why and waited_s <= self.limit_s:
             return ""
         return f"no plan since {waited_s:.0f} s: {self._why or 'the policy still thinks'}; the one before it stands"
 
     async def plan(self, look: Callable[[], Snapshot]) -> Made:
         """Until there is one; `look` is asked before each attempt."""
-        self._asked_wall_s, pause_s = time.monotonic(), self.pause_s
+        self._asked_wall_s, pause_s = self._wall.monotonic(), self.pause_s
         try:
             while True:
-                snapshot, began_s = look(), time.monotonic()
+                snapshot, began_s = look(), self._wall.monotonic()
                 try:
                     plan = await self.ask(snapshot)
                 except PolicyFailed as error:
                     self._why = error.why
                     self._alarm(AlarmKind.POLICY, f"{error}; asked again in {pause_s:g} s", reason=error.why)
                 else:
-                    return Made(plan, snapshot, time.monotonic() - began_s)
+                    return Made(plan, snapshot, self._wall.monotonic() - began_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
@@ -95,15 +109,15 @@ class Planner:
 
     async def ask(self, snapshot: Snapshot) -> Plan:
         """One attempt; PolicyFailed whatever went wrong."""
-        loop, end_s = asyncio.get_running_loop(), time.monotonic() + self.limit_s
+        loop, end_s = asyncio.get_running_loop(), self._wall.monotonic() + self.limit_s
         while len(self._thinking) >= MOST_THREADS:
-            if time.monotonic() > end_s:
+            if self._wall.monotonic() > end_s:
                 raise PolicyFailed(f"{MOST_THREADS} earlier questions are still not answered")
             await asyncio.sleep(min(LOOK_S, self.limit_s / 4))
         answer: asyncio.Future[Plan] = loop.create_future()
 
         def told(plan: Plan | None, error: BaseException | None) -> None:
-            self._thinking.discard(thread)
+            self._thinking.discard(question)
             if answer.done():
                 return  # nobody waits for it any more
             if plan is not None:
@@ -122,12 +136,12 @@ class Planner:
             except RuntimeError:  # the loop has ended meanwhile
                 return
 
-        thread = threading.Thread(target=think, name="policy", daemon=True)  # it must not hold up the end of us all
-        self._thinking.add(thread)
+        question = object()
+        self._thinking.add(question)
         try:
-            thread.start()
+            self._aside(think)
         except (RuntimeError, MemoryError) as error:  # no memory for one more thread
-            self._thinking.discard(thread)
+            self._thinking.discard(question)
             raise PolicyFailed(f"no thread could be begun for it ({type(error).__name__})") from error
         try:
             return await asyncio.wait_for(answer, self.limit_s)

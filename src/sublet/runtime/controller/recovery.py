@@ -8,7 +8,6 @@ the kernel believes and nobody has is lost, what somebody has and the kernel doe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,6 +59,7 @@ class Recovery:
     clock: Clock
     budget: Budget  # that it was started with
     limits: Mapping[str, Limit]
+    agents_come_back_s: float  # wall
 
     async def recover(self) -> None:
         """Bring the controller to where the log ends, and the world to where the kernel is."""
@@ -72,12 +72,13 @@ class Recovery:
             agents=self.router.agents,
             clock=self.clock,
             latest_s=latest_end_s(last_sign_s(self.store), self.engine.lease_s, self.clock.speedup),
+            agents_come_back_s=self.agents_come_back_s,
         )
         read = self.memory.read()
         for record in self.table.records.values():
             self.router.attempts.remember(record)
             failed_ago_s = max(0.0, self.clock.now_s() - record.failed_s) / self.clock.speedup
-            record.group.patience.failed_s = time.monotonic() - failed_ago_s
+            record.group.patience.failed_s = self.clock.wall.monotonic() - failed_ago_s
         if self.pump.kernel.seen == 0:
             await self._begin()
         else:
@@ -100,7 +101,7 @@ class Recovery:
             if state.gpus:
                 placement, trains = kernel.tenancy.placement[job_id], state.phase is Phase.RUNNING
                 group = self.table.records[job_id].group
-                group.adopt(state.generation, placement, trains=trains, wall_s=time.monotonic())
+                group.adopt(state.generation, placement, trains=trains, wall_s=self.clock.wall.monotonic())
         self.orders.holding = True  # orders for workers are given when it is known who is still there
         text = f"the controller is back; {read} of {kernel.seen} events replayed"
         self.pump.note(HistoryRow(kind="Recovered", text=text))
@@ -161,7 +162,7 @@ class Recovery:
 
     def _finish_moves(self) -> None:
         """Orders that the last controller gave and whose answer it did not hear: give them again."""
-        wall_s = time.monotonic()
+        wall_s = self.clock.wall.monotonic()
         for record in self.table.records.values():
             group = record.group
             group.all_agents_came(wall_s)

@@ -12,14 +12,12 @@ from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import ASKS, JobRecord
 from sublet.runtime.controller.states import Hold
 from sublet.wire import messages as wire
 
 __all__ = ["Reports"]
-
-PROGRESS_S = 2.0  # wall, between two reports of one job to the kernel
-LEARN_S = 3.0  # wall, between two changes of what the kernel believes of a job
 
 
 class Reports:
@@ -34,9 +32,10 @@ class Reports:
         gauges: Gauges,
         clock: Clock,
         noticed_wall: Mapping[str, float],
+        paces: Paces = PACES,
     ) -> None:
         self._inbox, self._jobs, self._bill, self._gauges, self._clock = inbox, jobs, bill, gauges, clock
-        self._noticed_wall = noticed_wall
+        self._noticed_wall, self._paces = noticed_wall, paces
         self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
         self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
 
@@ -82,10 +81,10 @@ class Reports:
         if state is None or not record.group.work:
             return
         learned = record.measure(message, state.gpu, record.group.size)
-        if learned and wall_s - self._learned_wall[record.id] > LEARN_S:
+        if learned and wall_s - self._learned_wall[record.id] > self._paces.learn_s:
             self._learned_wall[record.id] = wall_s
             self._jobs.relearn(record)
-        if wall_s - self._progress_wall[record.id] > PROGRESS_S:
+        if wall_s - self._progress_wall[record.id] > self._paces.progress_s:
             self._progress_wall[record.id] = wall_s
             self._inbox.queue(news.ProgressReported(self._inbox.now_s(), record.id, record.share))
 

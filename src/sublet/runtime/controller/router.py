@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import defaultdict
 
 from sublet.domain import actions as order
@@ -29,6 +28,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.notice import must_save
+from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.reports import Reports
 from sublet.runtime.controller.states import Hold
@@ -59,6 +59,7 @@ class Router:
         alarms: Alarms,
         clock: Clock,
         first_life: bool,
+        paces: Paces = PACES,
     ) -> None:
         self._inbox, self._table, self._jobs, self._bill = inbox, table, jobs, bill
         self._engine, self._logs, self._gauges, self._clock = engine, logs, gauges, clock
@@ -80,7 +81,7 @@ class Router:
         self.attempts = Attempts(inbox, jobs=jobs, bill=bill, clock=clock)
         self.blame = Blame(inbox, jobs)
         self._reports = Reports(
-            inbox, jobs=jobs, bill=bill, gauges=gauges, clock=clock, noticed_wall=self._noticed_wall
+            inbox, jobs=jobs, bill=bill, gauges=gauges, clock=clock, noticed_wall=self._noticed_wall, paces=paces
         )
         self._answers = Answers(inbox, jobs=jobs, bill=bill, attempts=self.attempts, clock=clock)
 
@@ -91,12 +92,12 @@ class Router:
         record = self._table.records[action.job_id]
         self.touch(record)
         if isinstance(action, order.StopJob):
-            record.group.stop(action.generation, resumable=action.resumable, wall_s=time.monotonic())
+            record.group.stop(action.generation, resumable=action.resumable, wall_s=self._clock.wall.monotonic())
             return
         if isinstance(action, order.ResizeJob):
             record.resizes += 1
             self._gauges.count_resize(self._why_resize(record, action))
-        record.group.move(action.generation, action.placement, action.shape.batch or 0, time.monotonic())
+        record.group.move(action.generation, action.placement, action.shape.batch or 0, self._clock.wall.monotonic())
 
     def _why_resize(self, record: JobRecord, action: order.ResizeJob) -> ResizeCause:
         if record.group.broken:
@@ -117,9 +118,9 @@ class Router:
         placement = self._inbox.kernel.tenancy.placement.get(record.id, ())
         if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING):
             batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
-            group.move(state.generation, placement, batch, time.monotonic())
+            group.move(state.generation, placement, batch, self._clock.wall.monotonic())
         elif state.phase is Phase.STOPPING:
-            group.stop(state.generation, resumable=True, wall_s=time.monotonic())
+            group.stop(state.generation, resumable=True, wall_s=self._clock.wall.monotonic())
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """Time has passed for a job that lives."""
@@ -129,7 +130,7 @@ class Router:
         if record.group.training != trained:
             self._bill.settle_job(record.id, self._inbox.now_s(), trained=trained)
         if self._jobs.watch_purse(record):
-            record.group.end_now(time.monotonic())
+            record.group.end_now(self._clock.wall.monotonic())
         self.attempts.tick(record, wall_s)
         if record.paused is Hold.CANCEL:
             self._jobs.cancel(record)  # if it has left by now
@@ -144,7 +145,7 @@ class Router:
     def node_noticed(self, event: news.NodeNoticed) -> None:
         """A node will be taken, and the kernel knows: its agent is warned, and whoever must, saves."""
         node_id = event.node_id
-        self._noticed_wall[node_id], self.doomed_s[node_id] = time.monotonic(), event.lost_s
+        self._noticed_wall[node_id], self.doomed_s[node_id] = self._clock.wall.monotonic(), event.lost_s
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         for job_id in node.jobs if node is not None else ():
             record = self._table.records[job_id]
@@ -177,7 +178,7 @@ class Router:
             return
         if self.doomed_s[node_id] > self._inbox.now_s():
             asyncio.get_running_loop().call_later(AGAIN_S, self._evacuate, node_id)
-        wall_s, others = time.monotonic(), self._go_with(node_id)
+        wall_s, others = self._clock.wall.monotonic(), self._go_with(node_id)
         for job_id in self._jobs_on.get(node_id, ()):
             record = self._table.records[job_id]
             self._bill.settle_job(record.id, self._inbox.now_s())
@@ -234,7 +235,7 @@ class Router:
 
     def hear_agent(self, node_id: str, message: wire.ToController) -> None:
         """An agent speaks."""
-        wall_s = time.monotonic()
+        wall_s = self._clock.wall.monotonic()
         match message:
             case wire.Hello():
                 self._agent_came(node_id, message, wall_s)
@@ -321,6 +322,6 @@ class Router:
         if isinstance(message, wire.StartWorker):
             self._jobs_on[node_id].add(record.id)
             if not record.spec.sdk:
-                message = self.attempts.prepare_start(record, message, time.monotonic())
+                message = self.attempts.prepare_start(record, message, self._clock.wall.monotonic())
         self._logs.note_rank(record, node_id, message)
         self._engine.send(node_id, message)

@@ -10,7 +10,6 @@ by their recorded orders (`sublet.kernel.following`): what this version would ha
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +31,7 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.table import JobTable
@@ -40,7 +40,6 @@ from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Memory"]
 
-EVENTS_A_SNAPSHOT = 200  # a start then reads a fraction of a second's worth of events
 OUTCOMES = {news.JobFinished: Ending.FINISHED, news.JobFailed: Ending.FAILED, news.JobCancelled: Ending.CANCELLED}
 
 
@@ -60,9 +59,10 @@ class Memory:
         bill: Bill,
         store: Store,
         clock: Clock,
+        paces: Paces = PACES,
     ) -> None:
         self._inbox, self._adopt, self._table, self._jobs = inbox, adopt, table, jobs
-        self._bill, self._store, self._clock = bill, store, clock
+        self._bill, self._store, self._clock, self._paces = bill, store, clock, paces
         self._since = 0  # events since the last snapshot
         self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
         self._marked = -MARK_EVERY_S  # monotonic
@@ -79,7 +79,7 @@ class Memory:
 
     def write_if_due(self) -> None:
         """In the transaction of the events."""
-        if self._since >= EVENTS_A_SNAPSHOT:
+        if self._since >= self._paces.events_a_snapshot:
             self.write()
 
     def write(self) -> None:
@@ -100,7 +100,7 @@ class Memory:
 
     def mark(self) -> None:
         """A sign of life, while it matters for somebody's bill when this controller was last seen."""
-        wall_s = time.monotonic()
+        wall_s = self._clock.wall.monotonic()
         if wall_s - self._marked >= MARK_EVERY_S and self._inbox.kernel.cluster.nodes:
             self._marked = wall_s
             mark(self._store, self._clock)

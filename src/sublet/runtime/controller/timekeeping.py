@@ -8,17 +8,15 @@ restart of the machine is the wall clock asked; and what was rented is never cha
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "mark", "time_away_s"]
 
 MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +29,10 @@ class Mark:
     on_s: float = 0.0  # since then, sleep included
 
 
-def now(cloud_s: float) -> Mark:
+def now(cloud_s: float, wall: Wall = WALL) -> Mark:
     """This instant."""
-    try:
-        boot, on_s = BOOT_ID.read_text(encoding="utf-8").strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
-    except (OSError, AttributeError):  # not on this system
-        boot, on_s = "", 0.0
-    return Mark(cloud_s=cloud_s, unix_s=time.time(), boot=boot, on_s=on_s)
+    boot, on_s = wall.since_boot()
+    return Mark(cloud_s=cloud_s, unix_s=wall.unix(), boot=boot, on_s=on_s)
 
 
 def time_away_s(last: Mark, today: Mark) -> float:
@@ -49,7 +44,7 @@ def time_away_s(last: Mark, today: Mark) -> float:
 
 def mark(store: Store, clock: Clock) -> None:
     """A controller was alive now."""
-    store.put(MetaKey.MARK, json.dumps(asdict(now(clock.now_s()))))
+    store.put(MetaKey.MARK, json.dumps(asdict(now(clock.now_s(), clock.wall))))
 
 
 def last_sign_s(store: Store) -> float:
@@ -58,14 +53,14 @@ def last_sign_s(store: Store) -> float:
     return max(store.last_s(), 0.0 if last is None else last.cloud_s)
 
 
-def clock_from(store: Store, speedup: float) -> Clock:
+def clock_from(store: Store, speedup: float, wall: Wall = WALL) -> Clock:
     """Cloud time goes on where it was, and by as much as has passed while no controller was there."""
     last = _last_mark(store, speedup)
     if last is None:
-        store.put(MetaKey.EPOCH, repr(time.time()))
-        return Clock(speedup=speedup)
-    passed_s = time_away_s(last, now(0.0)) * speedup
-    return Clock(speedup=speedup, began_s=max(store.last_s(), last.cloud_s + passed_s))
+        store.put(MetaKey.EPOCH, repr(wall.unix()))
+        return Clock(speedup=speedup, wall=wall)
+    passed_s = time_away_s(last, now(0.0, wall)) * speedup
+    return Clock(speedup=speedup, began_s=max(store.last_s(), last.cloud_s + passed_s), wall=wall)
 
 
 def _last_mark(store: Store, speedup: float) -> Mark | None:

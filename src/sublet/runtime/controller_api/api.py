@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from sublet.domain import events as news
@@ -39,6 +38,7 @@ class ControllerApi:
         self, controller: Controller, settings: Settings, *, warm: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._controller, self._settings, self._warm = controller, settings, warm
+        self._wall = controller.clock.wall
         self._commands = JobCommands(
             controller.inbox,
             records=controller.records,
@@ -47,7 +47,7 @@ class ControllerApi:
             feasibility=controller.feasibility,
             secret_files=controller.secret_files,
         )
-        self._began = time.monotonic()
+        self._began = self._wall.monotonic()
         self._started = asyncio.Event()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class ControllerApi:
             await self._warm()
             self._controller.clock.begin()
         await self._controller.start()
-        self._began = time.monotonic()
+        self._began = self._wall.monotonic()
         self._started.set()
         await self._controller.wait()
 
@@ -182,7 +182,7 @@ class ControllerApi:
 
     async def health(self) -> views.HealthView:
         """Alive, and ready or not."""
-        wall_up_s = time.monotonic() - self._began
+        wall_up_s = self._wall.monotonic() - self._began
         return health_view(self._controller, self._settings, started=self._started.is_set(), wall_up_s=wall_up_s)
 
     async def metrics(self) -> views.MetricsView:

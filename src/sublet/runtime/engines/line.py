@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Protocol
 
 from sublet.errors import BadInput
@@ -47,7 +46,7 @@ class Complaints:
 
     def log(self, text: str, *facts: object, trace: bool = False) -> None:
         """A warning, or one more that is only counted."""
-        now_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time()
         if now_s - self._since_s >= 60.0:  # noqa: PLR2004 - a minute
             if self._untold:
                 _log.warning("%d more such lines were left out", self._untold)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import BadInput, MissingExtra
+from sublet.machine.wall import WALL
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobs.spec import JobSpec
@@ -55,7 +56,7 @@ def job_from_text(
         surroundings = Surroundings(
             base=base,
             environment=environment,
-            now=now or datetime.now(UTC),
+            now=now or datetime.fromtimestamp(WALL.unix(), UTC),
             default_name=name_from(Path(str(source)).stem),
         )
         spec, wrong = build_job(file, document, surroundings)

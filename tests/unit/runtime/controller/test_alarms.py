@@ -5,13 +5,13 @@ from __future__ import annotations
 from sublet.runtime.controller import alarms
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import Gauges
+from sublet.testing.walls import WallOf
 
 
-def sounded(monkeypatch, *waves):
+def sounded(*waves):
     """The lines told of these reasons, a minute between two waves."""
     rows, gauges, clock = [], Gauges(), [1_000.0]
-    monkeypatch.setattr(alarms.time, "monotonic", lambda: clock[0])
-    bell = Alarms(gauges, rows.append)
+    bell = Alarms(gauges, rows.append, wall=WallOf(lambda: clock[0]))
     for reasons in waves:
         for reason in reasons:
             bell.sound(AlarmKind.POLICY, f"because of {reason}", reason=reason)
@@ -20,12 +20,12 @@ def sounded(monkeypatch, *waves):
     return [row.text for row in rows]
 
 
-def test_each_reason_is_told_once_in_a_while_however_they_take_turns(monkeypatch):
-    told = sounded(monkeypatch, ["a", "b", "a", "b", "a"], ["a"])
+def test_each_reason_is_told_once_in_a_while_however_they_take_turns():
+    told = sounded(["a", "b", "a", "b", "a"], ["a"])
     assert told[:2] == ["because of a", "because of b"]
     assert told[2:] == ["because of a (and 2 more like it since the last such line)"]
 
 
-def test_a_new_reason_each_time_is_told_so_many_times_and_no_more(monkeypatch):
-    told = sounded(monkeypatch, [f"r{number}" for number in range(1_000)])
+def test_a_new_reason_each_time_is_told_so_many_times_and_no_more():
+    told = sounded([f"r{number}" for number in range(1_000)])
     assert len(told) == alarms.MOST_REASONS + 1

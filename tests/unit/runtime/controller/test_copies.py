@@ -14,7 +14,7 @@ from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
 from sublet.runtime import last_run
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import leases
+from sublet.runtime.controller.paces import Paces
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer
@@ -119,8 +119,8 @@ def test_two_controllers_of_one_id_end_and_adopt_nothing_of_one_another(rig, tmp
     asyncio.run(scene())
 
 
-def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_directory_renews(tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "SWEEP_S", 0.02)
+def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_directory_renews(tmp_path):
+    paces = Paces(sweep_s=0.02)
 
     class Shared(MemoryCloud):
         async def list(self):
@@ -129,7 +129,7 @@ def test_the_sweep_ends_an_orphan_but_only_sounds_an_alarm_for_what_another_dire
     async def live():
         cloud = Shared([one_gpu_offer("spot")], Clock(speedup=60.0))
         policy = plugins.load("sublet.policies", "max-speedup")()
-        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}) as api:
+        with api_over(cloud, tmp_path / "state", policy, limits={"spot": Limit(max_nodes=2)}, paces=paces) as api:
             running = asyncio.create_task(api.run())
             await api.started()
             for name in ("theirs", "orphan"):

@@ -22,6 +22,7 @@ from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from sublet.testing.walls import WallOf
 from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
@@ -218,7 +219,7 @@ class Jumping:
 def test_a_clock_set_forward_between_two_starts_books_no_more_rent_than_a_lease(tmp_path, survives):
     wall = Jumping()
     story = Story(tmp_path, budget=Budget(purse=Money.from_usd(5)))
-    story.cloud.clock = Clock(speedup=60.0, monotonic=wall)
+    story.cloud.clock = Clock(speedup=60.0, wall=WallOf(wall))
 
     async def live():
         async with story.controller(crash=True) as api:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import timekeeping
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.timekeeping import Mark, clock_from, mark, time_away_s
 from sublet.runtime.store import Store
@@ -32,7 +31,7 @@ def test_cloud_time_goes_on_where_it_was_whatever_the_wall_clock_says(tmp_path, 
     store = Store(tmp_path / "log.sqlite")
     assert clock_from(store, 60.0).now_s() < 60.0
     mark(store, Clock(speedup=60.0, began_s=7200.0))
-    monkeypatch.setattr(timekeeping.time, "time", lambda: 4e9)
+    monkeypatch.setattr(time, "time", lambda: 4e9)
     assert 7200.0 <= clock_from(store, 60.0).now_s() < 7200.0 + 600.0
     store.close()
 

@@ -25,6 +25,7 @@ from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.records import client_token
 from sublet.testing.rigs import Ears
+from sublet.testing.walls import WallOf
 from tests.rigs.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
 
 
@@ -176,7 +177,7 @@ def test_a_refusal_says_why_and_the_pool_is_left_alone_for_a_while(rig, code, wh
 def test_the_pause_of_a_pool_that_is_refused_again_and_again_doubles(rig):
     async def scene():
         seconds = [0.0]
-        rig.clock = Clock(monotonic=lambda: seconds[0])
+        rig.clock = Clock(wall=WallOf(lambda: seconds[0]))
         async with cloud(rig) as (provider, wire, _):
             wire.trip["run_instances"] = (said("InsufficientInstanceCapacity"), False)
             waits = []

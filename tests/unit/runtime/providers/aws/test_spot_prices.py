@@ -10,6 +10,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.testing.walls import WallOf
 
 OFFER = Offer(
     id="spot",
@@ -47,7 +48,7 @@ def watched(prices):
     told, doubts = {}, []
 
     async def watch():
-        follows = SpotPrices(Calls(OneZone(prices).make), Clock(monotonic=lambda: wall[0]), [OFFER])
+        follows = SpotPrices(Calls(OneZone(prices).make), Clock(wall=WallOf(lambda: wall[0])), [OFFER])
         for minute in range(len(prices)):
             wall[0] = 60.0 * minute
             for change in await follows.changes():
@@ -82,7 +83,7 @@ def test_the_age_of_prices_counts_from_the_last_that_was_believed():
     wall = [0.0]
 
     async def watch():
-        follows = SpotPrices(Calls(OneZone(["0.3", "9", "0.3"]).make), Clock(monotonic=lambda: wall[0]), [OFFER])
+        follows = SpotPrices(Calls(OneZone(["0.3", "9", "0.3"]).make), Clock(wall=WallOf(lambda: wall[0])), [OFFER])
         assert follows.age_s() is None
         for at_s, age_s in ((60.0, 0.0), (120.0, 60.0), (180.0, 0.0)):
             wall[0] = at_s

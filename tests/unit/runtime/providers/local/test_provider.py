@@ -21,6 +21,7 @@ from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
+from sublet.testing.walls import WallOf
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def held(provider):
 
 def test_a_fall_of_supply_notices_as_many_as_are_too_many_and_takes_those_and_no_others(rig):
     async def scene():
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         fall = [AvailabilityChanged(0.0, "spot", 4), AvailabilityChanged(130.0, "spot", 1)]
         async with cloud(rig, "a", "b", "c", market=fall, notice_s=60.0) as (provider, ears):
             await until(lambda: len(ears.all(NodeNoticed)) == 2)
@@ -81,7 +82,7 @@ def test_a_fall_of_supply_notices_as_many_as_are_too_many_and_takes_those_and_no
 
 def test_above_our_cap_nothing_is_kept_or_rented(rig):
     async def scene():
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         offer = an_offer("spot", gpus=1, usd_per_h="1", cap=Price.from_usd_per_h("2"))
         prices = [PriceChanged(40.0, "spot", Price.from_usd_per_h(usd)) for usd in ("1.5",)]
         prices += [PriceChanged(60.0, "spot", Price.from_usd_per_h("2.5"))]
@@ -100,7 +101,7 @@ def test_above_our_cap_nothing_is_kept_or_rented(rig):
 
 def test_a_script_notices_kills_and_restores(rig):
     async def scene():
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         script = [
             Strike(at_s=60.0, verb="notice", nodes=1),
             Strike(at_s=80.0, verb="kill", nodes=("b",)),
@@ -124,7 +125,7 @@ def test_a_script_notices_kills_and_restores(rig):
 
 def test_a_notice_survives_the_controller_and_its_node_goes_on_time(rig):
     async def scene():
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         script = [Strike(at_s=50.0, verb="notice", nodes=("a",))]
         async with cloud(rig, "a", "b", give_back=False, script=script, notice_s=100.0) as (_, ears):
             told = await ears.next(NodeNoticed)
@@ -222,7 +223,7 @@ def test_a_record_that_cannot_be_read_stands_in_nobodys_way(rig):
 def test_an_agent_that_ends_by_itself_is_told_from_one_that_the_cloud_takes(rig):
     async def scene():
         script = [Strike(at_s=60.0, verb="kill", nodes=("b",))]
-        rig.clock = Clock(speedup=100.0, monotonic=rig.watch)
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
         async with cloud(rig, "a", "b", script=script) as (_, ears):
             rig.kill("a")
             await until(lambda: len(ears.all(NodeLost)) == 2)

@@ -1,0 +1,26 @@
+"""How often a controller looks, and how long it waits: wall time, chosen once, other only in tests and simulations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PACES", "Paces"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paces:
+    """Seconds are wall seconds."""
+
+    tick_s: float = 0.25  # between two looks at every job that lives
+    save_s: float = 2.0  # between two looks at which facts of jobs have changed
+    progress_s: float = 2.0  # between two reports of one job to the kernel
+    learn_s: float = 3.0  # between two changes of what the kernel believes of a job
+    sweep_s: float = 5.0  # between two comparisons of what we hold with what the provider lists
+    absences: int = 3  # listings in a row without a node, before it counts as gone: one proves nothing
+    agent_comes_s: float = 60.0  # a node whose agent has not come by then is given back
+    agents_come_back_s: float = 3.0  # after a restart; agents try again every few tenths of a second
+    rent_tries: int = 5  # before a node that may exist is given back instead
+    events_a_snapshot: int = 200  # a start then reads a fraction of a second's worth of events
+
+
+PACES = Paces()

@@ -1,0 +1,95 @@
+"""The world enters through seams: nobody else asks a clock, throws dice or gets a name of the machine.
+
+So a controller with all its parts runs in a simulated world, from a seed, as it runs here. What is listed below still
+does it by itself, with the reason; a file that no longer does must leave the list.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src/sublet"
+ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has neither clock nor dice (see pyproject)
+MODULES = {"time", "secrets", "uuid", "random"}  # any use
+CALLS = {"os.urandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+ALLOWED = {
+    "runtime/agent/agent.py": "not over a wall yet",
+    "runtime/agent/crew.py": "not over a wall yet",
+    "runtime/agent/link.py": "not over a wall yet",
+    "runtime/agent/metadata.py": "not over a wall yet",
+    "runtime/agent/processes.py": "waits for real processes to die",
+    "runtime/agent/watching.py": "not over a wall yet",
+    "runtime/agent/worker.py": "not over a wall yet",
+    "runtime/providers/aws/build.py": "not over dice yet",
+    "runtime/providers/aws/calls.py": "not over dice yet",
+    "runtime/providers/aws/market.py": "not over a wall yet",
+    "runtime/providers/aws/provider.py": "not over a wall yet",
+    "runtime/providers/ray/actors.py": "not over a wall yet",
+    "runtime/providers/ray/build.py": "not over dice yet",
+    "runtime/providers/ray/provider.py": "not over a wall yet",
+    "runtime/providers/ray/steward.py": "a process of Ray's own",
+    "runtime/providers/ray/supply.py": "not over a wall yet",
+    "runtime/providers/ray/waits.py": "not over a wall yet",
+    "train/agent_line.py": "not over a wall yet",
+    "train/checkpoint/checkpoints.py": "measures how long a write took",
+    "train/checkpoint/commit.py": "not over a wall yet",
+    "train/gradients.py": "measures a step",
+    "train/link.py": "not over a wall yet",
+    "train/loop.py": "not over a wall yet",
+    "train/membership.py": "measures how long forming took",
+    "train/peers.py": "sockets of torch",
+    "train/report.py": "measures a step",
+    "train/saving.py": "not over a wall yet",
+    "train/state.py": "the dice of the user's script are part of its state",
+}
+
+
+def asks_of(text: str) -> set[str]:
+    """What a file asks the machine for by itself, by whatever name it imports it."""
+    tree, names = ast.parse(text), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {(each.asname or each.name.partition(".")[0]): each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {(each.asname or each.name): f"{node.module}.{each.name}" for each in node.names}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            found.add(f"{names[node.value.id].removeprefix('datetime.')}.{node.attr}")
+    imported = {name for name in names.values() if name.partition(".")[0] in MODULES and "." in name}
+    return {ask for ask in found | imported if ask.partition(".")[0] in MODULES or ask in CALLS}
+
+
+def files():
+    return sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_asks_the_machine_for_nothing_by_itself(path):
+    name, asks = str(path.relative_to(SOURCE)), asks_of(path.read_text())
+    if name in ALLOWED:
+        assert asks, f"{name} no longer asks for anything: take it off the list"
+    else:
+        assert not asks, f"{name} asks for {sorted(asks)}: take it from a Wall or Dice that you are given"
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("import time\ntime.monotonic()", {"time.monotonic"}),
+        ("import time as t\nt.time()", {"time.time"}),
+        ("from time import monotonic\nmonotonic()", {"time.monotonic"}),
+        ("from datetime import UTC, datetime\ndatetime.now(UTC)", {"datetime.now"}),
+        ("import datetime as dt\ndt.datetime.now()", set()),  # the attribute of an attribute: ruff forbids it (DTZ)
+        ("import os\nos.urandom(8)", {"os.urandom"}),
+        ("import secrets\nsecrets.token_hex(8)", {"secrets.token_hex"}),
+        ("import uuid\nuuid.uuid4()", {"uuid.uuid4"}),
+        ("from datetime import datetime\ndatetime.fromtimestamp(1)", set()),
+        ("def f(self): self.time.monotonic()", set()),
+    ],
+)
+def test_what_a_file_asks_for_is_seen_under_any_name(text, asks):
+    assert asks_of(text) == asks
