@@ -10,6 +10,7 @@
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
     |-- NoAccess            a cloud does not let us in, or not do that (what, why, how to get it)
     |-- NoAnswer            a cloud gave no clear answer: it may have been done, or not (what, why)
+    |-- StaleController     another controller has its store now: it does nothing any more (path, its life, the other's)
     |-- StewardGone         what looked after nodes of a Ray cluster is dead, with all that it had started (what, why)
     |-- NoController        nothing answers where the controller should be
     |-- NoSuchJob           no job, or more than one, is called that
@@ -57,6 +58,7 @@ __all__ = [
     "RanksDiffer",
     "Refused",
     "RentFailed",
+    "StaleController",
     "StaleWriter",
     "StewardGone",
     "SubletError",
@@ -190,6 +192,21 @@ class NoAnswer(SubletError):
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: no clear answer ({why}); it is asked again")
+
+
+class StaleController(SubletError):
+    """A controller that slept while another one took its store over: it does nothing any more."""
+
+    exit_code = 75
+
+    def __init__(self, path: object, *, life: int, now: int | None) -> None:
+        self.path, self.life, self.now = str(path), life, now
+        if now is None:
+            why = f"is another file than the one that controller {life} of it had opened"
+        else:
+            why = f"controller {now} of it has begun, this one was controller {life}"
+        text = f"{path}: {why}: nothing more is written, ordered or rented here"
+        super().__init__(f"{text}\n  next: 'sublet ps' asks the one that goes on; 'sublet up' where none does")
 
 
 class StewardGone(SubletError):

@@ -12,47 +12,18 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sublet.errors import BadInput
+from sublet.errors import BadInput, StaleController
 from sublet.runtime.private import private_file
+from sublet.runtime.schema import SCHEMA_VERSION, MetaKey, prepare_tables, program_facts, refuse_damage
 
-__all__ = ["MetaKey", "Store", "StoredRow", "connect_file"]
+__all__ = ["STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE events (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, line TEXT NOT NULL);
-CREATE TABLE jobs (
-  job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, key TEXT UNIQUE, spec TEXT NOT NULL, facts TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE history (
-  seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, at TEXT NOT NULL, kind TEXT NOT NULL,
-  job_id TEXT NOT NULL, node_id TEXT NOT NULL, text TEXT NOT NULL, facts TEXT NOT NULL
-);
-CREATE INDEX history_of_job ON history (job_id, seq);
-"""
-ADDED_TABLES = """
-CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, kernel INTEGER NOT NULL, state TEXT NOT NULL);
-"""  # what a store of the same version may lack
-SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel
-
-
-class MetaKey(StrEnum):
-    """Names of the single facts. They are in stores of before, so they stay."""
-
-    SCHEMA = "schema"  # version of the tables
-    SERVER_ID = "server_id"  # what the nodes of this controller are marked with
-    LIFE = "life"  # how many controllers had this store before
-    HEADER = "header"  # first line of the log: offers, limits and budget that it began with
-    BUDGET = "budget"  # of the settings, when it was last applied
-    BUDGET_IN_FORCE = "budget_in_force"  # as it was changed at run time
-    MOVED_TO = "moved_to"  # where its owner says that the state directory is now
-    SECRET = "secret"  # noqa: S105 - the name of it; what the tokens of nodes follow from
-    MARK = "mark"  # cloud time and wall time, lately
-    EPOCH = "epoch"  # wall time of the first start; left by versions before marks
+SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel, and the one that the log begins with
+CUT_TABLES = ("events", "history")
+STORE_FAILURES = (sqlite3.Error, StaleController)  # nothing may be done any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,41 +58,32 @@ def _make_private(path: Path) -> None:
 
 
 class Store:
-    """One file, one writer. Every verb is one transaction, or part of the one that `transaction` opens."""
+    """One file, one writer. Every verb is one transaction, or part of the one that `transaction` opens.
+
+    A controller claims it (`claim`). From then on every transaction of whoever claimed it before is refused: that one
+    slept, or was cut off, and somebody else goes on.
+    """
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = connect_file) -> None:
         self.path = path
+        self._depth = 0
+        self._claim: tuple[str, str] | None = None  # life and holder, as they must stand in the file; None = a visitor
         try:
             self._db = connect(path)
-            self._prepare()
-            self._refuse_damage()
+            prepare_tables(self._db, path)
+            refuse_damage(self._db)
         except (sqlite3.DatabaseError, OSError) as error:
-            hint = "nothing was changed; move the file away to begin anew, after 'sublet gc' has found what is rented"
-            raise BadInput(path, f"cannot be used as a store ({error})", hint=hint) from error
-        self._depth = 0
-
-    def _prepare(self) -> None:
-        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            self._db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
-            self.put(MetaKey.SCHEMA, str(SCHEMA_VERSION))
-        self._db.executescript(ADDED_TABLES)
-        version = self.get(MetaKey.SCHEMA)
-        if version != str(SCHEMA_VERSION):
-            raise BadInput(self.path, f"is of version {version}, this program reads {SCHEMA_VERSION}")
-
-    def _refuse_damage(self) -> None:
-        """Better now than in the middle of a replay."""
-        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+            raise BadInput(path, f"cannot be used as a store ({error})", hint=next_step(error)) from error
+        self._file = _identity(path)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; may be nested."""
+        """All or nothing; may be nested. StaleController where another controller has claimed the store since."""
         self._depth += 1
         try:
             if self._depth == 1:
                 self._db.execute("BEGIN IMMEDIATE")
+                self._refuse_stale()
             yield
         except BaseException:
             if self._depth == 1 and self._db.in_transaction:  # where it is not, nothing was begun
@@ -137,6 +99,32 @@ class Store:
         """Let go of the file."""
         self._db.close()
 
+    # ------------------------------------------------------------------ whose it is
+
+    def claim(self, holder: str, *, after: int) -> None:
+        """The controller of this name, before which there were `after`, has it now, and what it writes is ours."""
+        with self.transaction():
+            if (now := int(self.get(MetaKey.LIFE) or 0)) != after:
+                raise StaleController(self.path, life=after + 1, now=now)
+            self.put(MetaKey.LIFE, str(after + 1))
+            self.put(MetaKey.HOLDER, holder)
+            self.put(MetaKey.SCHEMA, str(SCHEMA_VERSION))
+            self.put(MetaKey.PROGRAM, program_facts())
+        self._claim = (str(after + 1), holder)
+
+    def insist(self) -> None:
+        """For whoever is about to do something that no transaction guards: StaleController if it is another's now."""
+        self._refuse_stale()
+        if self._file is not None and _identity(self.path) != self._file:
+            raise StaleController(self.path, life=int(self.get(MetaKey.LIFE) or 0), now=None)
+
+    def _refuse_stale(self) -> None:
+        if self._claim is None:
+            return
+        found = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('life', 'holder')"))
+        if (found.get("life"), found.get("holder")) != self._claim:
+            raise StaleController(self.path, life=int(self._claim[0]), now=int(found.get("life") or 0))
+
     # ------------------------------------------------------------------ facts
 
     def get(self, key: str) -> str | None:
@@ -146,13 +134,17 @@ class Store:
 
     def put(self, key: str, value: str) -> None:
         """Remember it."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _write(self, sql: str, values: tuple[Any, ...]) -> None:
+        with self.transaction():
+            self._db.execute(sql, values)
 
     # ------------------------------------------------------------------ the log
 
     def append(self, at_s: float, line: str) -> None:
         """One event with the orders that followed it."""
-        self._db.execute("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
+        self._write("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
 
     def lines(self, *, after: int = 0, until: int | None = None) -> Iterator[str]:
         """The log as a journal: from the start, or from the event after this one on; to its end, or to that event."""
@@ -174,17 +166,19 @@ class Store:
     # ------------------------------------------------------------------ snapshots
 
     def add_snapshot(self, kernel: int, state: str) -> None:
-        """All that is known after the last event. Of older ones the last stays, and the first of each version."""
-        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.last_seq(), kernel, state))
-        self._db.execute(
-            "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?) "
-            "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel)",
-            (SNAPSHOTS_KEPT,),
-        )
+        """All that is known after the last event. Of older ones stay the last, and those that a replay begins with."""
+        with self.transaction():
+            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.last_seq(), kernel, state))
+            self._db.execute(
+                "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?) "
+                "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel) AND seq != ?",
+                (SNAPSHOTS_KEPT, self.cut_until("events")),
+            )
 
     def snapshots(self) -> list[tuple[int, str]]:
-        """(event, state), the newest first."""
-        return list(self._db.execute("SELECT seq, state FROM snapshots ORDER BY seq DESC LIMIT ?", (SNAPSHOTS_KEPT,)))
+        """(event, state) of those after which the log has every event, the newest first."""
+        found = "SELECT seq, state FROM snapshots WHERE seq >= ? ORDER BY seq DESC LIMIT ?"
+        return list(self._db.execute(found, (self.cut_until("events"), SNAPSHOTS_KEPT + 1)))
 
     def first_snapshot(self, kernel: int) -> tuple[int, str] | None:
         """(event, state): where this version of the kernel began."""
@@ -196,9 +190,9 @@ class Store:
 
     def add_job(self, job_id: str, key: str, spec: str) -> None:
         """A job came; `key` tells a repeated submission."""
-        (number,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM jobs").fetchone()
-        row = (job_id, number, key or None, spec, "{}")
-        self._db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", row)
+        with self.transaction():
+            (number,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM jobs").fetchone()
+            self._write("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (job_id, number, key or None, spec, "{}"))
 
     def job_by_key(self, key: str) -> tuple[str, str] | None:
         """(id, spec) of the job that was submitted under this key."""
@@ -208,9 +202,9 @@ class Store:
     def change_job(self, job_id: str, *, spec: str | None = None, facts: str | None = None) -> None:
         """Another specification, or other facts, as JSON."""
         if spec is not None:
-            self._db.execute("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
+            self._write("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
         if facts is not None:
-            self._db.execute("UPDATE jobs SET facts = ? WHERE job_id = ?", (facts, job_id))
+            self._write("UPDATE jobs SET facts = ? WHERE job_id = ?", (facts, job_id))
 
     def jobs(self) -> list[tuple[str, str, dict[str, Any]]]:
         """(id, spec, facts) in order of submission."""
@@ -221,9 +215,9 @@ class Store:
 
     def add_history(self, rows: Iterable[tuple[float, str, str, str, str, str, str]]) -> None:
         """(at_s, at, kind, job, node, text, facts as JSON)."""
-        self._db.executemany(
-            "INSERT INTO history (at_s, at, kind, job_id, node_id, text, facts) VALUES (?, ?, ?, ?, ?, ?, ?)", rows
-        )
+        added = "INSERT INTO history (at_s, at, kind, job_id, node_id, text, facts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        with self.transaction():
+            self._db.executemany(added, rows)
 
     def history(self, job_id: str | None, after: int, limit: int) -> Sequence[StoredRow]:
         """Rows with `seq` above `after`, oldest first."""
@@ -235,3 +229,45 @@ class Store:
             )
             for seq, at_s, at, kind, job, node, text, facts in rows
         ]
+
+    # ------------------------------------------------------------------ what is cut
+
+    def cut_until(self, table: str) -> int:
+        """The number of the last event, or row of history, that is not here any more: see archive.py. 0 = all are."""
+        return int(self.get(f"{table}_cut") or 0)
+
+    def cut(self, table: str, until: int) -> None:
+        """These are kept elsewhere. Of events, a snapshot that follows them stays here, and a later event."""
+        if table not in CUT_TABLES:
+            raise AssertionError(table)
+        with self.transaction():
+            self._db.execute(f"DELETE FROM {table} WHERE seq <= ?", (until,))  # noqa: S608 - one of our own names
+            self.put(f"{table}_cut", str(until))
+
+    def spare(self) -> tuple[int, int]:
+        """Up to which event the log is not needed for a start; and the number of the last row of history."""
+        newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?"
+        seqs = [int(seq) for (seq,) in self._db.execute(newest, (SNAPSHOTS_KEPT,))]
+        (last,) = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM history").fetchone()
+        return (seqs[-1] if len(seqs) == SNAPSHOTS_KEPT else 0), last
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file this is; None where there is none (a store in memory)."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def next_step(error: Exception) -> str:
+    """What to do about a store that does not work."""
+    said = str(error)
+    if "locked" in said or "busy" in said:
+        return "another program has the file open for writing: end it, then 'sublet up'"
+    if "full" in said or "disk I/O" in said or "No space" in said:
+        return "make room or repair the disk, then 'sublet up': what was done is in the log"
+    if "readonly" in said or "read-only" in said.lower() or "unable to open" in said or "Permission" in said:
+        return "let its owner write the file and its directory, then 'sublet up': what was done is in the log"
+    return "put a backup in its place and 'sublet up', which finds by its tags what was rented since; or 'sublet gc'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from sublet.errors import BadInput
+from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.store import Store
 
 WRITER = """
@@ -53,12 +55,99 @@ def test_what_was_committed_survives_kill_and_nothing_half_done_does(tmp_path, s
         store.close()
 
 
-def test_a_store_of_another_version_is_refused(tmp_path):
-    store = Store(tmp_path / "log.sqlite")
-    store.put("schema", "99")
+# ---------------------------------------------------------------------- versions
+
+
+def newer(path, facts):
+    store = Store(path)
+    for key, value in facts.items():
+        store.put(key, value)
+    store._db.execute("DROP TABLE snapshots")  # a program that touched it first would make it anew
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     store.close()
-    with pytest.raises(BadInput, match="version 99"):
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"schema": "99"}, r"by a newer Sublet, store version 99 \(this program: 2\)"),
+        ({"program": '{"sublet": "9.8", "kernel": 77}'}, r"by Sublet 9\.8, kernel version 77 \(this program: \d+\)"),
+        ({"program": '{"sublet": "9.8", "journal": 5}'}, r"by Sublet 9\.8, journal version 5 \(this program: 1\)"),
+    ],
+    ids=["its tables", "its decisions", "its lines"],
+)
+def test_a_store_of_a_newer_program_is_refused_before_anything_is_touched(tmp_path, facts, why):
+    before = newer(tmp_path / "log.sqlite", facts)
+    with pytest.raises(BadInput, match=f"{why}.* nothing was changed\n  next: install that version again"):
         Store(tmp_path / "log.sqlite")
+    assert (tmp_path / "log.sqlite").read_bytes() == before
+
+
+def test_a_store_of_an_older_program_is_read_as_it_is_and_becomes_ours_when_a_controller_claims_it(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+    store.put("schema", "1")
+    store._db.execute("DELETE FROM meta WHERE key = 'program'")
+    store.close()
+    visitor = Store(tmp_path / "log.sqlite")
+    assert visitor.get("schema") == "1"  # who only looks leaves it to the program that wrote it
+    visitor.claim("a controller", after=0)
+    assert (visitor.get("schema"), json.loads(visitor.get("program"))["kernel"]) == ("2", KERNEL_VERSION)
+    visitor.close()
+
+
+def test_tables_that_nothing_says_the_version_of_are_a_new_store_only_if_they_are_empty(tmp_path):
+    """Programs before version 2 wrote their version after the tables, and could be ended in between."""
+    path = tmp_path / "log.sqlite"
+    store = Store(path)
+    store._db.execute("DELETE FROM meta")
+    store.close()
+    store = Store(path)
+    assert store.get("schema") == "2"
+    store.append(0.0, "{}")
+    store._db.execute("DELETE FROM meta")
+    store.close()
+    with pytest.raises(BadInput, match="nothing says of which version"):
+        Store(path)
+
+
+class Dying:
+    """A connection whose program ends at its n-th statement that changes something."""
+
+    def __init__(self, path, at):
+        self.db, self.left = sqlite3.connect(path, isolation_level=None), at
+
+    def execute(self, sql, values=()):
+        if not sql.startswith(("SELECT", "PRAGMA")):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        return self.db.execute(sql, values)
+
+    @property
+    def in_transaction(self):
+        return False  # nobody is left to roll anything back
+
+    def close(self):
+        self.db.close()
+
+
+def test_a_program_that_ends_at_any_statement_of_its_first_start_leaves_a_store_that_can_be_begun(tmp_path):
+    points = 0
+    while True:
+        path = tmp_path / f"{points}.sqlite"
+        dying = Dying(path, points)
+        try:
+            Store(path, connect=lambda _, dying=dying: dying).close()
+            break
+        except KeyboardInterrupt:
+            dying.close()
+        store = Store(path)
+        store.claim("the next", after=0)
+        assert store.get("schema") == "2"
+        store.close()
+        points += 1
+    assert points >= 9  # begin, six tables and an index, the version, commit
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all, but long enough to be looked at" * 40])

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from sublet.cli.print.tables import print_document
 
 if TYPE_CHECKING:
     from sublet.kernel.kernel import Kernel
+    from sublet.runtime.archive import WholeLog
     from sublet.runtime.store import Store
 
 __all__ = ["replay"]
@@ -59,6 +61,9 @@ def _how(found: Mapping[str, Any]) -> str:
     """Whether the orders were compared, and those of which events were not."""
     if found["verified"]:
         return "orders as recorded"
+    if found.get("missing"):
+        gone = f"the {found['missing']:,} before them were cut, and their archive is not there, or damaged"
+        return f"{'orders as recorded' if found['compared'] else 'told, and not compared'}; {gone}"
     if "compared" not in found:
         return "told"
     other = "written by another version of the kernel, and are only told"
@@ -145,23 +150,41 @@ def _told(events: list[dict[str, Any]], tell: _Teller, *, source: str) -> dict[s
 def _kept(path: Path, store: Store, tell: _Teller) -> dict[str, Any]:
     """A controller's own log: compared from where this version of the kernel began."""
     from sublet.kernel.kernel import KERNEL_VERSION
-    from sublet.kernel.snapshots import kernel_from_snapshot
+    from sublet.runtime.archive import WholeLog
     from sublet.runtime.store import MetaKey
 
-    header = store.get(MetaKey.HEADER) or ""
+    log, header = WholeLog(store), store.get(MetaKey.HEADER) or ""
+    if not log.is_whole:
+        return {**_from_the_cut(path, store, log, tell), "missing": log.cut}
     if not _of_another_version(header):
-        return _lived(path, [header, *store.lines()], tell)
+        return _lived(path, chain([header], log.lines()), tell)
     first = store.first_snapshot(KERNEL_VERSION)
     if first is None:
-        return _only_told(path, list(store.lines()), tell)
+        return _only_told(path, log.lines(), tell)
     seq, state = first
-    told = _only_told(path, list(store.lines(until=seq)), tell)
-    kernel = kernel_from_snapshot(jsonlib.loads(state)["kernel"])
-    lived = _lived(path, list(store.lines(after=seq)), tell, kernel)
+    told = _only_told(path, log.lines(until=seq), tell)
+    lived = _lived(path, log.lines(after=seq), tell, _kernel_of(state))
     events, compared = told["events"] + lived["events"], lived["events"]
     span_s = (lived["last_s"] or told["last_s"] or 0.0) - (told["first_s"] or 0.0)
     facts = {**lived, "events": events, "span_s": span_s, "compared": compared}
     return {**facts, "first_s": told["first_s"], "verified": False}
+
+
+def _from_the_cut(path: Path, store: Store, log: WholeLog, tell: _Teller) -> dict[str, Any]:
+    """The older part is gone: from the snapshot with which the log begins, if it is of this version."""
+    from sublet.kernel.kernel import KERNEL_VERSION
+
+    states = [state for seq, state in store.snapshots() if seq == log.cut]
+    if not states or jsonlib.loads(states[0])["kernel"]["kernel"] != KERNEL_VERSION:
+        return _only_told(path, log.lines(), tell)
+    lived = _lived(path, log.lines(), tell, _kernel_of(states[0]))
+    return {**lived, "compared": lived["events"], "verified": False}
+
+
+def _kernel_of(state: str) -> Kernel:
+    from sublet.kernel.snapshots import kernel_from_snapshot
+
+    return kernel_from_snapshot(jsonlib.loads(state)["kernel"])
 
 
 def _of_another_version(header: str) -> bool:
@@ -175,7 +198,7 @@ def _of_another_version(header: str) -> bool:
     return is_journal and version_of(header) != KERNEL_VERSION
 
 
-def _only_told(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]:
+def _only_told(path: Path, recorded: Iterable[str], tell: _Teller) -> dict[str, Any]:
     from sublet.errors import BadInput
 
     times: list[float] = []
@@ -189,7 +212,7 @@ def _only_told(path: Path, recorded: list[str], tell: _Teller) -> dict[str, Any]
     return {**_span(path, times), "compared": 0, "verified": False}
 
 
-def _lived(path: Path, recorded: list[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
+def _lived(path: Path, recorded: Iterable[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
     """From the first line on, or from where `kernel` is."""
     from sublet.kernel.journal import open_journal
     from sublet.kernel.replayer import relive

@@ -8,8 +8,7 @@ import importlib
 import os
 from pathlib import Path
 
-from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts
-from sublet.runtime.agent.serving import run
+from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts, run
 
 
 def main() -> None:

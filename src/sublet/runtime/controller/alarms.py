@@ -28,6 +28,7 @@ class AlarmKind(StrEnum):
     HISTORY = "history"  # something cannot be told
     IMPOSTOR = "impostor"  # a node speaks for what is not there
     POLICY = "policy"  # it failed, or does not answer
+    STORE = "store"  # it is older than what is rented, or grows
     REFUSED = "refused"  # the kernel refused a plan: a fault of the policy
 
 

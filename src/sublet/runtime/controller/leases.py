@@ -103,6 +103,7 @@ class Leases:
         self._rented_wall[node_id] = self._clock.wall.monotonic()
         wait_s = 0.2
         for attempt in range(self._paces.rent_tries):
+            self._store.insist()  # a controller that slept may not be the one any more
             try:
                 await self._provider.rent(node_id, action.offer_id, token)
                 self._gauges.count_call("rent", CallOutcome.OK)
@@ -163,6 +164,7 @@ class Leases:
         """Until the provider confirms it: a node that may exist is never forgotten."""
         wait_s = 0.2
         while True:
+            self._store.insist()
             try:
                 billed = await self._provider.release(node_id)
                 self._gauges.count_call("release", CallOutcome.OK)
@@ -191,6 +193,7 @@ class Leases:
         await asyncio.gather(*(self.release(node_id) for node_id in list(self._inbox.kernel.cluster.nodes)))
         for left in await self._provider.list():
             if not left.elsewhere:
+                self._store.insist()
                 await self._provider.release(left.node_id)
 
     async def sweeping(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +22,12 @@ from sublet.errors import NotNow
 from sublet.kernel.journal import header_line
 from sublet.kernel.kernel import Kernel
 from sublet.machine.dice import DICE, Dice
+from sublet.machine.files import FILES, Files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.chronicle import Chronicle
+from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.factory import RecordFactory
 from sublet.runtime.controller.feasibility import Feasibility
@@ -52,7 +53,7 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
-from sublet.runtime.store import MetaKey, Store
+from sublet.runtime.store import STORE_FAILURES, MetaKey, Store
 
 __all__ = ["Controller"]
 
@@ -75,6 +76,7 @@ class Controller:
         limits: dict[str, Limit] | None = None,
         decide_limit_s: float = LIMIT_S,
         dice: Dice = DICE,
+        files: Files = FILES,
         paces: Paces = PACES,
         aside: Callable[[Callable[[], None]], None] = begin_thread,
     ) -> None:
@@ -82,7 +84,7 @@ class Controller:
         self.limits, self.budget, self._paces = limits or {}, budget, paces
         self.stopping = False
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
-        self._server_id = store.get(MetaKey.SERVER_ID) or dice.token(8)
+        self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
         offers = tuple(provider.offers)
 
         table = self.table = JobTable()
@@ -152,6 +154,7 @@ class Controller:
             waits=self.waits,
             wall=clock.wall,
         )
+        self.compaction = Compaction(inbox, store=store, alarms=self.alarms, files=files, paces=paces)
         self.memory = Memory(
             inbox,
             adopt=inbox.adopt,
@@ -160,6 +163,7 @@ class Controller:
             bill=self.bill,
             store=store,
             clock=clock,
+            compaction=self.compaction,
             paces=paces,
         )
         inbox.connect(journal=self.memory, outlet=self._orders, alarms=self.alarms)
@@ -168,11 +172,23 @@ class Controller:
 
     async def start(self) -> None:
         """Recover what an earlier controller left, or begin."""
+        try:
+            self._claim_store()
+            await self._recover()
+        except STORE_FAILURES as error:
+            raise self.inbox.fail(error) from error
+        self.inbox.spawn(self._ticking(), "ticking")
+        self.inbox.spawn(self.leases.sweeping(), "sweeping")
+        self.compaction.look()
+
+    def _claim_store(self) -> None:
         with self.store.transaction():
+            self.store.claim(self._holder, after=self._life)
             self.store.put(MetaKey.SERVER_ID, self._server_id)
-            self.store.put(MetaKey.LIFE, str(self._life + 1))
             if self.store.get(MetaKey.HEADER) is None:
                 self.store.put(MetaKey.HEADER, header_line(self.provider.offers, self.limits, UNLIMITED))
+
+    async def _recover(self) -> None:
         stored = StoredJobs(self.inbox, store=self.store, secret_files=self.secret_files, factory=self.factory)
         recovery = Recovery(
             pump=self.inbox,
@@ -193,8 +209,6 @@ class Controller:
             agents_come_back_s=self._paces.agents_come_back_s,
         )
         await recovery.recover()
-        self.inbox.spawn(self._ticking(), "ticking")
-        self.inbox.spawn(self.leases.sweeping(), "sweeping")
 
     async def wait(self) -> None:
         """Until `stop` or `abandon` has done its work; raises what made it impossible to go on."""
@@ -266,7 +280,7 @@ class Controller:
             raise self.inbox.failure or NotNow(spec.name, "brought to a controller that has ended", "be submitted")
         try:
             record = self.jobs.add(job_id, spec, key)
-        except sqlite3.Error as error:
+        except STORE_FAILURES as error:
             raise self.inbox.fail(error) from error
         if self.inbox.failure is not None:
             raise self.inbox.failure
@@ -285,7 +299,7 @@ class Controller:
                     saved = wall_s
                     self.jobs.save_all_facts()
                     self.memory.mark()
-            except sqlite3.Error as error:
+            except STORE_FAILURES as error:
                 self.inbox.fail(error)
                 return
             except Exception:  # one job's trouble is not everybody's

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.events import Event
-from sublet.errors import BadInput, SubletError
+from sublet.errors import BadInput, StaleController, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from
 from sublet.kernel.kernel import Kernel
@@ -28,7 +27,7 @@ from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.chronicle import Chronicle
 from sublet.runtime.controller.history import HistoryRow, refusal_among
-from sublet.runtime.store import Store
+from sublet.runtime.store import STORE_FAILURES, Store, next_step
 
 __all__ = ["Journal", "Outlet", "Pump"]
 
@@ -119,7 +118,7 @@ class Pump:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, STORE_FAILURES):
                 self.fail(error)
 
     # ------------------------------------------------------------------ for whoever is in charge
@@ -138,14 +137,25 @@ class Pump:
         """Let groups say what they have to say, now, and the kernel hear it."""
         self._waking = False
         if self._listening and not self._pumping and not self.ended.is_set():
+            try:
+                self._store.insist()  # what groups say to agents is in no transaction
+            except STORE_FAILURES as error:
+                self.fail(error)
+                return
             self._outlet.drain()
             self._pump()
 
-    def fail(self, error: sqlite3.Error) -> BadInput:
-        """The store does not work."""
-        log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
-        hint = "make room or repair the disk, then 'sublet up': what was done is in the log"
-        self.failure = failure = BadInput(self._store.path, f"cannot be written ({error})", hint=hint)
+    def fail(self, error: Exception) -> SubletError:
+        """The store does not work, or is another controller's now: why this one ends."""
+        if isinstance(error, StaleController):
+            log.critical("another controller goes on: this one does nothing more", exc_info=error)
+            failure: SubletError = error
+            for task in self._tasks:
+                task.cancel()  # what it was about to do is the other's to do
+        else:
+            log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
+            failure = BadInput(self._store.path, f"cannot be written ({error})", hint=next_step(error))
+        self.failure = failure
         self.ended.set()
         return failure
 
@@ -174,7 +184,7 @@ class Pump:
                     self._outlet.carry_out(action)
                 self._outlet.drain()
             self._chronicle.write(self.kernel, self.now_s())
-        except sqlite3.Error as error:
+        except STORE_FAILURES as error:
             self.fail(error)
         finally:
             self._pumping = False

@@ -2,6 +2,9 @@
 
     start = the last snapshot + the events after it
 
+Nothing before it is needed, and what is older is cut from the log (compaction.py); where no snapshot can be read, the
+archive of what was cut is.
+
 A snapshot is written when a controller has recovered, every so many events, and when it stops, in the transaction of
 the events that it follows. One of another version of the kernel is read as well, but the events after it are followed
 by their recorded orders (`sublet.kernel.following`): what this version would have ordered then did not happen.
@@ -28,6 +31,7 @@ from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, ve
 from sublet.kernel.values_json import Unrecorded, to_plain
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -49,7 +53,7 @@ Ended = dict[str, tuple[Ending, float]]  # job -> how, and when
 class Memory:
     """What one controller leaves to the next; `adopt` puts a kernel that has lived already in place of a new one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whatever has a memory
         self,
         inbox: Inbox,
         *,
@@ -59,10 +63,12 @@ class Memory:
         bill: Bill,
         store: Store,
         clock: Clock,
+        compaction: Compaction,
         paces: Paces = PACES,
     ) -> None:
         self._inbox, self._adopt, self._table, self._jobs = inbox, adopt, table, jobs
         self._bill, self._store, self._clock, self._paces = bill, store, clock, paces
+        self._compaction = compaction
         self._since = 0  # events since the last snapshot
         self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
         self._marked = -MARK_EVERY_S  # monotonic
@@ -81,6 +87,7 @@ class Memory:
         """In the transaction of the events."""
         if self._since >= self._paces.events_a_snapshot:
             self.write()
+            self._compaction.look()
 
     def write(self) -> None:
         """All of it, as of the last event in the log."""
@@ -95,6 +102,7 @@ class Memory:
                     self._jobs.save_facts(record)
             self._told = {record_id for record_id in self._table.records if record_id not in self._table.live}
             mark(self._store, self._clock)
+            self._store.put(MetaKey.BUDGET_IN_FORCE, json.dumps(to_plain(self._inbox.kernel.supply.budget)))
             self._store.add_snapshot(KERNEL_VERSION, json.dumps(facts, separators=(",", ":")))
         self._since = 0
 
@@ -109,18 +117,15 @@ class Memory:
 
     def read(self) -> int:
         """Bring the controller to where the log ends; the number of events that had to be read for it."""
-        for seq, text in (*self._store.snapshots(), (0, "")):
+        for seq, state in (*self._store.snapshots(), (0, "")):
             self._bill.replaying = True
             try:
-                return self._read_from(seq, json.loads(text) if text else None)
+                return self._read_from(seq, json.loads(state) if state else None)
             except (ValueError, KeyError, TypeError, BadInput):
-                if not text:
+                if not state:
                     raise
-                self._inbox.note(
-                    HistoryRow(
-                        kind="Alarm", text=f"the snapshot after event {seq} cannot be read: an older one is used"
-                    )
-                )
+                text = f"the snapshot after event {seq} cannot be read: an older one is used"
+                self._inbox.note(HistoryRow(kind="Alarm", text=text))
             finally:
                 self._bill.replaying = False
         raise AssertionError  # without a snapshot there is the whole log
@@ -179,7 +184,7 @@ class Memory:
     def _relive(self, seq: int, hear: Hear) -> Ended:
         """The events after this one; how jobs have ended in them."""
         ended: Ended = {}
-        lines = self._store.lines(after=seq)
+        lines = self._compaction.lines(after=seq)
         for step in relive(steps_from(lines, source="log", first=seq + 1, speed_of=self._speed), hear):
             self._after(step.event, step.orders, ended)
         return ended

@@ -1,0 +1,83 @@
+"""What was cut out of a store, in compressed files beside it: `events-000000000001.jsonl.gz`, `history-...`.
+
+A file is named after the first number in it and holds one line of JSON for each number that follows. It is on disk,
+whole, before the store lets go of the same lines; a program that is ended in between writes it once more, with what has
+come since. No start reads any of them. Whoever needs the room may remove them: `WholeLog` says from where on the log is
+known.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from sublet.machine.files import FILES, Files
+from sublet.runtime.store import Store
+
+__all__ = ["Kept", "WholeLog", "archive_lines"]
+
+LEVEL = 6  # of the compression: a hundred milliseconds for ten thousand events, which become a twentieth
+
+
+class Kept(StrEnum):
+    """What is archived: the name of its table, and of its files."""
+
+    EVENTS = "events"
+    HISTORY = "history"
+
+
+def archive_lines(folder: Path, kind: Kept, first: int, lines: Sequence[str], *, files: Files = FILES) -> None:
+    """On disk when it returns; the same file once more does no harm."""
+    text = "".join(f"{line}\n" for line in lines)
+    files.write(_file(folder, kind, first), gzip.compress(text.encode(), LEVEL, mtime=0))
+
+
+def _file(folder: Path, kind: Kept, first: int) -> Path:
+    return folder / f"{kind}-{first:012}.jsonl.gz"
+
+
+class WholeLog:
+    """The log of a store with what was cut from it, as far as that is still there."""
+
+    def __init__(self, store: Store, *, files: Files = FILES) -> None:
+        self._store, self._folder, self._files = store, store.path.parent, files
+        self.cut = store.cut_until(Kept.EVENTS)
+        self._chunks = self._find_chunks()
+        self.is_whole = not self.cut or self._chunks is not None
+
+    @property
+    def first(self) -> int:
+        """The number of the first event that is known."""
+        return 1 if self.is_whole else self.cut + 1
+
+    def lines(self, *, after: int = 0, until: int | None = None) -> Iterator[str]:
+        """As those of the store, from `first` on."""
+        for first, count in self._chunks or ():
+            if first + count > after + 1:
+                for number, line in enumerate(self._read(first), start=first):
+                    if after < number <= self.cut and (until is None or number <= until):
+                        yield line
+        yield from self._store.lines(after=max(after, self.cut), until=until)
+
+    def _find_chunks(self) -> list[tuple[int, int]] | None:
+        """(first event, how many) of the files, one after the other; None where one of them is missing or damaged.
+
+        Of a file that goes on beyond the cut, what is beyond is in the log, too.
+        """
+        found, first = [], 1
+        while first <= self.cut:
+            try:
+                count = len(self._read(first))
+            except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+                return None
+            if not count:
+                return None
+            found.append((first, count))
+            first += count
+        return found
+
+    def _read(self, first: int) -> list[str]:
+        return gzip.decompress(self._files.read(_file(self._folder, Kept.EVENTS, first))).decode().splitlines()
