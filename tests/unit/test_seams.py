@@ -16,23 +16,7 @@ ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has nei
 MODULES = {"time", "secrets", "uuid", "random"}  # any use
 CALLS = {"os.urandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 ALLOWED = {
-    "runtime/agent/agent.py": "not over a wall yet",
-    "runtime/agent/crew.py": "not over a wall yet",
-    "runtime/agent/link.py": "not over a wall yet",
-    "runtime/agent/metadata.py": "not over a wall yet",
     "runtime/agent/processes.py": "waits for real processes to die",
-    "runtime/agent/watching.py": "not over a wall yet",
-    "runtime/agent/worker.py": "not over a wall yet",
-    "runtime/providers/aws/build.py": "not over dice yet",
-    "runtime/providers/aws/calls.py": "not over dice yet",
-    "runtime/providers/aws/market.py": "not over a wall yet",
-    "runtime/providers/aws/provider.py": "not over a wall yet",
-    "runtime/providers/ray/actors.py": "not over a wall yet",
-    "runtime/providers/ray/build.py": "not over dice yet",
-    "runtime/providers/ray/provider.py": "not over a wall yet",
-    "runtime/providers/ray/steward.py": "a process of Ray's own",
-    "runtime/providers/ray/supply.py": "not over a wall yet",
-    "runtime/providers/ray/waits.py": "not over a wall yet",
     "train/agent_line.py": "not over a wall yet",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/commit.py": "not over a wall yet",

@@ -36,6 +36,7 @@ class Supply:
         self.changed = True  # `adjust` has something to look at
         self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
+        self._tightened = False  # limits or quotas are other ones, and more may be held than they allow
         self._rented = 0
 
     @property
@@ -68,7 +69,7 @@ class Supply:
         """The list, the limits or the quotas are other ones; what is held beyond them is to be given back."""
         self.offering.change(offers, limits, quotas, now_s)
         self.hold = hold_within(self.hold, self.limits, self.pools)
-        self.changed = True
+        self.changed = self._tightened = True
 
     def retire(self) -> bool:
         """Forget withdrawn offers of which the last node has gone; True if there were any."""
@@ -162,7 +163,8 @@ class Supply:
                     actions.append(self._rent(offer_id, now_s))
         self.offering.exposure.hold(cluster.held, now_s)
         burn = self.budget.burn
-        blocked = blocked or (burn is not None and self.ledger.burn() > burn) or self._over_limits()
+        self._tightened = self._tightened and self._over_limits()
+        blocked = blocked or self._tightened or (burn is not None and self.ledger.burn() > burn)
         self.to_clear = cluster.in_use_beyond(self.hold) if blocked else []
         return actions
 
@@ -224,4 +226,5 @@ class Supply:
         self.hold, self._rented = dict(facts["hold"]), facts["rented"]
         self.changed, self.short, self.purse.most_nodes = facts["changed"], facts["short"], facts["most_nodes"]
         self.cluster.restore(facts["cluster"], self.offers)
+        self._tightened = self._over_limits()
         self.ledger.restore(facts["ledger"])

@@ -125,7 +125,8 @@ class Tenancy:
         """It holds nothing and is promised nothing any more."""
         job_id = state.job.id
         self._supply.changed |= self._placements.vacate(job_id)
-        self.promise(state, None)
+        self._unpromise(state)
+        self.active.pop(job_id, None)
         if job_id in self.waiting:
             self.waiting.remove(job_id)
         self._ordered.pop(job_id, None)
@@ -188,9 +189,7 @@ class Tenancy:
     def promise(self, state: JobState, shape: Shape | None) -> JobState:
         """Note what a job shall have; the GPUs follow as they become free."""
         job_id = state.job.id
-        if state.shape is not None:
-            self.promised[state.shape.pool] -= state.shape.gpus
-            self._lines[state.shape.pool].pop(job_id, None)
+        self._unpromise(state)
         was_waiting = job_id in self.waiting
         if was_waiting and shape is not None:
             self.waiting.remove(job_id)
@@ -204,6 +203,11 @@ class Tenancy:
             if state.phase is Phase.WAITING and not was_waiting and not state.job.paused:
                 self.waiting.add(state)
         return state
+
+    def _unpromise(self, state: JobState) -> None:
+        if state.shape is not None:
+            self.promised[state.shape.pool] -= state.shape.gpus
+            self._lines[state.shape.pool].pop(state.job.id, None)
 
     def stand_in_line(self, state: JobState) -> None:
         """It needs GPUs to keep its promise."""

@@ -1,5 +1,8 @@
 """The worker's end of the line to its agent: a thread listens, the training loop looks when it has time.
 
+Who listens, and how the loop waits for it, is not the line's business: `listen` is a thread that reads a socket and
+calls `hear` and `turn`, `News` is how the loop waits. A simulated world has its own of both.
+
 Only the newest order counts. One that says that the group is broken cannot wait for the training loop, which may be
 stuck in a collective that nobody will ever answer: the thread itself then hangs up on the group, again and again until
 the loop has noticed. While a group is forming any newer order does that, because others may follow it already.
@@ -11,16 +14,17 @@ import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from sublet.errors import BadInput
+from sublet.machine.wall import WALL, Wall
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
 
-__all__ = ["AgentLine", "Forming", "Lost", "Order", "Superseded"]
+__all__ = ["AgentLine", "Connection", "Forming", "Lost", "News", "Order", "Superseded", "listen"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
@@ -36,17 +40,59 @@ class Lost(Exception):
     """The agent is gone, or no order comes."""
 
 
-class AgentLine:
-    """A connected socket to the agent."""
+class Connection(Protocol):
+    """Where words go."""
 
-    def __init__(self, connection: socket.socket, worker_id: str) -> None:
-        self.worker_id = worker_id
+    def sendall(self, data: bytes, /) -> None:
+        """All of it; OSError if it is closed."""
+
+
+class News(Protocol):
+    """How the loop waits for what the line hears. While it is entered, nobody else changes what was heard."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+    async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
+        """Until `predicate` holds, which is looked at after each `notify`; False if it does not within `wait_s`."""
+
+    def notify(self) -> None:
+        """Something was heard."""
+
+
+class _ThreadNews:
+    """Heard by another thread. Its `wait` blocks, so that whoever awaits it goes on at once."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self.notify = self._condition.notify_all
+
+    def __enter__(self) -> bool:
+        return self._condition.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._condition.__exit__(kind, error, trace)
+
+    async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
+        return self._condition.wait_for(predicate, wait_s)
+
+
+class AgentLine:
+    """The line to the agent over a connection."""
+
+    def __init__(self, connection: Connection, worker_id: str, *, wall: Wall = WALL, news: News | None = None) -> None:
+        self.worker_id, self.wall = worker_id, wall
         self.pending = False  # an order waits; read in the hot path, without the lock
         self.save_now = False
         self.script_s: float | None = None  # monotonic, since when the loop is in the script's own code
         self.gone = False
-        self._connection = connection
-        self._news = threading.Condition()
+        self._connection, self._lines = connection, LineBuffer()
+        self._news: News = _ThreadNews() if news is None else news
         self._sending = threading.Lock()
         self._followed = -1  # generation of the order that the loop follows
         self._order: Order | None = None
@@ -55,7 +101,6 @@ class AgentLine:
         self._forming = False
         self._cutting = False
         self._said_s = 0.0  # monotonic, of the last Busy
-        threading.Thread(target=self._listen, name="sublet-line", daemon=True).start()
 
     def say(self, message: Message) -> None:
         """Send; a line that is gone takes no words, which the loop will learn at the next step."""
@@ -63,12 +108,12 @@ class AgentLine:
             with self._sending:
                 self._connection.sendall(to_line(message))
         except OSError:
-            self._end()
+            self.end()
 
-    def order(self, wait_s: float) -> Order:
+    async def order(self, wait_s: float) -> Order:
         """The newest order, as soon as there is one; from now on it is the one that is followed."""
         with self._news:
-            if not self._news.wait_for(lambda: self._order is not None or self.gone, wait_s):
+            if not await self._news.wait(lambda: self._order is not None or self.gone, wait_s):
                 raise Lost(f"no order came within {wait_s:g} s")
             if self._order is None:
                 raise Lost("the agent has closed the line")
@@ -76,10 +121,10 @@ class AgentLine:
             self._followed, self.pending = order.generation, False
             return order
 
-    def meeting(self, generation: int, wait_s: float) -> Meet:
+    async def meeting(self, generation: int, wait_s: float) -> Meet:
         """Where the store of `generation` is."""
         with self._news:
-            self._news.wait_for(lambda: self._met(generation) or self._order is not None or self.gone, wait_s)
+            await self._news.wait(lambda: self._met(generation) or self._order is not None or self.gone, wait_s)
             self._check()
             if self._meet is None or not self._met(generation):
                 raise Lost(f"no word of the store of generation {generation} within {wait_s:g} s")
@@ -108,30 +153,29 @@ class AgentLine:
     def _met(self, generation: int) -> bool:
         return self._meet is not None and self._meet.generation == generation
 
-    # ------------------------------------------------------------------------------------------- the thread
+    # ------------------------------------------------------------------------------------------- for who listens
 
-    def _listen(self) -> None:
-        lines = LineBuffer()
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        while True:
-            if poll.poll((CUT_AGAIN_S if self._cutting else BEAT_S) * 1e3):
-                try:
-                    data = self._connection.recv(65536)
-                    for message in lines.feed(data):
-                        self._hear(message)
-                except (OSError, BadInput):
-                    data = b""
-                if not data:
-                    break
-            self._cut()
+    def hear(self, data: bytes) -> bool:
+        """What has come over the connection; False if that was the last of it."""
+        try:
+            for message in self._lines.feed(data):
+                self._hear(message)
+        except BadInput:
+            return False
+        return bool(data)
+
+    def turn(self) -> float:
+        """Do what is due beside hearing; seconds until it is to be called again."""
+        self._cut()
+        if not self.gone:
             self._beat()
-        self._end()
-        ends_s = time.monotonic() + ORPHAN_GRACE_S
-        while time.monotonic() < ends_s:
-            self._cut()
-            time.sleep(CUT_AGAIN_S)
-        os._exit(EXIT_LOST)
+        return CUT_AGAIN_S if self._cutting else BEAT_S
+
+    def end(self) -> None:
+        """Nothing more will come. The loop is told, and hung up on at every `turn` until it has noticed."""
+        with self._news:
+            self.gone = self.pending = self._cutting = True
+            self._news.notify()
 
     def _hear(self, message: Message) -> None:
         with self._news:
@@ -148,11 +192,11 @@ class AgentLine:
                     self.save_now = True
                 case _:
                     pass  # a newer agent may say more
-            self._news.notify_all()
+            self._news.notify()
 
     def _beat(self) -> None:
         """A step that takes long is not to be told from a hang, but that its process runs the script is."""
-        now_s, since_s = time.monotonic(), self.script_s
+        now_s, since_s = self.wall.monotonic(), self.script_s
         if since_s is not None and now_s - max(since_s, self._said_s) >= BEAT_S:
             self._said_s = now_s
             self.say(Busy(worker_id=self.worker_id))
@@ -162,11 +206,6 @@ class AgentLine:
             if self._cutting and self._hang_up:
                 self._hang_up()
             self._cutting = self._cutting and self._hang_up is not None
-
-    def _end(self) -> None:
-        with self._news:
-            self.gone = self.pending = self._cutting = True
-            self._news.notify_all()
 
 
 class Forming:
@@ -187,3 +226,29 @@ class Forming:
             self._line._forming = False  # noqa: SLF001 - a part of the line
             if kind is None:
                 self._line._check()  # noqa: SLF001 - a part of the line
+
+
+def listen(line: AgentLine, connection: socket.socket) -> None:
+    """Hear the line in a thread of its own, for as long as this process lives, which is not long without an agent."""
+    threading.Thread(target=_listen, args=(line, connection), name="sublet-line", daemon=True).start()
+
+
+def _listen(line: AgentLine, connection: socket.socket) -> None:
+    poll, wait_s = select.poll(), BEAT_S
+    poll.register(connection, select.POLLIN)
+    while True:
+        if poll.poll(wait_s * 1e3):
+            try:
+                data = connection.recv(65536)
+            except OSError:
+                data = b""
+            if not line.hear(data):
+                break
+        wait_s = line.turn()
+    line.end()
+    poll.unregister(connection)
+    ends_s = line.wall.monotonic() + ORPHAN_GRACE_S
+    while line.wall.monotonic() < ends_s:
+        line.turn()
+        poll.poll(CUT_AGAIN_S * 1e3)
+    os._exit(EXIT_LOST)

@@ -18,8 +18,7 @@ import torch
 
 from sublet.errors import RanksDiffer
 from sublet.train.gradients import CHECK, DOUBT
-from sublet.train.membership import talking
-from sublet.train.peers import PeerGroup
+from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import mixed
 from sublet.train.state import Progress
 

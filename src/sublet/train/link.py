@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 
 from sublet.errors import InvalidValue
-from sublet.train.agent_line import AgentLine
+from sublet.train.agent_line import AgentLine, listen
 from sublet.wire.lines import Message
 from sublet.wire.messages import Ready
 
@@ -28,7 +27,9 @@ class ControllerLink:
         descriptor = os.environ.get("SUBLET_CONTROL_FD")
         if descriptor is not None:
             _claim_process()
-            self.line = AgentLine(socket.socket(fileno=os.dup(int(descriptor))), self.worker_id)
+            connection = socket.socket(fileno=os.dup(int(descriptor)))
+            self.line = AgentLine(connection, self.worker_id)
+            listen(self.line, connection)
             self.line.say(Ready(worker_id=self.worker_id))
 
     def say(self, message: Message) -> None:
@@ -39,7 +40,7 @@ class ControllerLink:
     def script_goes_on(self) -> None:
         """What runs from here on is the script's own code: that it takes long is a sign of life."""
         if self.line is not None:
-            self.line.script_s = time.monotonic()
+            self.line.script_s = self.line.wall.monotonic()
 
     def script_waits(self) -> None:
         """What runs from here on is ours, and may wait for others."""

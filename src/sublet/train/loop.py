@@ -25,10 +25,12 @@ import torch
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
+from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.link import ControllerLink
-from sublet.train.membership import Broken, Entry, Membership, talking
+from sublet.train.membership import Membership
 from sublet.train.options import Options
+from sublet.train.peers import talking
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.state import State
@@ -278,7 +280,7 @@ class Session:
         progress, members = self._progress, self._members
         group = members.group
         self._steps.settle_in(group)
-        handed, members.handed = members.handed, None
+        handed = members.take_handed()
         if self._until is not None and progress.epoch >= self._until and handed is not None:
             self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
         if (adaptive := self.options.adaptive) is not None and entry.batch:

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from pathlib import Path
@@ -23,28 +23,41 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.train.agent_line import AgentLine
-from sublet.train.devices import NCCL, agreed_backend
-from sublet.wire.messages import Leading, Regroup
+from sublet.train.devices import NCCL, agreed_backend, device_name
+from sublet.train.following import Broken
+from sublet.wire.messages import Meet
 
-__all__ = ["BROKEN", "PeerGroup", "gist_of"]
+__all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
-MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
 CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still makes sense
 STUCK_S = 0.3  # from hanging up until a collective that has not noticed never will; the others take milliseconds
 BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
+CPU = torch.device("cpu")
 DESCRIPTORS = Path("/proc/self/fd")
 LONGEST_GIST = 300  # characters of a line
 
 
-class PeerGroup:
-    """Rank `rank` of `world`; of one alone there is no torch group at all."""
+@contextlib.contextmanager
+def talking() -> Iterator[None]:
+    """Around collectives alone, so that an error of the user's code is never taken for a broken group."""
+    try:
+        yield
+    except BROKEN as error:
+        raise Broken(gist_of(error)) from error
 
-    def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0) -> None:
+
+class PeerGroup:
+    """Rank `rank` of `world`; of one alone there is no torch group at all.
+
+    `device` is the one that we train on. What is `async` here blocks (`following.at_once`).
+    """
+
+    def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0, device: torch.device = CPU) -> None:
         self.rank, self.world, self.generation = rank, world, generation
+        self._device = device
         self.stuck = False  # something of it will never end
         self._store: Any = None
         self._nccl = False
@@ -52,27 +65,50 @@ class PeerGroup:
         self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
         self._hung_up_s: float | None = None
 
-    def form(self, order: Regroup, line: AgentLine, *, device: str) -> None:
-        """Meet the others of the order and make the torch group; one of BROKEN if somebody goes away meanwhile.
-
-        `device` is the name of the one that we train on (devices.py).
-        """
-        host = os.environ.get("SUBLET_HOST", "127.0.0.1")
-        if host == "127.0.0.1":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if order.rank == 0:
-            listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
-            port = listening.getsockname()[1]
-            descriptor = listening.detach()
+    async def lead(self) -> tuple[str, int]:
+        """Open the store where all meet; its host and port."""
+        host = _own_host()
+        listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
+        port = listening.getsockname()[1]
+        descriptor = listening.detach()
+        with talking():
             self._store = self._in_a_thread(lambda: _open_store(host, port, descriptor))
-            line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
-        else:
-            meet = line.meeting(order.generation, MEET_S)
-            self._store = self._find_store(meet.host, meet.port, line)
+        return host, port
+
+    async def find(self, meet: Meet, check: Callable[[], None]) -> None:
+        """Reach the store of another, which may be gone already: then `check` raises some day."""
+        _own_host()
+        check()
+        while not _answers(meet):
+            check()
+        with talking():
+            self._store = self._in_a_thread(lambda: _open_store(meet.host, meet.port))
+
+    async def form(self) -> None:
+        """Make the torch group with all who are at the store."""
         on_error = sys.excepthook
-        self._nccl = self._in_a_thread(lambda: _make_torch_group(self._store, order, device)) == NCCL
+        store, device = self._store, device_name(self._device)
+        with talking():
+            backend = self._in_a_thread(lambda: _make_torch_group(store, self.rank, self.world, device))
+        self._nccl = backend == NCCL
         sys.excepthook = on_error  # torch puts one more around it each time
         self._mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
+
+    async def numbers(self, mine: int) -> list[int]:
+        """What each member says, by rank."""
+        if self.world == 1:
+            return [mine]
+        table = torch.zeros(self.world, dtype=torch.int64)
+        table[self.rank] = mine
+        with talking():
+            self.all_reduce(table)
+        found: list[int] = table.tolist()
+        return found
+
+    async def part(self) -> None:
+        """Nobody hangs up before the last has heard the last sum."""
+        with contextlib.suppress(*BROKEN):
+            self.all_reduce(torch.zeros(1))
 
     def wait(self, work: Any) -> None:
         """Until the collective is over; one of BROKEN if it fails, or never ends after we have hung up.
@@ -128,17 +164,6 @@ class PeerGroup:
         self._store = None
         self._mine = {}
 
-    def _find_store(self, host: str, port: int, line: AgentLine) -> Any:
-        """The store of another, which may be gone already."""
-        while True:
-            line.check()
-            try:
-                socket.create_connection((host, port), LOOK_S).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                return self._in_a_thread(lambda: _open_store(host, port))
-
     def _in_a_thread(self, work: Callable[[], Any]) -> Any:
         """Forming a group cannot be interrupted where it waits for a connection; so it is left behind if need be."""
         outcome: Future[Any] = Future()
@@ -167,16 +192,26 @@ def gist_of(error: BaseException) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
 
 
-def _make_torch_group(store: Any, order: Regroup, device: str) -> str:
+def _own_host() -> str:
+    host = os.environ.get("SUBLET_HOST", "127.0.0.1")
+    if host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return host
+
+
+def _answers(meet: Meet) -> bool:
+    try:
+        socket.create_connection((meet.host, meet.port), LOOK_S).close()
+    except OSError:
+        time.sleep(0.01)
+        return False
+    return True
+
+
+def _make_torch_group(store: Any, rank: int, world: int, device: str) -> str:
     """How it talks."""
-    backend = agreed_backend(store, order.rank, order.world, device)
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=order.rank,
-        world_size=order.world,
-        timeout=COLLECTIVE_TIMEOUT,
-    )
+    backend = agreed_backend(store, rank, world, device)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=COLLECTIVE_TIMEOUT)
     return backend
 
 

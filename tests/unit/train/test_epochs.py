@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
-from sublet.train.membership import Entry  # noqa: E402
+from sublet.train.following import Entry  # noqa: E402
 from sublet.train.saving import Saver  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
@@ -108,7 +108,7 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
 
         def recover(_):
             s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
-            s._members.handed = handed
+            s._members._holding.handed = handed
             torch.set_rng_state(handed["random"]["torch"])  # dropout as in the run that was not disturbed
             return Entry(source="peer")
 

@@ -15,7 +15,8 @@ import torch
 from sublet.errors import SubletError
 from sublet.train.checkpoint import files
 from sublet.train.checkpoint.checkpoints import newest
-from sublet.train.membership import Membership
+from sublet.train.following import at_once
+from sublet.train.membership import Holding
 from sublet.train.peers import PeerGroup
 from sublet.train.saving import Saver
 from sublet.train.state import Progress, State
@@ -155,14 +156,13 @@ def test_the_schedule_is_handed_over_with_the_state(tmp_path, monkeypatch, known
     for rank in (1, 0):
         saver, model = world.saver(), network()
         state = State(model, adam(model), (), None, 1)
-        member = Membership(None, state, Progress(samples=8, batch=4), saver, torch.device("cpu"))
-        member.group = PeerGroup(rank=rank, world=2, generation=2)
-        members.append((member, saver))
-    (holder, old), (newcomer, new) = members
+        holding = Holding(state, Progress(samples=8, batch=4), saver)
+        members.append((holding, PeerGroup(rank=rank, world=2, generation=2), saver))
+    (holder, its_group, old), (newcomer, other_group, new) = members
     old.opened(1)
     world.train(old, 0.0, 14.0)
-    holder._spread([1])
-    newcomer._spread([1])
+    at_once(holder.share(its_group, [1]))
+    at_once(newcomer.share(other_group, [1]))
     assert new.trained_s == trained_s
     old.close()
 

@@ -8,7 +8,8 @@ import importlib
 import os
 from pathlib import Path
 
-from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts, run
+from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts
+from sublet.runtime.agent.serving import run
 
 
 def main() -> None:

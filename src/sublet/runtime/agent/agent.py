@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import selectors
-import signal
-import socket
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from sublet.errors import BadInput
-from sublet.runtime.agent import processes
-from sublet.runtime.agent.crew import Crew, log
-from sublet.runtime.agent.devices import Devices, found_devices
-from sublet.runtime.agent.host import NoAddress, machine_id, own_address
+from sublet.runtime.agent.crew import Crew
+from sublet.runtime.agent.devices import Devices
+from sublet.runtime.agent.host import NoAddress
 from sublet.runtime.agent.link import Link
+from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.lines import Message, to_line
@@ -47,12 +44,11 @@ from sublet.wire.messages import (
     WorkerSeen,
 )
 
-__all__ = ["AgentFacts", "run"]
+__all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts"]
 
 FIRST_LEASE_S = 60.0  # until the controller has said how long a lease is
 GRACE_S = 5.0  # for workers whose agent must go, between SIGTERM and SIGKILL
 LONGEST_WAIT_S = 60.0  # the poll behind the loop takes no infinity
-CHUNK = 1 << 16
 PING = to_line(Ping())
 
 
@@ -64,82 +60,76 @@ class AgentFacts:
     token: str
     address: str
     notice_file: str
-    host: str = ""  # where other machines reach this one; "" = SUBLET_HOST, or as the line to the controller tells
-    gpus: Sequence[str] | None = None  # for workers, as CUDA_VISIBLE_DEVICES names them; None = all that are here
+    host: str = ""  # where other machines reach this one; "" = as the line to the controller tells
+    gpus: Sequence[str] | None = None  # for workers, as CUDA_VISIBLE_DEVICES names them; None = all that `run` finds
     lease_s: float = FIRST_LEASE_S
     boot_s: float = 0.0  # seconds on the wall before it is there, as a cloud's machine takes
     metadata_url: str = ""  # where the machine learns that it will be taken; "" = somebody else tells
     lease_file: str = ""  # touched whenever the lease is renewed, for a dead man's switch outside
 
 
-def run(facts: AgentFacts) -> None:
-    """Serve until dismissed, ended or no longer renewed; nothing that was started is left then."""
-    agent = _Agent(facts)
-    try:
-        agent.serve()
-    finally:
-        me = processes.look(os.getpid())
-        if me is not None and me.session == me.pid:
-            processes.kill_instance(me.pid, me.start)
+class Attentive(Protocol):
+    """Who waits for a descriptor of its own: the line to the controller, the metadata service, signals."""
+
+    def attend(self, events: int, /) -> object:
+        """It is ready. Of the line: whether it has just been made."""
 
 
-class _Agent:
-    """The loop and what it knows."""
+class Agent:
+    """What it knows, and what it does when something is ready or due. Nothing happens before its first turn."""
 
-    def __init__(self, facts: AgentFacts) -> None:
-        self._facts = facts
-        self._selector = selectors.DefaultSelector()
-        self._link = Link(facts.address, self._selector)
-        gpus = found_devices(os.environ) if facts.gpus is None else facts.gpus
-        self._crew = Crew(self._selector, self._tell, Devices(gpus))
-        self._host = facts.host or os.environ.get("SUBLET_HOST", "")
-        self._metadata = Metadata(facts.metadata_url, self._selector, self._noticed) if facts.metadata_url else None
+    def __init__(self, facts: AgentFacts, machine: Machine) -> None:
+        self._facts, self._machine, self._wall, self._log = facts, machine, machine.wall, machine.log
+        self._link = Link(facts.address, machine.selector, dial=machine.dial, wall=machine.wall, dice=machine.dice)
+        self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
+        self._host = facts.host
+        self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
-        self._ends_at_s = time.monotonic() + facts.boot_s + facts.lease_s
+        self._ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s
         self._lease_s = facts.lease_s
         self._going = False  # no new workers; gone with the last one
         self._asked = False  # by SIGTERM, to go
-        self._wake, self._wake_writer = socket.socketpair()
-        for end in (self._wake, self._wake_writer):
-            end.settimeout(0.0)
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes the loop, which looks who it was
-        signal.signal(signal.SIGTERM, self._asked_to_go)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
 
-    def serve(self) -> None:
-        """Until it goes and its last worker has gone."""
-        processes.adopt_orphans()
-        boot_until_s = time.monotonic() + self._facts.boot_s
-        while not self._asked and (left_s := boot_until_s - time.monotonic()) > 0:
-            self._selector.select(left_s)
-        while not (self._going and not self._crew.workers):
-            for key, events in self._selector.select(self._patience_s()):
-                self._attend(key.data, events)
-            self._crew.reap()
-            self._keep_time()
+    def turn(self, ready: Iterable[tuple[selectors.SelectorKey, int]]) -> float | None:
+        """See to what is ready, has ended or is due: seconds until something else may be; None when it is over."""
+        for key, events in ready:
+            self._attend(key.data, events)
+        self._crew.reap()
+        self._keep_time()
+        if not self._going or self._crew.workers:
+            return self._patience_s()
         self._link.flush()
         if self._metadata is not None:
             self._metadata.close()
+        return None
 
-    def _attend(self, whose: object, events: int) -> None:
-        if whose is self._link:
-            if self._link.attend(events):
-                self._greet()
-            for message in self._link.heard():
-                try:
-                    self._obey(message)
-                except Exception as error:  # noqa: BLE001 - no message may cost the node
-                    log(f"{type(message).__name__} could not be carried out: {error!r}")
-        elif isinstance(whose, Worker):
+    def ask_to_go(self) -> None:
+        """With the next turn. A handler of signals may call it between any two lines, so it only leaves word."""
+        self._asked = True
+
+    @property
+    def asked(self) -> bool:
+        """To go, from outside."""
+        return self._asked
+
+    def _service(self, url: str) -> Metadata:
+        machine = self._machine
+        return Metadata(url, machine.selector, self._noticed, dial=machine.dial, wall=machine.wall, log=machine.log)
+
+    def _attend(self, whose: Worker | Attentive, events: int) -> None:
+        if isinstance(whose, Worker):
             self._crew.attend(whose, events)
-        elif isinstance(whose, Metadata):
-            whose.attend(events)
-        else:
-            with contextlib.suppress(BlockingIOError):
-                self._wake.recv(CHUNK)
+            return
+        news = whose.attend(events)
+        if whose is not self._link:
+            return
+        if news:
+            self._greet()
+        for message in self._link.heard():
+            try:
+                self._obey(message)
+            except Exception as error:  # noqa: BLE001 - no message may cost the node
+                self._log(f"{type(message).__name__} could not be carried out: {error!r}")
 
     # ------------------------------------------------------------------ time
 
@@ -148,33 +138,31 @@ class _Agent:
         due_s = min(self._ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
         if self._metadata is not None:
             due_s = min(due_s, self._metadata.due_s())
-        return min(max(0.0, due_s - time.monotonic()), LONGEST_WAIT_S)
+        return min(max(0.0, due_s - self._wall.monotonic()), LONGEST_WAIT_S)
 
     def _keep_time(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._wall.monotonic()
         if self._asked and not self._going:
             self._go(GRACE_S)
         if now_s >= self._ends_at_s and not self._going:
-            log(f"no word from the controller for {self._lease_s:g} s: this node ends")
+            self._log(f"no word from the controller for {self._lease_s:g} s: this node ends")
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
         if not self._link.watch(self._lease_s, PING):
-            log(f"the controller has been silent for {self._lease_s / 2:g} s: its line is lost, and dialled again")
-        if self._link.due_s() <= now_s and self._link.connect():
-            self._greet()
-
-    def _asked_to_go(self, *_: object) -> None:
-        """A handler runs between any two lines of the loop, so it only leaves word; the wake-up socket wakes it."""
-        self._asked = True
+            self._log(
+                f"the controller has been silent for {self._lease_s / 2:g} s: its line is lost, and dialled again"
+            )
+        if self._link.due_s() <= now_s:
+            self._link.connect()
 
     def _renew(self) -> None:
         if not self._going:
-            self._ends_at_s = time.monotonic() + self._lease_s
+            self._ends_at_s = self._wall.monotonic() + self._lease_s
             if self._facts.lease_file:
                 with contextlib.suppress(OSError):  # whoever watches it then ends the node, as they should
-                    os.utime(self._facts.lease_file)
+                    self._machine.disk.touch(self._facts.lease_file)
 
     def _go(self, grace_s: float) -> None:
         self._going = True
@@ -189,19 +177,19 @@ class _Agent:
         trouble = ""
         if not self._host:
             try:
-                self._host = own_address(self._link.here())
+                self._host = self._machine.place.address(self._link.here())
             except NoAddress as error:
                 trouble = str(error)
-                log(trouble)
+                self._log(trouble)
                 self._go(0.0)
         hello = Hello(
             node_id=self._facts.node_id,
             token=self._facts.token,
-            pid=os.getpid(),
+            pid=self._machine.pid,
             host=self._host,
             workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},
             pings=True,
-            machine=machine_id(),
+            machine=self._machine.place.machine_id(),
             trouble=trouble,
         )
         waiting = self._link.waiting()
@@ -214,7 +202,7 @@ class _Agent:
 
     def _noticed(self, kind: str, in_s: float) -> None:
         """The cloud has told this machine: workers learn of it here, the controller by wire."""
-        log(f"{kind} in {in_s:.0f} s, says the metadata service")
+        self._log(f"{kind} in {in_s:.0f} s, says the metadata service")
         message = Noticed(node_id=self._facts.node_id, in_s=in_s, kind=kind)
         if kind == "interruption":
             self._warn(in_s)
@@ -229,7 +217,7 @@ class _Agent:
     def _obey(self, message: Message | BadInput) -> None:
         match message:
             case BadInput():
-                log(f"refused from the controller: {message}")
+                self._log(f"refused from the controller: {message}")
             case Welcome():
                 if message.node_id == self._facts.node_id and 0 < message.lease_s < math.inf:
                     self._lease_s = message.lease_s
@@ -251,15 +239,11 @@ class _Agent:
             case Dismiss():
                 self._go(0.0)
             case _:
-                log(f"not for an agent: {type(message).__name__}")
+                self._log(f"not for an agent: {type(message).__name__}")
 
     def _warn(self, in_s: float) -> None:
-        path = Path(self._facts.notice_file)
-        draft = path.with_name(path.name + ".new")
-        text = json.dumps({"node": self._facts.node_id, "in_s": in_s, "at_unix_s": time.time() + in_s})
+        text = json.dumps({"node": self._facts.node_id, "in_s": in_s, "at_unix_s": self._wall.unix() + in_s})
         try:
-            draft.touch(mode=0o600)
-            draft.write_text(text + "\n", encoding="utf-8")
-            draft.replace(path)
+            self._machine.files.write(Path(self._facts.notice_file), f"{text}\n".encode(), durable=False)
         except OSError as error:
-            log(f"the notice file cannot be written: {error}")
+            self._log(f"the notice file cannot be written: {error}")

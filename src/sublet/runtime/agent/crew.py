@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import selectors
 import signal
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
-from sublet.runtime.agent.host import free_port, network_env
-from sublet.runtime.agent.processes import ticks_by_parent
-from sublet.runtime.agent.watching import LOOK_S
-from sublet.runtime.agent.worker import CANNOT_START, Worker, start
-from sublet.runtime.logfile import keep_small
+from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.reading import Reading
+from sublet.runtime.agent.watching import LOOK_S, Watch
+from sublet.runtime.agent.worker import CANNOT_START, Worker
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -34,15 +29,13 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from sublet.wire.text import plain_text
 
-__all__ = ["Crew", "log"]
+__all__ = ["Crew"]
 
 REMEMBERED_ENDS = 64  # workers whose end is told again to a controller that comes back
 MOST_COMPLAINTS = 100  # about one worker, in the log
 MOST_BAD_LINES = 1000  # of one worker, before its line is closed: it does not speak our language
 LAST_READS = 64  # of a line that somebody else may still hold and write to
-MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one before it
 CHUNK = 1 << 16
 
 Tell = Callable[[AboutWorker | FromWorker], None]
@@ -52,11 +45,12 @@ Word = TypeVar("Word")
 class Crew:
     """`workers` run; `ended` have, lately; `finished` have said that all is done. News goes to `tell`."""
 
-    def __init__(self, selector: selectors.BaseSelector, tell: Tell, devices: Devices) -> None:
+    def __init__(self, machine: Machine, tell: Tell, devices: Devices) -> None:
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, WorkerDown] = {}
         self.finished: dict[str, FromWorker] = {}
-        self._selector, self._tell, self._devices = selector, tell, devices
+        self._machine, self._tell, self._devices = machine, tell, devices
+        self._selector, self._processes = machine.selector, machine.processes
         self._look_s = math.inf  # when to look at those without a session
 
     def start(self, order: StartWorker, node_env: Mapping[str, str], host: str) -> None:
@@ -70,10 +64,11 @@ class Crew:
         try:
             if not order.argv:
                 raise InvalidValue("argv", order.argv, "a command")
-            port = free_port({w.up.port for w in self.workers.values() if w.up is not None}) if order.offers else 0
+            port = self._free_port() if order.offers else 0
             if port:
                 own_env |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
-            worker = start(replace(order, defaults={**network_env(host), **order.defaults}), own_env)
+            defaults = {**self._machine.place.network_env(host), **order.defaults}
+            worker = self._begin(replace(order, defaults=defaults), own_env)
         except (OSError, ValueError) as error:
             self._devices.give_back(order.worker_id)
             self._tell_end(WorkerDown(worker_id=order.worker_id, code=CANNOT_START, error=f"cannot start: {error}"))
@@ -82,9 +77,37 @@ class Crew:
         if worker.line is not None:
             self._selector.register(worker.line, selectors.EVENT_READ, worker)
         if worker.watch is not None:
-            self._look_s = min(self._look_s, time.monotonic() + LOOK_S)
+            self._look_s = min(self._look_s, self._machine.wall.monotonic() + LOOK_S)
         worker.up = WorkerUp(worker_id=worker.worker_id, pid=worker.pid, host=host if port else "", port=port)
         self._tell(worker.up)
+
+    def _begin(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+        """Its process, and the eyes on it where it has no session."""
+        machine, env = self._machine, {**order.env, **own_env}
+        folder = env.get("SUBLET_CHECKPOINT_DIR", "")
+        reading = Reading(folder, machine.disk) if order.reads else None  # before it can read anything
+        try:
+            worker = self._processes.start(order, own_env)
+        except OSError:
+            if reading is not None:
+                reading.let_go()
+            raise
+        if order.watch:
+            worker.watch = Watch(
+                order.worker_id,
+                worker.pid,
+                order.log,
+                env,
+                machine.wall.monotonic(),
+                reading,
+                met_at=self._processes.met_at,
+                disk=machine.disk,
+                wall=machine.wall,
+            )
+        return worker
+
+    def _free_port(self) -> int:
+        return self._machine.place.free_port({w.up.port for w in self.workers.values() if w.up is not None})
 
     # ------------------------------------------------------------------ their lines
 
@@ -96,7 +119,7 @@ class Crew:
             if events & selectors.EVENT_READ:
                 self._listen(worker)
         except Exception as error:  # noqa: BLE001 - the agent and all other workers live on
-            _complain(worker, f"the line of {worker.worker_id} is closed: {error!r}")
+            self._complain(worker, f"the line of {worker.worker_id} is closed: {error!r}")
             self._hang_up(worker)
 
     def pass_on(self, message: Regroup | Meet | Leave | SaveNow) -> None:
@@ -106,7 +129,7 @@ class Crew:
             return  # its end has been told, or will be
         line = to_line(message)
         if len(worker.unsent) + len(line) > LONGEST_LINE:
-            _complain(worker, f"{worker.worker_id} does not read its line: {type(message).__name__} is dropped")
+            self._complain(worker, f"{worker.worker_id} does not read its line: {type(message).__name__} is dropped")
             return
         worker.unsent += line
         self._flush(worker)
@@ -127,16 +150,16 @@ class Crew:
         for message in worker.reader.feed(data):
             if not isinstance(message, FromWorkerMessage):
                 what = str(message) if isinstance(message, BadInput) else f"a {type(message).__name__} from a worker"
-                _complain(worker, f"refused from {worker.worker_id}: {what}")
+                self._complain(worker, f"refused from {worker.worker_id}: {what}")
             elif message.worker_id != worker.worker_id:
-                _complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
+                self._complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
             else:
                 said = FromWorker(message=message)
                 if isinstance(message, Finished):
                     _remember(self.finished, worker.worker_id, said)
                 self._tell(said)
         if worker.complaints > MOST_BAD_LINES:
-            log(f"{worker.worker_id} says nothing that can be read: its line is closed")
+            self._machine.log(f"{worker.worker_id} says nothing that can be read: its line is closed")
             self._hang_up(worker)
             return False
         return True
@@ -165,12 +188,11 @@ class Crew:
     def end(self, worker: Worker, grace_s: float) -> None:
         """SIGTERM to the worker alone, which may have to tidy up its own; SIGKILL to its whole group."""
         if not 0 < grace_s < math.inf:
-            _kill_group(worker.pid)
+            self._processes.end(worker.pid, signal.SIGKILL)
             return
-        kill_at_s = time.monotonic() + grace_s
+        kill_at_s = self._machine.wall.monotonic() + grace_s
         worker.kill_at_s = kill_at_s if worker.kill_at_s is None else min(kill_at_s, worker.kill_at_s)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGTERM)
+        self._processes.end(worker.pid, signal.SIGTERM)
 
     def due_s(self) -> float:
         """When the next grace is over, or a look is due."""
@@ -184,31 +206,21 @@ class Crew:
         for worker in self.workers.values():
             if worker.kill_at_s is not None and now_s >= worker.kill_at_s:
                 worker.kill_at_s = None
-                _kill_group(worker.pid)
+                self._processes.end(worker.pid, signal.SIGKILL)
 
     def _look(self, now_s: float) -> None:
         watched = [worker.watch for worker in self.workers.values() if worker.watch is not None]
         self._look_s = now_s + LOOK_S if watched else math.inf
-        everybody = ticks_by_parent() if watched else {}
+        everybody = self._processes.ticks() if watched else {}
         for watch in watched:
             self._tell(watch.look(now_s, everybody))
 
     def reap(self) -> None:
-        """See off all children that have ended: workers, and orphans that came to us."""
+        """See off all that have ended."""
         by_pid = {worker.pid: worker for worker in self.workers.values()}
-        while True:
-            try:
-                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if seen is None:
-                return
-            worker = by_pid.get(seen.si_pid)
-            if worker is not None:
-                _kill_group(worker.pid)  # its own children; before it is reaped, while its number is still its own
-            os.waitpid(seen.si_pid, 0)
-            if worker is not None:
-                self._bury(worker, seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status)
+        for pid, code in self._processes.ended():
+            if (worker := by_pid.get(pid)) is not None:
+                self._bury(worker, code)
 
     def _bury(self, worker: Worker, code: int) -> None:
         for _ in range(LAST_READS):  # its last words come before the news of its end
@@ -219,33 +231,21 @@ class Crew:
         self._devices.give_back(worker.worker_id)
         if worker.watch is not None:
             self._tell(worker.watch.last_look())
-        self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=worker.last_words() if code else ""))
+        error = worker.last_words(self._machine.disk) if code else ""
+        self._tell_end(WorkerDown(worker_id=worker.worker_id, code=code, error=error))
 
     def _tell_end(self, down: WorkerDown) -> None:
         _remember(self.ended, down.worker_id, down)
         self._tell(down)
+
+    def _complain(self, worker: Worker, text: str) -> None:
+        """A worker must not be able to fill the disk with what we have to say about it."""
+        worker.complaints += 1
+        if worker.complaints <= MOST_COMPLAINTS:
+            self._machine.log(text)
 
 
 def _remember(found: dict[str, Word], worker_id: str, word: Word) -> None:
     found[worker_id] = word
     while len(found) > REMEMBERED_ENDS:
         del found[next(iter(found))]
-
-
-def log(text: str) -> None:
-    """A line in the agent's own log, which does not grow without bound."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain_text(text)}", file=sys.stderr, flush=True)  # noqa: T201 - standard error is the agent's log
-    keep_small(sys.stderr.fileno(), MOST_LOG)
-
-
-def _complain(worker: Worker, text: str) -> None:
-    """A worker must not be able to fill the disk with what we have to say about it."""
-    worker.complaints += 1
-    if worker.complaints <= MOST_COMPLAINTS:
-        log(text)
-
-
-def _kill_group(pid: int) -> None:
-    for send in (os.killpg, os.kill):  # the group may not exist yet, a moment after the fork
-        with contextlib.suppress(ProcessLookupError):
-            send(pid, signal.SIGKILL)

@@ -8,8 +8,19 @@ import socket
 import struct
 from collections.abc import Container
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["LOOPBACK", "NoAddress", "free_port", "interface_of", "machine_id", "network_env", "own_address"]
+__all__ = [
+    "LOOPBACK",
+    "PLACE",
+    "NoAddress",
+    "Place",
+    "free_port",
+    "interface_of",
+    "machine_id",
+    "network_env",
+    "own_address",
+]
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = ("192.0.2.1", 9)  # TEST-NET-1: nobody is there, and nothing is sent; the kernel only looks up the way
@@ -26,6 +37,41 @@ OVERLAYS = ("vxlan", "geneve", "wireguard", "ppp", "wwan")
 
 class NoAddress(Exception):
     """Other machines may be there, and there is no address of ours that their workers could use."""
+
+
+class Place(Protocol):
+    """A machine in its network."""
+
+    def address(self, line: str) -> str:
+        """Where others reach it, by the address of our end of the line to the controller; NoAddress if nowhere."""
+
+    def machine_id(self) -> str:
+        """The same for all that run on it."""
+
+    def network_env(self, host: str) -> dict[str, str]:
+        """What workers need to meet those of other machines at this address."""
+
+    def free_port(self, taken: Container[int]) -> int:
+        """One that nobody listens on; OSError without any."""
+
+
+class _ThisPlace:
+    """This machine."""
+
+    def address(self, line: str) -> str:
+        return own_address(line)
+
+    def machine_id(self) -> str:
+        return machine_id()
+
+    def network_env(self, host: str) -> dict[str, str]:
+        return network_env(host)
+
+    def free_port(self, taken: Container[int]) -> int:
+        return free_port(taken)
+
+
+PLACE: Place = _ThisPlace()
 
 
 def own_address(line: str) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import selectors
 import socket
-import time
 from collections import deque
 
-from sublet.errors import BadInput, InvalidValue
+from sublet.errors import BadInput
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.wall import WALL, Wall
+from sublet.runtime.agent.dialing import Dialer, address_from, dial
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.wire.lines import Message
 
-__all__ = ["Link", "address_from"]
+__all__ = ["Link"]
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
@@ -22,28 +22,22 @@ CONNECT_S = 5.0  # for a host that does not answer
 MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
 CHUNK = 1 << 16
 
-Address = str | tuple[str, int]
-
-
-def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
-    """`unix:/path/to/socket` or `tcp:host:port`."""
-    kind, _, rest = text.partition(":")
-    host, _, port = rest.rpartition(":")
-    if kind == "unix" and rest:
-        return socket.AF_UNIX, rest
-    if kind == "tcp" and ":" in host:
-        raise InvalidValue("address", text, "tcp:host:port with an IPv4 address or a name: IPv6 is not supported yet")
-    if kind == "tcp" and host and port.isdigit():
-        return socket.AF_INET, (host, int(port))
-    raise InvalidValue("address", text, "unix:/path or tcp:host:port")
-
 
 class Link:
     """Sends whole lines in order; the first lines of every connection are those of `begin`."""
 
-    def __init__(self, address: str, selector: selectors.BaseSelector) -> None:
-        self._family, self._address = address_from(address)
-        self._selector = selector
+    def __init__(
+        self,
+        address: str,
+        selector: selectors.BaseSelector,
+        *,
+        dial: Dialer = dial,
+        wall: Wall = WALL,
+        dice: Dice = DICE,
+    ) -> None:
+        self._leaves_machine = address_from(address)[0] != socket.AF_UNIX  # and not an address that is none
+        self._address, self._selector = address, selector
+        self._dial, self._wall, self._dice = dial, wall, dice
         self._socket: socket.socket | None = None
         self._connected = False
         self._reader = LineReader()
@@ -58,7 +52,7 @@ class Link:
 
     def here(self) -> str:
         """The address of our end; "" where the line does not leave the machine, or is not there."""
-        if self._socket is None or self._family == socket.AF_UNIX:
+        if self._socket is None or not self._leaves_machine:
             return ""
         return str(self._socket.getsockname()[0])
 
@@ -77,7 +71,7 @@ class Link:
 
         A network that drops everything tells nobody: without this an agent would wait on such a line until its end.
         """
-        now_s = time.monotonic()
+        now_s = self._wall.monotonic()
         if not self._connected:
             return True
         if now_s >= self._heard_s + lease_s / 2:
@@ -89,25 +83,16 @@ class Link:
                 self.send(ping, may_be_lost=True)
         return True
 
-    def connect(self) -> bool:
-        """Try, without waiting; True when it is there at once."""
+    def connect(self) -> None:
+        """Try, without waiting: `attend` hears what became of it."""
         self._drop()
-        self._socket = socket.socket(self._family, socket.SOCK_STREAM)
-        self._socket.settimeout(0.0)
         try:
-            result = self._socket.connect_ex(self._address)
-        except OSError:  # a host without an address, a path that is too long
-            result = errno.EHOSTUNREACH
-        if result == errno.EINPROGRESS:
-            self._due_s = time.monotonic() + CONNECT_S
-            self._selector.register(self._socket, selectors.EVENT_WRITE, self)
-            return False
-        if result:
+            self._socket = self._dial(self._address)
+        except OSError:  # nobody listens, and this is known at once
             self._fail()
-            return False
-        self._selector.register(self._socket, selectors.EVENT_READ, self)
-        self._begun()
-        return True
+            return
+        self._due_s = self._wall.monotonic() + CONNECT_S
+        self._selector.register(self._socket, selectors.EVENT_WRITE, self)
 
     def attend(self, events: int) -> bool:
         """The socket is ready; True when a connection has just been made."""
@@ -117,8 +102,8 @@ class Link:
             if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._fail()
                 return False
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._begun()
+            self._connected, self._heard_s = True, self._wall.monotonic()
+            self._spoke_s = self._heard_s
             return True
         if events & selectors.EVENT_WRITE:
             self.flush()
@@ -174,9 +159,6 @@ class Link:
 
     # ------------------------------------------------------------------
 
-    def _begun(self) -> None:
-        self._connected, self._heard_s, self._spoke_s = True, time.monotonic(), time.monotonic()
-
     def _read(self) -> None:
         if self._socket is None:
             return
@@ -189,7 +171,7 @@ class Link:
         if not data:
             self._fail()
             return
-        self._heard_s = time.monotonic()
+        self._heard_s = self._wall.monotonic()
         self._heard += self._reader.feed(data)
 
     def _forget_first(self) -> None:
@@ -215,8 +197,8 @@ class Link:
 
     def _fail(self) -> None:
         self._drop()
-        jitter = 0.5 + os.urandom(1)[0] / 255  # many agents must not come back in step
-        self._due_s = time.monotonic() + self._pause_s * jitter
+        jitter = 0.5 + self._dice.random()  # many agents must not come back in step
+        self._due_s = self._wall.monotonic() + self._pause_s * jitter
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _drop(self) -> None:

@@ -7,19 +7,19 @@ of a spot interruption, then the recommendation to rebalance. AWS advises to ask
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import selectors
 import socket
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from sublet.errors import InvalidValue
-from sublet.runtime.agent.crew import log
+from sublet.machine.wall import WALL, Wall
+from sublet.runtime.agent.dialing import Dialer, address_from, dial
+from sublet.runtime.agent.own_log import Log, log
 
 __all__ = ["Metadata"]
 
@@ -39,11 +39,23 @@ Notice = Callable[[str, float], None]  # (interruption | rebalance, seconds from
 class Metadata:
     """Asks at `url`; `notice` is called once for each thing that is announced."""
 
-    def __init__(self, url: str, selector: selectors.BaseSelector, notice: Notice, *, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        selector: selectors.BaseSelector,
+        notice: Notice,
+        *,
+        every_s: float = EVERY_S,
+        dial: Dialer = dial,
+        wall: Wall = WALL,
+        log: Log = log,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise InvalidValue("metadata", url, "an address such as http://169.254.169.254")
-        self._host, self._place = parts.netloc, (parts.hostname, parts.port or 80)
+        self._host, self._place = parts.netloc, f"tcp:{parts.hostname}:{parts.port or 80}"
+        address_from(self._place)  # refused now, not with the first question
+        self._dial, self._wall, self._log = dial, wall, log
         self._selector, self._notice, self._every_s = selector, notice, every_s
         self._socket: socket.socket | None = None
         self._path = ""  # what is being asked
@@ -80,11 +92,11 @@ class Metadata:
                 data = self._socket.recv(MOST_BYTES)
                 self._answer += data
                 if not data or len(self._answer) > MOST_BYTES:
-                    self._hear(time.monotonic())
+                    self._hear(self._wall.monotonic())
         except BlockingIOError:
             return
         except OSError:
-            self._stop(time.monotonic())
+            self._stop(self._wall.monotonic())
 
     def close(self) -> None:
         """Ask no more."""
@@ -105,9 +117,9 @@ class Metadata:
         lines = (f"{verb} {self._path} HTTP/1.0", f"Host: {self._host}", header, "Content-Length: 0", "", "")
         self._question, self._answer = "\r\n".join(lines).encode(), b""
         self._due_s = now_s + ANSWER_S
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.settimeout(0.0)
-        if self._socket.connect_ex(self._place) not in (0, errno.EINPROGRESS):
+        try:
+            self._socket = self._dial(self._place)
+        except OSError:
             self._stop(now_s)
             return
         self._selector.register(self._socket, selectors.EVENT_WRITE, self)
@@ -129,7 +141,7 @@ class Metadata:
         elif status == OK:
             self._announced(body)
         elif status != NOT_THERE:
-            log(f"the metadata service answered {status} to {self._path}")
+            self._log(f"the metadata service answered {status} to {self._path}")
         self._ask_next(now_s)
 
     def _announced(self, body: bytes) -> None:
@@ -143,9 +155,9 @@ class Metadata:
         try:
             facts: dict[str, Any] = json.loads(text)
             at = datetime.fromisoformat(str(facts["time"])).astimezone(UTC)
-            in_s = min(max(0.0, at.timestamp() - time.time()), NOTICE_S)  # whatever this machine's clock says
+            in_s = min(max(0.0, at.timestamp() - self._wall.unix()), NOTICE_S)  # whatever this machine's clock says
         except (ValueError, KeyError, TypeError) as error:
-            log(f"a notice that cannot be read ({error}): {text[:200]!r}")
+            self._log(f"a notice that cannot be read ({error}): {text[:200]!r}")
             in_s = NOTICE_S
         self._notice("interruption", in_s)
 

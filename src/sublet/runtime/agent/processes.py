@@ -11,7 +11,8 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "instance",
     "kill_instance",
     "look",
+    "met_at",
     "rename",
     "ticks_by_parent",
 ]
@@ -133,6 +135,22 @@ def kill_instance(agent_pid: int, start: int, known: Iterable[Process] = ()) -> 
         if all(process.pid == os.getpid() for process in left):
             return True
         time.sleep(LOOK_AGAIN_S)
+
+
+def met_at(port: int) -> bool:
+    """Whether a socket of this machine listens on this TCP port, or is connected to it or from it."""
+    return any(port in ports for ports in _ports())
+
+
+def _ports() -> Iterator[tuple[int, int]]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, remote, *_ = line.split()
+            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
 
 
 def die_with_parent() -> None:

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sublet.runtime.agent import processes
-from sublet.runtime.agent.agent import AgentFacts, run
+from sublet.runtime.agent.agent import AgentFacts
+from sublet.runtime.agent.serving import run
 
 __all__ = ["MOST_REQUEST", "life_of", "main", "serve"]
 

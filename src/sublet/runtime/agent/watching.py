@@ -7,14 +7,16 @@ that descend from it, the files below SUBLET_CHECKPOINT_DIR, and the sockets of 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
+from sublet.machine.wall import WALL, Wall
+from sublet.runtime.agent.disk import DISK, Disk
+from sublet.runtime.agent.processes import met_at
 from sublet.runtime.agent.reading import Reading
 from sublet.wire.messages import WorkerSeen
 
-__all__ = ["LOOK_S", "Watch", "met_at", "newest_below"]
+__all__ = ["LOOK_S", "Watch", "newest_below"]
 
 LOOK_S = 5.0  # wall, between two looks
 BUSY = 0.01  # of one core: below that are timers of a runtime that waits
@@ -25,7 +27,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Watch:
     """One worker, from its start on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a fact about this worker, or a way to look at it
         self,
         worker_id: str,
         pid: int,
@@ -33,27 +35,32 @@ class Watch:
         env: Mapping[str, str],
         now_s: float,
         reading: Reading | None = None,  # begun before it was started
+        *,
+        met_at: Callable[[int], bool] = met_at,
+        disk: Disk = DISK,
+        wall: Wall = WALL,
     ) -> None:
         self._worker_id, self._pid, self._log, self._reading = worker_id, pid, log, reading
+        self._met_at, self._disk, self._wall = met_at, disk, wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
-        self._began_unix_s = time.time()
+        self._began_unix_s = wall.unix()
         self._active_s = self._looked_s = now_s
-        self._ticks, self._printed = 0, _length(log)
+        self._ticks, self._printed = 0, self._length()
         self._met = False
 
     def look(self, now_s: float, everybody: Mapping[int, list[tuple[int, int]]]) -> WorkerSeen:
         """What there is to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
-        ticks, printed = _ticks(self._pid, everybody), _length(self._log)
+        ticks, printed = _ticks(self._pid, everybody), self._length()
         allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
         if abs(ticks - self._ticks) > allowed or printed != self._printed:  # less: a child took its time with it
             self._active_s = now_s
         self._ticks, self._printed, self._looked_s = ticks, printed, now_s
-        self._met = self._met or (self._port.isdigit() and met_at(int(self._port)))
+        self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
         return self._seen(quiet_s=now_s - self._active_s)
 
     def last_look(self) -> WorkerSeen:
         """It has ended: what it saved on SIGTERM, say, and the sockets that it leaves behind for a while."""
-        self._met = self._met or (self._port.isdigit() and met_at(int(self._port)))
+        self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
         seen = self._seen()
         if self._reading is not None:
             self._reading.let_go()
@@ -68,42 +75,28 @@ class Watch:
 
     def saved_ago_s(self) -> float | None:
         """Since the last write below its checkpoint directory; None if there was none in its life."""
-        newest = newest_below(self._folder) if self._folder else None
+        newest = newest_below(self._folder, self._disk) if self._folder else None
         if newest is None or newest < self._began_unix_s:
             return None
-        return max(0.0, time.time() - newest)
+        return max(0.0, self._wall.unix() - newest)
 
-
-def newest_below(folder: str) -> float | None:
-    """When a file below this directory was last written, in seconds since 1970; None without any."""
-    newest, seen = None, 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                written = os.stat(os.path.join(place, name)).st_mtime  # noqa: PTH116, PTH118 - by the thousand
-            except OSError:
-                continue  # it was replaced while we looked
-            newest = written if newest is None else max(newest, written)
-            seen += 1
-            if seen >= MOST_FILES:
-                return newest
-    return newest
-
-
-def met_at(port: int) -> bool:
-    """Whether a socket of this machine listens on this TCP port, or is connected to it or from it."""
-    return any(port in ports for ports in _ports())
-
-
-def _ports() -> Iterator[tuple[int, int]]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    def _length(self) -> int:
         try:
-            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+            return self._disk.facts(self._log).size_bytes if self._log else 0
         except OSError:
-            continue
-        for line in lines:
-            _, local, remote, *_ = line.split()
-            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+            return 0
+
+
+def newest_below(folder: str, disk: Disk = DISK) -> float | None:
+    """When a file below this directory was last written, in seconds since 1970; None without any."""
+    newest = None
+    for path in islice(disk.below(folder), MOST_FILES):
+        try:
+            written = disk.facts(path).written_ns / 1e9
+        except OSError:
+            continue  # it was replaced while we looked
+        newest = written if newest is None else max(newest, written)
+    return newest
 
 
 def _ticks(pid: int, everybody: Mapping[int, Iterable[tuple[int, int]]]) -> int:
@@ -115,10 +108,3 @@ def _ticks(pid: int, everybody: Mapping[int, Iterable[tuple[int, int]]]) -> int:
         total += known.get(one, 0)
         below += [child for child, _ in everybody.get(one, ())]
     return total
-
-
-def _length(log: str) -> int:
-    try:
-        return os.stat(log).st_size if log else 0  # noqa: PTH116 - as above
-    except OSError:
-        return 0

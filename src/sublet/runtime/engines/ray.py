@@ -8,7 +8,7 @@ which the agent gets through Ray.
 from __future__ import annotations
 
 from sublet.errors import InvalidValue
-from sublet.runtime.agent.link import address_from
+from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import LEASE_S, AgentServer
 
 __all__ = ["RayEngine"]

@@ -11,7 +11,7 @@ import hmac
 
 from sublet.domain.quantity import positive
 from sublet.errors import BadInput
-from sublet.runtime.agent.link import address_from
+from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.line import Complaints, Line
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.engines.sockets import port_error, private_socket, remove_socket

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,16 +14,25 @@ from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
 from sublet.testing.world.heap import Process, World
 
-__all__ = ["MemoryFiles", "WorldDice", "WorldWall", "trip_wired"]
+__all__ = ["HostClock", "MemoryFiles", "WorldDice", "WorldWall", "trip_wired"]
 
 EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
 
 
-class WorldWall:
-    """The clocks of a process; those of its machine are set by `jumps`, by host."""
+@dataclass
+class HostClock:
+    """The clock of one machine, which people set, and its boots."""
 
-    def __init__(self, process: Process, jumps: dict[str, float]) -> None:
-        self._process, self._jumps = process, jumps
+    jump_s: float = 0.0  # by which it is wrong
+    boots: int = 1
+    on_s: float = 0.0  # the world's time of the last boot
+
+
+class WorldWall:
+    """The clocks that a process sees."""
+
+    def __init__(self, process: Process, clock: HostClock) -> None:
+        self._process, self._clock = process, clock
 
     def monotonic(self) -> float:
         """Its own zero."""
@@ -30,7 +40,11 @@ class WorldWall:
 
     def unix(self) -> float:
         """As its machine's clock is set."""
-        return EPOCH_S + self._process.world.now_s + self._jumps.get(self._process.host, 0.0)
+        return EPOCH_S + self._process.world.now_s + self._clock.jump_s
+
+    def since_boot(self) -> tuple[str, float]:
+        """Nobody can set this one."""
+        return f"{self._process.host}/{self._clock.boots}", self._process.world.now_s - self._clock.on_s
 
 
 class WorldDice:

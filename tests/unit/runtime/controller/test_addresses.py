@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.runtime.agent import agent as agent_module
 from sublet.runtime.agent import host
+from sublet.runtime.agent.agent import Agent, AgentFacts
+from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.host import own_address
-from sublet.runtime.agent.link import address_from
+from sublet.runtime.agent.machine import Machine
 from sublet.wire.messages import Hello
 from tests.rigs.story import Story, a_spec, phase, until
 
@@ -21,7 +24,7 @@ TOKEN = "t" * 8
 MACHINES = ("one", "one", "two")
 
 
-class Machine:
+class Interfaces:
     """The interfaces that the kernel describes, in the order of their numbers; no way out."""
 
     def __init__(self, folder, monkeypatch):
@@ -48,7 +51,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    return Machine(tmp_path, monkeypatch)
+    return Interfaces(tmp_path, monkeypatch)
 
 
 def test_a_bridge_to_containers_is_not_where_others_reach_a_machine(machine):
@@ -92,26 +95,23 @@ def test_a_machine_with_addresses_of_ipv6_alone_does_not_say_loopback(machine):
         own_address(TUNNEL)
 
 
-def test_an_agent_without_an_address_says_why_and_goes(machine, monkeypatch, tmp_path):
+def test_an_agent_without_an_address_says_why_and_goes(machine, tmp_path):
     machine.ipv6.write_text("20010db8000000000000000000000005 02 40 00 80     eth0\n", encoding="ascii")
-    lines, told = [], []
-    link = SimpleNamespace(here=lambda: TUNNEL, waiting=set, begin=lines.extend)
-    crew = SimpleNamespace(workers={}, ended={}, finished={})
-    facts = agent_module.AgentFacts(node_id="n", token=TOKEN, address="tcp:h:1", notice_file=str(tmp_path / "n"))
-    agent = object.__new__(agent_module._Agent)
-    agent._facts, agent._link, agent._crew, agent._host, agent._notice, agent._going = (
-        facts,
-        link,
-        crew,
-        "",
-        None,
-        False,
-    )
-    monkeypatch.setattr(agent_module, "log", told.append)
-    agent._greet()
-    assert agent._going, "it would train where nobody meets it"
+    told = []
+    with socket.create_server((TUNNEL, 0)) as controller, selectors.DefaultSelector() as selector:
+        address = f"tcp:{TUNNEL}:{controller.getsockname()[1]}"
+        facts = AgentFacts(node_id="n", token=TOKEN, address=address, notice_file=str(tmp_path / "n"))
+        nobody = SimpleNamespace(ended=lambda: iter(()))  # children of this process are not its workers
+        agent = Agent(facts, Machine(selector=selector, processes=nobody, log=told.append))
+        patience_s = 0.0
+        while patience_s is not None:  # it would train where nobody meets it
+            patience_s = agent.turn(selector.select(patience_s))
+        line, _ = controller.accept()
+        with line:
+            assert b"IPv6" in line.recv(1 << 16)
+        for key in selector.get_map().values():
+            key.fileobj.close()  # as the end of its process would
     assert "--host" in told[0]
-    assert b"IPv6" in lines[0]
 
 
 def test_a_controller_at_an_address_of_ipv6_is_refused_in_words():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError
-from sublet.machine.dice import DICE
+from sublet.machine.dice import DICE, Dice
 
 __all__ = ["Calls", "Refusal", "client_maker", "meaning"]
 
@@ -119,7 +119,7 @@ def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
 class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
-    def __init__(self, make: Callable[[str, str], Any], *, dice: Callable[[], float] = DICE.random) -> None:
+    def __init__(self, make: Callable[[str, str], Any], *, dice: Dice = DICE) -> None:
         self._make, self._dice = make, dice
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()
@@ -138,7 +138,7 @@ class Calls:
             again = again or (isinstance(failure, Refusal) and failure.throttled)
             if not again or attempt == TRIES - 1:
                 raise failure
-            await asyncio.sleep(pause_s * (0.5 + self._dice()))  # not all at the same moment
+            await asyncio.sleep(pause_s * (0.5 + self._dice.random()))  # not all at the same moment
             pause_s *= 2
         raise NoAnswer(verb, "never asked")  # pragma: no cover - the loop ends in a return or a raise
 

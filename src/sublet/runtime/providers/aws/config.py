@@ -12,7 +12,7 @@ from typing import Any
 from sublet.domain.offer import Market
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
-from sublet.runtime.agent.link import address_from
+from sublet.runtime.agent.dialing import address_from
 
 __all__ = ["AwsConfig", "config_path", "read_config"]
 

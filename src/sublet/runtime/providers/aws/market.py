@@ -10,7 +10,6 @@ from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
-from sublet.machine.wall import WALL
 from sublet.market.jumps import HELD_S, Jump, after_reading
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
@@ -59,9 +58,9 @@ class SpotPrices:
     """
 
     def __init__(
-        self, calls: Calls, clock: Clock, offers: Sequence[Offer], *, unix_s: Callable[[], float] = WALL.unix
+        self, calls: Calls, clock: Clock, offers: Sequence[Offer], *, unix_s: Callable[[], float] | None = None
     ) -> None:
-        self._calls, self._clock, self._unix_s = calls, clock, unix_s
+        self._calls, self._clock, self._unix_s = calls, clock, unix_s or clock.wall.unix
         self._spot = [offer for offer in offers if offer.market is Market.SPOT]
         self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
         self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id

@@ -23,7 +23,6 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import named, positive
 from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
 from sublet.machine.files import FILES, Files
-from sublet.machine.wall import WALL
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.home import home_of
@@ -60,7 +59,7 @@ class AwsProvider:
         server_id: str,
         calls: Calls,
         offers: Sequence[Offer] | None = None,
-        unix_s: Callable[[], float] = WALL.unix,
+        unix_s: Callable[[], float] | None = None,
         poll_s: float = POLL_S,
         prices_s: float | None = PRICES_S,
         moved: bool = False,
@@ -74,15 +73,15 @@ class AwsProvider:
         self._spot = any(offer.market is Market.SPOT for offer in self._offers.values())
         self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
-        self._unix_s, self._poll_s, self._prices_s = unix_s, poll_s, prices_s
+        self._unix_s, self._poll_s, self._prices_s = unix_s or clock.wall.unix, poll_s, prices_s
         self._state_dir, self._moved = state_dir, moved
         records = Records(state_dir.resolve() / "aws", files=files)
         self._home = home_of(state_dir)
         self._fleet = Fleet(
-            calls, records, clock, server=server_id, home=self._home, regions=config.regions, unix_s=unix_s
+            calls, records, clock, server=server_id, home=self._home, regions=config.regions, unix_s=self._unix_s
         )
         self._pools = Pools(clock)
-        self._prices = SpotPrices(calls, clock, tuple(self._offers.values()), unix_s=unix_s)
+        self._prices = SpotPrices(calls, clock, tuple(self._offers.values()), unix_s=self._unix_s)
         self._one_by_one: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by node
         self._watching: list[asyncio.Task[None]] = []
         self._tell: TellMarket = lambda _: None

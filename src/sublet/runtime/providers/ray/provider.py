@@ -21,7 +21,6 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
-from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID, PRELOAD
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
@@ -60,19 +59,18 @@ class RayProvider:
         lease_s: float = FIRST_LEASE_S,
         idle_s: float = IDLE_S,
         preload: Sequence[str] = PRELOAD,
-        wall: Wall = WALL,
         dice: Dice = DICE,
         files: Files = FILES,
     ) -> None:
         positive("idle_s", idle_s)
         home = state_dir.resolve()
-        self._clock, self._cluster, self._wall = clock, cluster, wall
-        self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=wall)
+        self._clock, self._cluster = clock, cluster
+        self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s}
         self._claims = Claims(home / "ray-nodes", files=files)
-        self._stewards = Stewards(cluster, namespace, home, preload, idle_s, wall=wall, dice=dice, files=files)
-        self._waits = Waits(cluster, wall=wall)
+        self._stewards = Stewards(cluster, namespace, home, preload, idle_s, wall=clock.wall, dice=dice, files=files)
+        self._waits = Waits(cluster, wall=clock.wall)
         self._held: dict[str, Claim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more
         self._rents: dict[str, asyncio.Task[None]] = {}
@@ -331,7 +329,7 @@ class RayProvider:
         if self._noticed.get(claim.node_id) == ends_unix_s:
             return
         self._noticed[claim.node_id] = ends_unix_s
-        left_s = max(0.0, ends_unix_s - self._wall.unix()) if ends_unix_s else NOTICE_S
+        left_s = max(0.0, ends_unix_s - self._clock.wall.unix()) if ends_unix_s else NOTICE_S
         now_s = self._clock.now_s()
         self._tell(NodeNoticed(now_s, claim.node_id, now_s + left_s * self._clock.speedup))
 

@@ -7,6 +7,7 @@ import json
 import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -27,6 +28,8 @@ from sublet.runtime.providers.aws.records import client_token
 from sublet.testing.rigs import Ears
 from sublet.testing.walls import WallOf
 from tests.rigs.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
+
+NO_PAUSE = SimpleNamespace(random=lambda: -0.5)  # between two tries of a call
 
 
 @pytest.fixture
@@ -72,7 +75,7 @@ def said(code, status=400):
 @asynccontextmanager
 async def cloud(rig, **knobs):
     wire = Tripwire()
-    provider, ears = rig.provider(calls=Calls(wire.make, dice=lambda: -0.5), **knobs), Ears()
+    provider, ears = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE), **knobs), Ears()
     await provider.open(ears.tell)
     try:
         yield provider, wire, ears
@@ -266,7 +269,7 @@ def test_an_instance_that_shut_itself_down_was_not_taken(rig, code, why):
     async def scene():
         async with cloud(rig, poll_s=3600.0) as (provider, _, ears):  # nobody else looks meanwhile
             await provider.rent("n1", rig.offer_id, "t")
-            provider._fleet._calls = Calls(Ended().make, dice=lambda: -0.5)
+            provider._fleet._calls = Calls(Ended().make, dice=NO_PAUSE)
             await provider.list()
             (lost,) = ears.all(news.NodeLost)
             assert getattr(lost, "why", "") == why

@@ -1,0 +1,103 @@
+"""The files of programs, as an agent looks at them from outside: lengths, times, last lines. It writes none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+__all__ = ["DISK", "Disk", "FileFacts"]
+
+BACK_NS = 1_000_000_000  # before the last write, as whole seconds are all that some file systems note
+
+
+class FileFacts(NamedTuple):
+    """What a directory says of a file."""
+
+    size_bytes: int
+    written_ns: int
+    read_ns: int
+    is_regular: bool
+
+
+class Disk(Protocol):
+    """Of one machine. Errors are OSError, as everywhere."""
+
+    def below(self, folder: str) -> Iterator[str]:
+        """Where there are files below a folder, at any depth; none where there is no folder."""
+
+    def facts(self, path: str, *, follow: bool = True) -> FileFacts:
+        """Of a file; `follow`: of what a symbolic link leads to."""
+
+    def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        """The end of a file, without its first `since_bytes`."""
+
+    def touch(self, path: str) -> None:
+        """It was written just now, as far as others see; it must be there."""
+
+    def set_back(self, file: str | int) -> None:
+        """Of a path or what is held: it was read before it was written, so that the next read is noted."""
+
+    def hold(self, path: str) -> int:
+        """A number by which the file is found when it has been replaced or deleted, without opening it."""
+
+    def held(self, number: int) -> FileFacts:
+        """Of what is held."""
+
+    def peek(self, number: int) -> None:
+        """Read a byte of what is held."""
+
+    def let_go(self, number: int) -> None:
+        """The disk may forget a file that was deleted."""
+
+
+class _MachineDisk:
+    """That of this machine."""
+
+    def below(self, folder: str) -> Iterator[str]:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                yield os.path.join(place, name)  # noqa: PTH118 - by the thousand
+
+    def facts(self, path: str, *, follow: bool = True) -> FileFacts:
+        return _facts(os.stat(path, follow_symlinks=follow))  # noqa: PTH116 - as above
+
+    def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        with Path(path).open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(since_bytes, end - most_bytes))
+            return file.read(most_bytes)
+
+    def touch(self, path: str) -> None:
+        os.utime(path)
+
+    def set_back(self, file: str | int) -> None:
+        path = _path_of(file) if isinstance(file, int) else file
+        written_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - it may be a descriptor
+        os.utime(path, ns=(written_ns - BACK_NS, written_ns))
+
+    def hold(self, path: str) -> int:
+        return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def held(self, number: int) -> FileFacts:
+        return _facts(os.fstat(number))
+
+    def peek(self, number: int) -> None:
+        with open(_path_of(number), "rb", buffering=0) as file:  # noqa: PTH123 - not a path, a descriptor
+            file.read(1)
+
+    def let_go(self, number: int) -> None:
+        os.close(number)
+
+
+def _facts(seen: os.stat_result) -> FileFacts:
+    return FileFacts(seen.st_size, seen.st_mtime_ns, seen.st_atime_ns, stat.S_ISREG(seen.st_mode))
+
+
+def _path_of(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+DISK: Disk = _MachineDisk()

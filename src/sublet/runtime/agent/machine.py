@@ -1,0 +1,57 @@
+"""What an agent has of the machine that it runs on. It asks for nothing else, so another machine may be put there."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.files import FILES, Files
+from sublet.machine.wall import WALL, Wall
+from sublet.runtime.agent.dialing import Dialer, dial
+from sublet.runtime.agent.disk import DISK, Disk
+from sublet.runtime.agent.forking import Forked
+from sublet.runtime.agent.host import PLACE, Place
+from sublet.runtime.agent.own_log import Log, log
+from sublet.runtime.agent.worker import Worker
+from sublet.wire.messages import StartWorker
+
+__all__ = ["Machine", "Processes"]
+
+
+class Processes(Protocol):
+    """Programs that an agent starts and ends."""
+
+    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+        """A program that runs, and the agent's end of its control line; OSError where that cannot be."""
+
+    def end(self, pid: int, number: int) -> None:
+        """SIGTERM to it alone, which may have to tidy up its own; SIGKILL to its whole group. It may be gone."""
+
+    def ended(self) -> Iterator[tuple[int, int]]:
+        """(pid, exit code, or less than 0 for a signal) of those that have; nothing of their groups is left."""
+
+    def ticks(self) -> Mapping[int, list[tuple[int, int]]]:
+        """Parent -> (child, clock ticks that it and its children that have ended spent), of all that run here."""
+
+    def met_at(self, port: int) -> bool:
+        """Whether one of them listens on this TCP port, or is connected to it or from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The one that this process runs on, unless somebody says otherwise."""
+
+    selector: selectors.BaseSelector
+    pid: int = field(default_factory=os.getpid)
+    dial: Dialer = dial
+    processes: Processes = field(default_factory=Forked)
+    place: Place = PLACE
+    disk: Disk = DISK
+    files: Files = FILES
+    wall: Wall = WALL
+    dice: Dice = DICE
+    log: Log = log

@@ -1,0 +1,71 @@
+"""An agent as a process of this machine: signals, a wait for the boot of a cloud's machine, and turn after turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+from dataclasses import replace
+
+from sublet.runtime.agent import processes
+from sublet.runtime.agent.agent import Agent, AgentFacts
+from sublet.runtime.agent.devices import found_devices
+from sublet.runtime.agent.machine import Machine
+
+__all__ = ["run"]
+
+CHUNK = 1 << 16
+
+
+def run(facts: AgentFacts) -> None:
+    """Serve until dismissed, ended or no longer renewed; nothing that was started is left then."""
+    try:
+        _serve(_as_found(facts))
+    finally:
+        me = processes.look(os.getpid())
+        if me is not None and me.session == me.pid:
+            processes.kill_instance(me.pid, me.start)
+
+
+def _as_found(facts: AgentFacts) -> AgentFacts:
+    """With what nobody has said, but the environment or the machine does."""
+    gpus = found_devices(os.environ) if facts.gpus is None else facts.gpus
+    return replace(facts, gpus=gpus, host=facts.host or os.environ.get("SUBLET_HOST", ""))
+
+
+def _serve(facts: AgentFacts) -> None:
+    machine = Machine(selector=selectors.DefaultSelector())
+    agent = Agent(facts, machine)
+    machine.selector.register(wake := _Wake(agent), selectors.EVENT_READ, wake)
+    processes.adopt_orphans()
+    boot_until_s = machine.wall.monotonic() + facts.boot_s
+    while not agent.asked and (left_s := boot_until_s - machine.wall.monotonic()) > 0:
+        machine.selector.select(left_s)
+    patience_s: float | None = 0.0
+    while patience_s is not None:
+        patience_s = agent.turn(machine.selector.select(patience_s))
+
+
+class _Wake:
+    """Signals wake the loop through a socket: the end of a child, and the request to go."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._heard, self._writer = socket.socketpair()
+        for end in (self._heard, self._writer):
+            end.settimeout(0.0)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes the loop, which looks who it was
+        signal.signal(signal.SIGTERM, lambda *_: agent.ask_to_go())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def fileno(self) -> int:
+        """What the loop waits for."""
+        return self._heard.fileno()
+
+    def attend(self, _: int) -> None:
+        """Awake."""
+        with contextlib.suppress(BlockingIOError):
+            self._heard.recv(CHUNK)

@@ -1,0 +1,111 @@
+"""What a cloud of the world is, to faults and to laws: it can be made to do wrong, and it keeps books of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Offer
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.protocol import Provider
+from sublet.testing.world.loop import LoopProcess
+from sublet.wire.messages import ToController
+
+__all__ = ["Boot", "Cloud", "Instance", "Node", "NodeWorker"]
+
+
+class NodeWorker(Protocol):
+    """A process that trains, as faults see it."""
+
+    id: str
+    job_id: str
+    hung: bool
+
+    def exit(self, code: int) -> None:
+        """It ends."""
+
+
+class Node(Protocol):
+    """A machine with an agent on it, as clouds, faults and laws see it."""
+
+    @property
+    def workers(self) -> Sequence[NodeWorker]:
+        """Those that run."""
+
+    @property
+    def connected(self) -> bool:
+        """Its line to a controller stands, as far as it knows."""
+
+    @property
+    def ended_for_lease(self) -> bool:
+        """It went because nobody renewed it."""
+
+    def say(self, message: ToController) -> None:
+        """On its line, as its agent would."""
+
+    def switch_off(self) -> None:
+        """Gone, without a word to anybody."""
+
+
+Boot = Callable[[str, str, float, Callable[[], None]], Node]  # (node id, token, boot s, it has ended by itself)
+
+
+@dataclass(eq=False)
+class Instance:
+    """A machine that was rented, and what it cost."""
+
+    node_id: str
+    offer_id: str
+    token: str
+    began_s: float
+    visible_s: float
+    ended_s: float | None = None
+    ours: bool = False  # we gave it back
+    node: Node | None = None
+
+
+class Cloud(Protocol):
+    """What every cloud of a world can be made to do, and what it answers to laws. Times are the world's."""
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What it rents."""
+
+    def provider(self, process: LoopProcess, clock: Clock) -> Provider:
+        """As one controller sees it."""
+
+    def alive(self) -> list[Instance]:
+        """What exists and is paid for."""
+
+    def spent_grains(self) -> float:
+        """What it has charged by now, by its own books."""
+
+    def burn_grains_per_s(self) -> float:
+        """What it charges now."""
+
+    @property
+    def slack_grains(self) -> float:
+        """By how much a ledger may differ from the books, because the provider does not say what it charges."""
+
+    def notice(self, instance: Instance, in_s: float) -> None:
+        """It will be taken back, as far as anybody knows."""
+
+    def take(self, instance: Instance, *, told: bool) -> None:
+        """It is gone; whether the cloud says so is another matter."""
+
+    def lie(self, call: str, kind: str, for_s: float) -> None:
+        """Answers to `rent`, `release` or `list` are wrong for a while.
+
+        error | done, but an error | refused | slow | invisible
+        """
+
+    def sell_out(self, offer_id: str, for_s: float) -> None:
+        """Nothing more of it can be had for a while."""
+
+    def reprice(self, offer_id: str, price: Price) -> None:
+        """From now on."""
+
+    def calm(self) -> None:
+        """It keeps its word from now on."""

@@ -1,0 +1,40 @@
+"""What jobs really are and really did: laws compare it with what the controller believes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["JobTruth", "Truth"]
+
+
+@dataclass
+class JobTruth:
+    """One job. Its steps are counted; a checkpoint is a number."""
+
+    steps: int
+    step_s: float  # of one worker
+    boot_s: float = 2.0  # from the start of its process to its session
+    write_s: float = 0.5  # of a checkpoint
+    sdk: bool = True
+    fails: int = 0  # starts that end with an error of its own
+    saved: int = 0  # the step of the last checkpoint that is committed
+    top: int = 0  # most steps ever made
+    newest: int = -1  # the highest generation that ever made a step
+    done: bool = False  # all steps were made, and the last checkpoint is committed
+    redone: int = 0  # steps made twice
+    started: int = 0  # workers, ever
+
+
+@dataclass
+class Truth:
+    """Of all jobs, by id."""
+
+    jobs: dict[str, JobTruth] = field(default_factory=dict)
+    complaints: list[tuple[str, str]] = field(default_factory=list)  # (law, what): workers see laws broken, too
+
+    def stepped(self, job_id: str, generation: int) -> None:
+        """A group makes a step: no older one may, ever after."""
+        job = self.jobs[job_id]
+        if generation < job.newest:
+            self.complaints.append(("I5", f"{job_id}: generation {generation} makes a step after {job.newest}"))
+        job.newest = max(job.newest, generation)
