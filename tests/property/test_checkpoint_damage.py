@@ -13,7 +13,9 @@ import torch
 from sublet.errors import DamagedCheckpoint, InvalidValue
 from sublet.train.checkpoint import snapshot as checkpoint_snapshot
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.files import Manifest, NamedFile, _write_file, read_state, verify
+from sublet.train.checkpoint.disk import DISK
+from sublet.train.checkpoint.files import read_state
+from sublet.train.checkpoint.manifest import Manifest, NamedFile, _write_file, verify
 
 CASES = 1_000
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync costs nothing there
@@ -187,11 +189,11 @@ def test_with_everything_damaged_nothing_is_loaded_and_the_reasons_are_told(comm
 def test_files_made_up_with_correct_digests_run_no_code_and_are_refused(tree, tmp_path):
     files = {"data-0000.bin": bytes(124), "tree.json": tree}
     named = [
-        NamedFile(name=name, size=len(content), sha256=_write_file(tmp_path / name, memoryview(content)))
+        NamedFile(name=name, size=len(content), sha256=_write_file(DISK, tmp_path / name, memoryview(content)))
         for name, content in files.items()
     ]
     manifest = Manifest(step=5, generation=0, writer="w", meta={}, files=tuple(named))
-    _write_file(tmp_path / "MANIFEST.json", memoryview(manifest.to_json()))
+    _write_file(DISK, tmp_path / "MANIFEST.json", memoryview(manifest.to_json()))
     verify(tmp_path, 5)  # the digests are right
     with pytest.raises(DamagedCheckpoint, match=r"tree\.json"):
         read_state(tmp_path, 5)

@@ -17,16 +17,11 @@ MODULES = {"time", "secrets", "uuid", "random"}  # any use
 CALLS = {"os.urandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
-    "train/agent_line.py": "not over a wall yet",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
-    "train/checkpoint/commit.py": "not over a wall yet",
+    "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",
-    "train/link.py": "not over a wall yet",
-    "train/loop.py": "not over a wall yet",
-    "train/membership.py": "measures how long forming took",
     "train/peers.py": "sockets of torch",
     "train/report.py": "measures a step",
-    "train/saving.py": "not over a wall yet",
     "train/state.py": "the dice of the user's script are part of its state",
 }
 

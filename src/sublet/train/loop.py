@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +24,7 @@ import torch
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
+from sublet.machine.wall import WALL
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.link import ControllerLink
@@ -263,7 +263,7 @@ class Session:
                 self._steps.drift.require_equal(members.group, self._progress)
             except Broken as error:
                 self._settle_in(members.recover(str(error)))
-        now_s = time.monotonic()
+        now_s = WALL.monotonic()
         if members.group.rank == 0:
             asked, world = self._link.take_save_request(), members.group.world
             self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)

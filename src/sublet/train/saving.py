@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
+from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint.commit import announced, commit_age_s, set_aside
+from sublet.train.checkpoint.commit import Directory
 from sublet.train.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 
@@ -32,9 +32,15 @@ class Saver:
     """
 
     def __init__(
-        self, directory: Path | None, writer: str, tell: Callable[[Saved | SaveFailed | Damaged], None]
+        self,
+        directory: Path | None,
+        writer: str,
+        tell: Callable[[Saved | SaveFailed | Damaged], None],
+        *,
+        wall: Wall = WALL,
     ) -> None:
-        self.directory, self._writer, self._tell = directory, writer, tell
+        self.directory, self._writer, self._tell, self._wall = directory, writer, tell, wall
+        self._kept = None if directory is None else Directory(directory, wall=wall)
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
         self._checkpoints: Checkpoints | None = None
@@ -50,22 +56,24 @@ class Saver:
     @property
     def trained_s(self) -> float:
         """Since training began, whoever did it."""
-        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        return 0.0 if self._began_s is None else self._wall.monotonic() - self._began_s
 
     def take_over(self, trained_s: float) -> None:
         """Another has handed us its state, after so long."""
-        self._began_s = time.monotonic() - trained_s
+        self._began_s = self._wall.monotonic() - trained_s
 
     def opened(self, generation: int | None) -> None:
         """This worker writes from now on; None = nobody counts generations."""
-        if self.directory is None:
+        if self._kept is None:
             return
         self._is_new = True
         if generation is None:
-            generation = announced(self.directory)
+            generation = self._kept.announced()
         if self._checkpoints is None:
             keep = int(os.environ.get("SUBLET_CHECKPOINT_KEEP", KEEP))
-            self._checkpoints = Checkpoints(self.directory, keep=keep, writer=self._writer, generation=generation)
+            self._checkpoints = Checkpoints(
+                self._kept.path, keep=keep, writer=self._writer, generation=generation, wall=self._wall
+            )
             return
         try:
             self._checkpoints.advance(generation)
@@ -88,8 +96,8 @@ class Saver:
     def _tell_passed_over(self, skipped: list[tuple[Path, str]], step: int) -> None:
         """Tell; without one that can be trusted, begin at step 0 only if somebody has decided that."""
         start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
-        if start_over and self.directory is not None:
-            place = set_aside(self.directory, [int(path.name.removeprefix("step-")) for path, _ in skipped])
+        if start_over and self._kept is not None:
+            place = self._kept.set_aside([int(path.name.removeprefix("step-")) for path, _ in skipped])
             print(f"sublet: they are in {place} now; training begins at step 0, as ordered", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
             return
         paths, why = tuple(str(path) for path, _ in skipped), skipped[0][1]
@@ -113,7 +121,7 @@ class Saver:
             self._began_s = now_s
         trained_s = now_s - self._began_s
         if self._is_new:
-            self._is_new, age_s = False, commit_age_s(self._checkpoints.directory)
+            self._is_new, age_s = False, self._checkpoints.commit_age_s()
             self._saved_s = max(self._saved_s, trained_s - age_s)
         wait_s = min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s)
         if self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s):

@@ -18,7 +18,7 @@ from sublet.runtime.providers.aws.records import Records
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.train.checkpoint.checkpoints import Checkpoints
-from sublet.train.checkpoint.commit import announce
+from sublet.train.checkpoint.commit import Directory
 
 
 def modes(folder):
@@ -115,7 +115,7 @@ def test_the_folders_and_checkpoints_of_a_job_are_its_owners_alone(tmp_path):
 
 
 def save(folder):
-    announce(folder, 3)
+    Directory(folder).announce(3)
     with Checkpoints(folder, writer="w", generation=3) as kept:
         kept.save(7, {"w": torch.arange(4)}, {}, wait=True)
 

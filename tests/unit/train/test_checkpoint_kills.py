@@ -18,8 +18,8 @@ import torch
 
 from sublet.errors import StaleWriter
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.commit import LOCK_WAIT_S, committed_steps, locked
-from sublet.train.checkpoint.files import verify
+from sublet.train.checkpoint.commit import LOCK_WAIT_S, Directory
+from sublet.train.checkpoint.manifest import verify
 
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - SIGKILL does not care for the medium
 OFFSETS = 200
@@ -118,7 +118,7 @@ def assert_recovers(directory, step):
     save(directory, step)
     assert assert_whole(directory, {step}) == step
     assert list((directory / "staging").iterdir()) == []
-    assert len(committed_steps(directory)) == 2
+    assert len(Directory(directory).steps()) == 2
 
 
 def test_a_writer_killed_before_any_single_order_leaves_the_old_or_the_new(directory):
@@ -188,7 +188,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_one(directory):
                     kept.save(step, state_of(step), {"step": step}).wait()
 
         pid = in_a_process(work)
-        while case % 2 and committed_steps(directory)[0] == newest_step:
+        while case % 2 and Directory(directory).steps()[0] == newest_step:
             time.sleep(0.001)  # every other one is killed in the middle of its work, however slow the machine
         time.sleep(rng.uniform(0.0, 0.05))
         os.kill(pid, signal.SIGKILL)
@@ -211,7 +211,7 @@ def test_two_writers_of_the_same_steps_do_not_harm_each_other(directory):
         assert loaded is None or torch.equal(loaded.state["w"], state_of(loaded.step)["w"])
     for pid in pids:
         assert not died_of_sigkill(pid)  # nor did it fail
-    assert committed_steps(directory) == [19, 18, 17]
+    assert Directory(directory).steps() == [19, 18, 17]
     for step in (17, 18, 19):
         verify(directory / f"step-{step}", step)
     assert list((directory / "staging").iterdir()) == []
@@ -228,14 +228,14 @@ def test_no_commit_of_the_old_generation_follows_an_announcement(directory):
                     old.save(step, state_of(step), {"step": step}).wait()
 
         pid = in_a_process(work)
-        while not committed_steps(directory):
+        while not Directory(directory).steps():
             time.sleep(0.001)
         time.sleep(random.Random(round_).uniform(0.0, 0.02))
         with Checkpoints(directory, writer="new", generation=1) as kept:
             kept.fence(2)
-        at_the_announcement = committed_steps(directory)
+        at_the_announcement = Directory(directory).steps()
         assert not died_of_sigkill(pid)
-        assert committed_steps(directory) == at_the_announcement
+        assert Directory(directory).steps() == at_the_announcement
         assert max(at_the_announcement) < 99_999  # it was stopped, it had not come to its end
         save(directory, 200_000, generation=2)
         assert newest(directory).step == 200_000
@@ -245,7 +245,7 @@ def test_a_dead_writer_does_not_hold_the_lock(directory):
     save(directory, 1)
 
     def work():
-        with locked(directory):
+        with Directory(directory).locked():
             die()
 
     assert died_of_sigkill(in_a_process(work))

@@ -89,11 +89,10 @@ class Writers:
     def __init__(self, folder, monkeypatch):
         self.folder, self.now_s, self.began, self.progress = folder, 0.0, [], Progress(samples=8, batch=4)
         monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "600")
-        monkeypatch.setattr("sublet.train.saving.time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr("sublet.train.checkpoint.commit.time.time", lambda: 1e9 + self.now_s)
+        self.wall = SimpleNamespace(monotonic=lambda: self.now_s, unix=lambda: 1e9 + self.now_s)
 
     def saver(self):
-        return Saver(self.folder, "job.1.0", lambda message: None)
+        return Saver(self.folder, "job.1.0", lambda message: None, wall=self.wall)
 
     def train(self, saver, *seconds):
         for self.now_s in seconds:

@@ -3,8 +3,8 @@
     save(step, state, meta)
       copy to host memory            the caller waits for this alone
       ---- in a thread of its own ----------------------------------------
-      staging/<step>-<uuid>/         data, tree, manifest; digests; fsync      checkpoint_files
-      rename to step-<step>/, fsync  the commit point, refused to a generation that is over      checkpoint_commit
+      staging/<step>-<token>/        data, tree, manifest; digests; fsync      files, manifest
+      rename to step-<step>/, fsync  the commit point, refused to a generation that is over      commit
       throw away what is too old
 
 A writer that dies anywhere in this leaves the checkpoints before it as they were. A reader takes the highest step whose
@@ -26,8 +26,11 @@ from typing import Any, Self, cast
 
 from sublet import __version__
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, StaleWriter, SubletError
-from sublet.train.checkpoint import commit as commits
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint import files
+from sublet.train.checkpoint.commit import Directory, KnownGood
+from sublet.train.checkpoint.disk import DISK, Disk
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
 
 __all__ = ["Checkpoints", "Committed", "Loaded", "Pending", "newest"]
@@ -89,16 +92,28 @@ class Checkpoints:
         keep: how many whole checkpoints stay, at least 2.
         writer: who we are, for people who read the manifest.
         generation: which decision about the members of the group made us the writer. Opening announces it.
+        disk, wall, dice: of the machine that we run on.
 
     One save is written at a time. Host memory as large as the state is kept for the next one.
     """
 
-    def __init__(self, directory: Path, *, keep: int = 3, writer: str, generation: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep: int = 3,
+        writer: str,
+        generation: int,
+        disk: Disk = DISK,
+        wall: Wall = WALL,
+        dice: Dice = DICE,
+    ) -> None:
         if keep < FEWEST_KEPT:
             raise InvalidValue("keep", keep, f"at least {FEWEST_KEPT}, because the newest may turn out damaged")
         if generation < 0:
             raise InvalidValue("generation", generation, "at least 0")
         self.directory = Path(directory)
+        self._kept = Directory(self.directory, disk=disk, wall=wall, dice=dice)
         self.keep = keep
         self.writer = writer
         self.skipped: list[tuple[Path, str]] = []  # what newest() passed over, also when it found none
@@ -107,11 +122,11 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
         self._under_way: Pending | None = None
         self._one_save = threading.Lock()
-        self._known = commits.KnownGood()
+        self._known = KnownGood()
         self._closed = False
         with contextlib.suppress(OSError, SubletError):  # a full or read-only disk is told by save(), and can be read
-            commits.announce(self.directory, generation)
-            commits.sweep(self.directory, wait_s=OPEN_WAIT_S)
+            self._kept.announce(generation)
+            self._kept.sweep(wait_s=OPEN_WAIT_S)
 
     @property
     def generation(self) -> int:
@@ -155,13 +170,17 @@ class Checkpoints:
     def newest(self) -> Loaded | None:
         """The highest step whose digests are right; None if there is none (then see `skipped`)."""
         self.skipped = []
-        return newest(self.directory, self.skipped)
+        return newest(self.directory, self.skipped, disk=self._kept.disk)
+
+    def commit_age_s(self) -> float:
+        """Seconds since the highest step was written, by whom ever; infinite without any."""
+        return self._kept.commit_age_s()
 
     def fence(self, generation: int) -> None:
         """Announce `generation`: once this returns, no writer of a lower one commits, ourselves included."""
         try:
-            commits.announce(self.directory, generation)
-            with commits.locked(self.directory):
+            self._kept.announce(generation)
+            with self._kept.locked():
                 pass  # who checked the fence before the announcement has committed by now
         except OSError as error:
             raise _failure_from(self.directory, error) from error
@@ -205,24 +224,30 @@ class Checkpoints:
         pending._future.set_exception(failure)  # noqa: SLF001 - as above
 
     def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any]) -> Committed:
-        with commits.open_staging(self.directory, step) as staging:
+        with self._kept.open_staging(step) as staging:
             manifest = files.write(
-                staging, snapshot, step=step, generation=self._generation, writer=self.writer, meta=meta
+                staging,
+                snapshot,
+                step=step,
+                generation=self._generation,
+                writer=self.writer,
+                meta=meta,
+                disk=self._kept.disk,
             )
             self._commit(staging, step)
-        path = self.directory / f"step-{step}"
+        path = self._kept.place_of(step)
         with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are thrown away next time
-            self._known.trust(self.directory, step)
-            commits.collect(self.directory, keep=self.keep, just_committed=step, known=self._known)
-            commits.sweep(self.directory)
+            self._known.trust(self._kept, step)
+            self._kept.collect(keep=self.keep, just_committed=step, known=self._known)
+            self._kept.sweep()
         return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
 
     def _commit(self, staging: Path, step: int) -> None:
         while True:
             generation = self._generation
             try:
-                commits.announce(self.directory, generation)
-                commits.commit(self.directory, staging, step, generation)
+                self._kept.announce(generation)
+                self._kept.commit(staging, step, generation)
             except StaleWriter:
                 if generation == self._generation:  # otherwise it was we ourselves who advanced meanwhile
                     raise
@@ -230,17 +255,17 @@ class Checkpoints:
                 return
 
 
-def newest(directory: Path, skipped: list[tuple[Path, str]] | None = None) -> Loaded | None:
+def newest(directory: Path, skipped: list[tuple[Path, str]] | None = None, *, disk: Disk = DISK) -> Loaded | None:
     """The newest whole checkpoint of a directory, for readers; `skipped` collects the damaged ones above it."""
     found = [] if skipped is None else skipped
-    steps: list[int] = []
-    while (seen := commits.committed_steps(directory)) != steps:  # a writer may replace all that we saw: look again
+    kept, steps = Directory(directory, disk=disk), list[int]()
+    while (seen := kept.steps()) != steps:  # a writer may replace all that we saw: look again
         steps = seen
         found.clear()
         for step in steps:
-            path = directory / f"step-{step}"
+            path = kept.place_of(step)
             try:
-                manifest, state = files.read_state(path, step)
+                manifest, state = files.read_state(path, step, disk=disk)
             except DamagedCheckpoint as error:
                 found.append((path, error.why))
             else:

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from sublet.errors import CheckpointFailed, InvalidValue, StaleWriter
-from sublet.train.checkpoint import commit as checkpoint_commit
-from sublet.train.checkpoint import files as checkpoint_files
+from sublet.train.checkpoint import disk as machine_disk
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.commit import announced, committed_steps
+from sublet.train.checkpoint.commit import Directory
 
 
 def state_of(step):
@@ -50,7 +49,7 @@ class SlowDisk:
                 self._go.wait(20)
             real(handle)
 
-        patch.setattr(checkpoint_files.os, "fsync", slow)
+        patch.setattr(machine_disk.os, "fsync", slow)
 
     def go(self):
         self._go.set()
@@ -232,7 +231,7 @@ def test_a_save_while_one_is_written_is_skipped_and_the_other_is_handed_out(kept
     disk.go()
     assert second.wait().step == 1
     assert kept.save(3, state_of(3), {}).wait().step == 3
-    assert committed_steps(kept.directory) == [3, 1]
+    assert Directory(kept.directory).steps() == [3, 1]
 
 
 def test_a_save_that_waits_comes_after_the_one_that_is_written(kept, monkeypatch):
@@ -249,7 +248,7 @@ def test_a_save_that_waits_comes_after_the_one_that_is_written(kept, monkeypatch
 def test_the_same_step_may_be_committed_twice(kept):
     first = kept.save(1, state_of(1), {}).wait()
     assert kept.save(1, state_of(1), {}).wait() == first
-    assert committed_steps(kept.directory) == [1]
+    assert Directory(kept.directory).steps() == [1]
     assert list((kept.directory / "staging").iterdir()) == []
 
 
@@ -271,7 +270,7 @@ def test_a_damaged_step_is_replaced_when_it_is_saved_again(kept):
 def test_as_many_as_asked_for_are_kept(kept):
     for step in range(0, 100, 10):
         kept.save(step, state_of(step), {}).wait()
-    assert committed_steps(kept.directory) == [90, 80, 70]
+    assert Directory(kept.directory).steps() == [90, 80, 70]
     assert (kept.directory / "LATEST").read_text() == "step-90\n"
 
 
@@ -281,10 +280,10 @@ def test_damaged_ones_do_not_count_as_kept(kept):
     for step in (2, 3):
         flip_a_bit(kept.directory / f"step-{step}" / "data-0000.bin")
     kept.save(4, state_of(4), {}).wait()
-    assert committed_steps(kept.directory) == [4, 3, 2, 1]  # 4 and 1 are whole; three were to be kept
+    assert Directory(kept.directory).steps() == [4, 3, 2, 1]  # 4 and 1 are whole; three were to be kept
     kept.save(5, state_of(5), {}).wait()
     kept.save(6, state_of(6), {}).wait()
-    assert committed_steps(kept.directory) == [6, 5, 4]
+    assert Directory(kept.directory).steps() == [6, 5, 4]
 
 
 def test_another_process_s_checkpoints_are_read_before_they_count_as_kept(kept):
@@ -293,14 +292,14 @@ def test_another_process_s_checkpoints_are_read_before_they_count_as_kept(kept):
     (kept.directory / "step-3" / "MANIFEST.json").write_bytes(b"")
     with Checkpoints(kept.directory, keep=2, writer="next", generation=1) as later:
         later.save(4, state_of(4), {}).wait()
-    assert committed_steps(kept.directory) == [4, 3, 2]
+    assert Directory(kept.directory).steps() == [4, 3, 2]
 
 
 def test_the_one_just_committed_stays_even_below_all_others(kept):
     for step in (10, 20, 30):
         kept.save(step, state_of(step), {}).wait()
     kept.save(5, state_of(5), {}).wait()
-    assert committed_steps(kept.directory) == [30, 20, 10, 5]
+    assert Directory(kept.directory).steps() == [30, 20, 10, 5]
 
 
 def test_the_hint_is_not_needed_and_not_believed(kept):
@@ -319,7 +318,7 @@ def test_the_staging_of_a_living_writer_stays_and_that_of_a_dead_one_goes(kept, 
     dead = kept.directory / "staging" / "7-dead"
     dead.mkdir()
     (dead / "data-0000.bin").write_bytes(b"half")
-    checkpoint_commit.sweep(kept.directory)
+    Directory(kept.directory).sweep()
     left = [path.name.split("-")[0] for path in (kept.directory / "staging").iterdir()]
     disk.go()
     assert left == ["1"]
@@ -327,12 +326,12 @@ def test_the_staging_of_a_living_writer_stays_and_that_of_a_dead_one_goes(kept, 
 
 
 def test_staging_older_than_a_day_goes_whoever_holds_it(kept):
-    with checkpoint_commit.open_staging(kept.directory, 3) as path:
+    with Directory(kept.directory).open_staging(3) as path:
         day_and_more_s = 86_400 + 60
-        checkpoint_commit.sweep(kept.directory)
+        Directory(kept.directory).sweep()
         assert path.exists()
         os.utime(path, (time.time() - day_and_more_s,) * 2)
-        checkpoint_commit.sweep(kept.directory)
+        Directory(kept.directory).sweep()
         assert not path.exists()
 
 
@@ -346,7 +345,7 @@ def test_a_writer_of_an_older_generation_cannot_commit(kept):
         with pytest.raises(StaleWriter, match="generation 2 has begun"):
             pending.wait()
         assert isinstance(pending.error, StaleWriter)
-        assert committed_steps(kept.directory) == [1]
+        assert Directory(kept.directory).steps() == [1]
         assert list((kept.directory / "staging").iterdir()) == []
         assert new.save(2, state_of(2), {}).wait().step == 2
 
@@ -381,7 +380,7 @@ def test_an_announcement_waits_for_a_commit_that_was_already_allowed(kept, monke
     go.set()
     fencing.join(20)
     assert pending.done or pending.wait().step == 1
-    assert committed_steps(kept.directory) == [1]
+    assert Directory(kept.directory).steps() == [1]
 
 
 def test_a_survivor_goes_on_in_the_next_generation(kept):
@@ -398,12 +397,12 @@ def test_a_survivor_that_advances_at_the_last_moment_does_not_fence_off_itself(k
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
     assert disk.held.wait(20)
-    with checkpoint_commit.locked(kept.directory):
+    with Directory(kept.directory).locked():
         disk.go()
         time.sleep(0.1)  # it waits for the lock now, as a writer of generation 1
         advancing = threading.Thread(target=kept.advance, args=(2,))
         advancing.start()
-        while announced(kept.directory) < 2:
+        while Directory(kept.directory).announced() < 2:
             time.sleep(0.001)
     advancing.join(20)
     assert pending.wait().step == 1
@@ -411,7 +410,7 @@ def test_a_survivor_that_advances_at_the_last_moment_does_not_fence_off_itself(k
 
 def test_where_nothing_was_announced_the_first_generation_may_write(tmp_path):
     (tmp_path / "file").touch()
-    assert announced(tmp_path / "c") == announced(tmp_path / "file") == 0
+    assert Directory(tmp_path / "c").announced() == Directory(tmp_path / "file").announced() == 0
     with Checkpoints(tmp_path / "c", writer="w", generation=0) as kept:
         assert kept.save(1, state_of(1), {}).wait().step == 1
 
@@ -420,7 +419,7 @@ def test_an_announcement_is_never_taken_back(kept):
     kept.fence(5)
     kept.fence(3)
     with Checkpoints(kept.directory, writer="late", generation=4):
-        assert announced(kept.directory) == 5
+        assert Directory(kept.directory).announced() == 5
     assert [path.name for path in (kept.directory / "fence").iterdir()] == ["5"]
 
 
@@ -463,9 +462,9 @@ def test_a_directory_that_cannot_be_made_fails_the_save_and_nothing_else(tmp_pat
 
 def test_a_lock_that_is_never_given_back_is_waited_for_so_long_and_no_longer(kept):
     with (
-        checkpoint_commit.locked(kept.directory),
+        Directory(kept.directory).locked(),
         pytest.raises(CheckpointFailed, match="another process"),
-        checkpoint_commit.locked(kept.directory, wait_s=0.05),
+        Directory(kept.directory).locked(wait_s=0.05),
     ):
         pass
 
