@@ -30,6 +30,7 @@ __all__ = [
     "rented_nodes",
     "reset_budget",
     "take_moved_mark",
+    "with_budget_in_force",
 ]
 
 FIXED = ("provider", "engine", "speedup", "slots_per_node")  # as long as nodes are rented
@@ -68,10 +69,14 @@ def last_settings(state_dir: Path) -> Settings | None:
         if not store.last_seq():
             return None
         settings = settings_from_json(file.read_text(encoding="utf-8"), source=file)
-        budget = _budget_in_force(store)
+        return with_budget_in_force(replace(settings, state_dir=str(state_dir)), store)
     finally:
         store.close()
-    settings = replace(settings, state_dir=str(state_dir))
+
+
+def with_budget_in_force(settings: Settings, store: Store) -> Settings:
+    """As it was changed at run time, where anything was ever noted of it."""
+    budget = _budget_in_force(store)
     if budget is None:
         return settings
     return replace(

@@ -80,6 +80,11 @@ class Planner:
         self._thinking: set[object] = set()  # one for each question that is not answered
 
     @property
+    def asked(self) -> bool:
+        """Somebody waits for a plan, and it is being made."""
+        return self._asked_wall_s is not None
+
+    @property
     def overdue(self) -> str:
         """Why there is no plan though there should be one; "" where all is well."""
         if self._asked_wall_s is None:

@@ -60,6 +60,11 @@ class ControllerApi:
         self._started.set()
         await self._controller.wait()
 
+    @property
+    def is_started(self) -> bool:
+        """Jobs can be brought."""
+        return self._started.is_set()
+
     async def started(self) -> None:
         """Returns when jobs can be brought."""
         await self._started.wait()

@@ -10,6 +10,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.protocol import Provider
+from sublet.runtime.store import Store
 from sublet.testing.world.loop import LoopProcess
 from sublet.wire.messages import ToController
 
@@ -73,7 +74,7 @@ class Cloud(Protocol):
     def offers(self) -> Sequence[Offer]:
         """What it rents."""
 
-    def provider(self, process: LoopProcess, clock: Clock) -> Provider:
+    def provider(self, process: LoopProcess, clock: Clock, store: Store) -> Provider:
         """As one controller sees it."""
 
     def alive(self) -> list[Instance]:

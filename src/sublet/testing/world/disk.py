@@ -17,10 +17,10 @@ _ids = itertools.count()
 
 
 class Disk:
-    """`crash` (called with whoever writes) happens before or after the k-th commit from when it was asked for."""
+    """`on_crash` ends whoever writes, before or after the k-th commit from when a crash was asked for."""
 
-    def __init__(self, crash: Callable[[Process], None] = lambda process: process.kill()) -> None:
-        self._crash = crash
+    def __init__(self) -> None:
+        self.on_crash: Callable[[Process], None] = lambda process: process.kill()
         self._uri = f"file:world{os.getpid()}_{next(_ids)}?mode=memory&cache=shared"
         self._anchor = sqlite3.connect(self._uri, uri=True, isolation_level=None)
         self._crash_in: tuple[int, bool] | None = None  # (commits from now, before it)
@@ -47,6 +47,10 @@ class Disk:
     def calm(self) -> None:
         """There is room, and no crash is due."""
         self._crash_in = None
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Somebody has deleted something."""
         self._anchor.execute(f"PRAGMA max_page_count = {NO_LIMIT}")
 
     def commit(self, process: Process, run: Callable[[], Any]) -> Any:
@@ -62,7 +66,7 @@ class Disk:
             self.commits += 1
             if left > 0:
                 return result
-        self._crash(process)
+        self.on_crash(process)
         raise Crash
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:

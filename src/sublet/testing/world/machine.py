@@ -87,6 +87,9 @@ class MemoryFiles:
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.contents[path] = bytes(data)
 
+    def make_folder(self, folder: Path) -> None:
+        """It is there whenever something is in it."""
+
     def remove(self, path: Path) -> None:
         """Whether it was there or not."""
         self.contents.pop(path, None)
@@ -99,7 +102,11 @@ class MemoryFiles:
 @contextlib.contextmanager
 def trip_wired() -> Iterator[None]:
     """While a world lives, nobody asks the clock, the dice or the disk of the real machine: a seam was forgotten."""
-    wired = [(WALL, ("monotonic", "unix")), (DICE, ("token", "random")), (FILES, ("read", "write", "remove", "names"))]
+    wired = [
+        (WALL, ("monotonic", "unix")),
+        (DICE, ("token", "random")),
+        (FILES, ("read", "write", "remove", "names", "make_folder")),
+    ]
     kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]
     for kind, name, _ in kept:
         setattr(kind, name, _forbidden(f"{kind.__name__}.{name}"))

@@ -16,6 +16,7 @@ from sublet.domain.offer import Offer
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
+from sublet.runtime.store import Store
 from sublet.testing.world.cloud import Boot, Instance
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
@@ -41,8 +42,9 @@ class PlainCloud:
         self.sides: list[PlainProvider] = []
         self.lied: dict[str, int] = {}  # by call: how often somebody was told something wrong
 
-    def provider(self, process: LoopProcess, clock: Clock) -> PlainProvider:
+    def provider(self, process: LoopProcess, clock: Clock, store: Store) -> PlainProvider:
         """As one controller sees it."""
+        del store  # it keeps nothing there
         return PlainProvider(self, process, clock)
 
     def alive(self) -> list[Instance]:

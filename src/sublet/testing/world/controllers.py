@@ -1,0 +1,176 @@
+"""The lives of controllers, one after the other, over one disk: what `sublet up` puts together, in a world."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from sublet import plugins
+from sublet.domain.budget import Limit
+from sublet.domain.plan import Plan, Policy, Snapshot
+from sublet.errors import SubletError
+from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.timekeeping import clock_from
+from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.assemble import budget_from
+from sublet.runtime.engines.local import LocalEngine
+from sublet.runtime.last_run import with_budget_in_force
+from sublet.runtime.settings import Settings
+from sublet.runtime.store import Store
+from sublet.testing.world.border import Border
+from sublet.testing.world.cloud import Cloud
+from sublet.testing.world.disk import Disk
+from sublet.testing.world.heap import Crash, Process, World
+from sublet.testing.world.loop import LoopProcess
+from sublet.testing.world.machine import HostClock, WorldDice, WorldWall
+from sublet.testing.world.network import CONTROLLER, Network
+from sublet.testing.world.story import Story
+
+__all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
+
+ADDRESS = "tcp:127.0.0.1:7000"
+PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until somebody has started the next one
+HANGS_S = 150.0  # that a policy may be silent for
+DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags
+
+
+class MoodyPolicy:
+    """A policy that fails, or falls silent, when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self._real = cast(Policy, cast(type, plugins.load("sublet.policies", name))())
+        self.fails, self.hangs = 0, 0
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """As the real one, or not at all."""
+        if self.fails:
+            self.fails -= 1
+            raise ZeroDivisionError("a bug of a policy's own")
+        return self._real.decide(snapshot)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Complaints(logging.Handler):
+    """What the controller's own log says went wrong, as errors go."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[tuple[str, BaseException | None]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, Crash):
+            self.seen.append((record.getMessage(), error))
+
+
+class Controllers:
+    """`process`, `controller` and `api` are those of the present life; `ended` is told when one is gone for good."""
+
+    def __init__(self, story: Story, world: World, network: Network, disk: Disk, cloud: Cloud, folder: Path) -> None:
+        self._story, self._world, self._network, self._disk, self._cloud = story, world, network, disk, cloud
+        self._folder, self._dice = folder, world.stream("restarts")
+        self.policy = MoodyPolicy(story.policy)
+        self.clock = HostClock()
+        self.lives = 0
+        self.process: LoopProcess | None = None
+        self.controller: Controller | None = None
+        self.api: ControllerApi | None = None
+        self.border: Border | None = None
+        self.running: asyncio.Task[None] | None = None
+        self.up_since_s = world.now_s
+        self.away_since_s: float | None = world.now_s
+        self.without_flags = False  # the next start has none
+        self.started: list[Callable[[float], None]] = []  # told of every start: how long nobody was there
+        self.refusal: SubletError | None = None  # why no controller can start any more
+
+    @property
+    def alive(self) -> bool:
+        """Somebody runs."""
+        return self.process is not None and not self.process.dead
+
+    @property
+    def ready(self) -> bool:
+        """... and has recovered."""
+        return self.alive and self.api is not None and self.api.is_started
+
+    def start(self) -> None:
+        """As `sublet up` does."""
+        if self.alive:
+            return
+        world = self._world
+        self._network.switch_on(CONTROLLER)
+        process = self.process = LoopProcess(world, f"controller {self.lives}", CONTROLLER, self._network.listen)
+        self.lives += 1
+        away_s = 0.0 if self.away_since_s is None else world.now_s - self.away_since_s
+        self.away_since_s, self.up_since_s = None, world.now_s
+        for tell in self.started:
+            tell(away_s)
+        try:
+            self._assemble(process)
+        except Crash:
+            return
+        except SubletError as error:
+            self.refusal = error
+
+    def _assemble(self, process: LoopProcess) -> None:
+        story, world = self._story, self._world
+        wall, dice = WorldWall(process, self.clock), WorldDice(world, "controller")
+        store = Store(Path("log.sqlite"), connect=lambda _: self._disk.connect(process))
+        settings = self._settings(store)
+        clock = clock_from(store, settings.speedup, wall)
+        controller = self.controller = Controller(
+            state_dir=self._folder,
+            store=store,
+            provider=self._cloud.provider(process, clock, store),
+            engine=LocalEngine(ADDRESS, lease_s=story.lease_s),
+            policy=self.policy,
+            clock=clock,
+            budget=budget_from(settings),
+            limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
+            dice=dice,
+            paces=story.paces,
+            aside=lambda work: self._think(process, work),
+        )
+        self.api = ControllerApi(controller, settings)
+        self.border = Border(world, process, self.api) if story.http else None
+        self.running = process.spawn(self.api.run())
+
+    def _settings(self, store: Store) -> Settings:
+        """What the flags say; without any, what was last in force."""
+        given = Settings(state_dir=str(self._folder), policy=self._story.policy, purse_usd=self._story.purse_usd)
+        if not self.without_flags or not store.last_seq():
+            return given
+        bare = replace(given, purse_usd=None, burn_usd_per_h=DEFAULT_BURN_USD_PER_H)
+        return with_budget_in_force(bare, store)
+
+    def _think(self, process: LoopProcess, work: Callable[[], None]) -> None:
+        if self.policy.hangs:
+            self.policy.hangs -= 1
+            self._world.after(HANGS_S, process.loop.begin_thread, work)
+        else:
+            process.loop.begin_thread(work, self._story.think_s)
+
+    def crash_of(self, process: Process) -> None:
+        """A process is gone in the middle of a commit."""
+        if isinstance(process, LoopProcess):
+            self.crash(process)
+
+    def crash(self, process: LoopProcess, *, silent: bool = False, machine: bool = False) -> None:
+        """It is gone; with `silent` the network does not say so, with `machine` the whole machine starts anew."""
+        if process.dead:
+            return
+        process.kill()
+        self._network.process_gone(process.loop, silent=silent or machine)
+        if process is not self.process:
+            return
+        if machine:
+            self._network.off.add(CONTROLLER)
+            self.clock.boots, self.clock.on_s = self.clock.boots + 1, self._world.now_s
+        self.away_since_s = self._world.now_s
+        self._world.after(self._dice.choice(PAUSES_S), self.start)

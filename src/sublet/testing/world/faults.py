@@ -1,0 +1,343 @@
+"""What can go wrong, kind by kind. Each says whether it had an effect: one that never has makes seeds look green."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from sublet.domain.money import Price
+from sublet.testing.world.cloud import Instance, NodeWorker
+from sublet.testing.world.network import CONTROLLER
+from sublet.testing.world.stage import Stage
+from sublet.testing.world.story import Fault
+from sublet.wire import messages as wire
+
+__all__ = ["KINDS", "schedule"]
+
+OUTAGES_S = (2.0, 20.0, 90.0)
+JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
+RENT_LIES = ("done, but an error", "error", "refused", "slow")
+RELEASE_LIES = ("error", "done, but an error")
+LIST_LIES = ("error", "invisible")
+
+
+def schedule(stage: Stage) -> None:
+    """Each fault of the story at its time."""
+    for fault in stage.story.faults:
+        stage.world.at(stage.world.began_s + fault.at_s, _strike, stage, fault)
+
+
+def _strike(stage: Stage, fault: Fault) -> None:
+    if not stage.calm:
+        stage.hits[fault.kind] += 1
+        if KINDS[fault.kind](stage, fault.random()):
+            stage.effects[fault.kind] += 1
+
+
+# ---------------------------------------------------------------------- controllers
+
+
+def _crash_commit(stage: Stage, dice: random.Random) -> bool:
+    stage.disk.crash_in(dice.randrange(12), before=dice.random() < 0.5)
+    return stage.controllers.alive
+
+
+def _kill_controller(stage: Stage, dice: random.Random) -> bool:
+    process = stage.controllers.process
+    if process is None or process.dead:
+        return False
+    stage.controllers.crash(process, silent=dice.random() < 0.3)
+    return True
+
+
+def _restart_machine(stage: Stage, dice: random.Random) -> bool:
+    process = stage.controllers.process
+    if process is None or process.dead:
+        return False
+    if dice.random() < 0.5:
+        stage.controllers.clock.jump_s += dice.uniform(-120.0, 120.0)  # it has no battery, and NTP comes later
+    stage.controllers.crash(process, machine=True)
+    return True
+
+
+def _stop_controller(stage: Stage, dice: random.Random) -> bool:
+    process = stage.controllers.process
+    if process is None or process.dead:
+        return False
+    process.stop_for(dice.uniform(1.0, 90.0))
+    stage.unpaid_until_s = max(stage.unpaid_until_s, process.stopped_until_s)
+    return True
+
+
+def _policy(stage: Stage, dice: random.Random) -> bool:
+    stage.controllers.policy.fails = dice.randint(1, 3)
+    return True
+
+
+def _policy_hangs(stage: Stage, dice: random.Random) -> bool:
+    stage.controllers.policy.hangs = dice.randint(1, 2)
+    return True
+
+
+def _clock(stage: Stage, dice: random.Random) -> bool:
+    stage.controllers.clock.jump_s += dice.choice(JUMPS_S)
+    return True
+
+
+def _flags(stage: Stage, dice: random.Random) -> bool:
+    stage.controllers.without_flags = True
+    process = stage.controllers.process
+    if process is None or process.dead:
+        return False
+    stage.controllers.crash(process, silent=dice.random() < 0.3)
+    return True
+
+
+def _full_disk(stage: Stage, dice: random.Random) -> bool:
+    stage.disk.fill()
+    stage.world.after(dice.uniform(5.0, 60.0), stage.disk.make_room)
+    return stage.controllers.alive
+
+
+# ---------------------------------------------------------------------- nodes and workers
+
+
+def _alive(stage: Stage) -> list[Instance]:
+    return stage.cloud.alive()
+
+
+def _workers(stage: Stage) -> list[NodeWorker]:
+    return [w for instance in _alive(stage) if instance.node is not None for w in instance.node.workers]
+
+
+def _notice(stage: Stage, dice: random.Random) -> bool:
+    if not (alive := _alive(stage)):
+        return False
+    victim, in_s = dice.choice(alive), dice.choice([120.0, 30.0, 5.0])
+    stage.cloud.notice(victim, in_s)
+    if dice.random() < 0.8:  # else it is taken back, and nobody says so
+        stage.world.after(in_s, lambda: stage.cloud.take(victim, told=True))
+    return True
+
+
+def _take_told(stage: Stage, dice: random.Random) -> bool:
+    if not (alive := _alive(stage)):
+        return False
+    stage.cloud.take(dice.choice(alive), told=True)
+    return True
+
+
+def _take_untold(stage: Stage, dice: random.Random) -> bool:
+    if not (alive := _alive(stage)):
+        return False
+    stage.cloud.take(dice.choice(alive), told=False)
+    return True
+
+
+def _kill_worker(stage: Stage, dice: random.Random) -> bool:
+    if not (workers := _workers(stage)):
+        return False
+    dice.choice(workers).exit(-9)
+    return True
+
+
+def _hang_worker(stage: Stage, dice: random.Random) -> bool:
+    if not (workers := _workers(stage)):
+        return False
+    dice.choice(workers).hung = True
+    return True
+
+
+# ---------------------------------------------------------------------- the network
+
+
+def _part_node(stage: Stage, dice: random.Random) -> bool:
+    if not (alive := _alive(stage)):
+        return False
+    host = dice.choice(alive).node_id
+    ways = [(host, CONTROLLER), (CONTROLLER, host)]
+    if dice.random() < 0.4:
+        ways = [dice.choice(ways)]
+    for_s = dice.choice(OUTAGES_S)
+    stage.network.block(*ways)
+    stage.parted_until_s[host] = max(stage.parted_until_s.get(host, 0.0), stage.world.now_s + for_s)
+    stage.world.after(for_s, _heal, stage, ways)
+    return True
+
+
+def _part_peers(stage: Stage, dice: random.Random) -> bool:
+    hosts = sorted({instance.node_id for instance in _alive(stage)})
+    if len(hosts) < 2:
+        return False
+    here, there = dice.sample(hosts, 2)
+    ways = [(here, there), (there, here)]
+    stage.network.block(*ways)
+    stage.world.after(dice.choice(OUTAGES_S), _heal, stage, ways)
+    return True
+
+
+def _heal(stage: Stage, ways: list[tuple[str, str]]) -> None:
+    if not stage.calm:
+        stage.network.unblock(*ways)
+
+
+def _slow_net(stage: Stage, dice: random.Random) -> bool:
+    stage.network.slowness = dice.choice([10.0, 100.0])
+    stage.world.after(30.0, _quick_net, stage)
+    return bool(stage.network.connections)
+
+
+def _quick_net(stage: Stage) -> None:
+    stage.network.slowness = 1.0
+
+
+def _reset_line(stage: Stage, dice: random.Random) -> bool:
+    if not stage.network.connections:
+        return False
+    dice.choice(stage.network.connections).reset()
+    return True
+
+
+def _hole(stage: Stage, dice: random.Random) -> bool:
+    if not stage.network.connections:
+        return False
+    dice.choice(stage.network.connections).swallow()
+    return True
+
+
+def _forge(stage: Stage, dice: random.Random) -> bool:
+    """A node speaks for a worker of another one."""
+    controller = stage.controllers.controller
+    speakers = [i for i in _alive(stage) if i.node is not None and i.node.connected]
+    if controller is None or not speakers:
+        return False
+    speaker = dice.choice(speakers)
+    groups = [record.group for record in controller.records.values()]
+    others = [w.id for group in groups for w in group.workers.values() if w.node_id != speaker.node_id]
+    if not others or speaker.node is None:
+        return False
+    victim = dice.choice(others)
+    words: list[wire.ToController] = [
+        wire.FromWorker(message=wire.Finished(worker_id=victim, step=1, done=1.0)),
+        wire.WorkerDown(worker_id=victim, code=1, error="forged"),
+        wire.FromWorker(
+            message=wire.Saved(worker_id=victim, step=10**6, done=1.0, seconds=0.0, blocked_s=0.0, size_bytes=1)
+        ),
+    ]
+    speaker.node.say(dice.choice(words))
+    return True
+
+
+def _wild_report(stage: Stage, dice: random.Random) -> bool:
+    """A worker says what nobody can believe."""
+    speakers = [i.node for i in _alive(stage) if i.node is not None and i.node.connected and i.node.workers]
+    if not speakers:
+        return False
+    node = dice.choice(speakers)
+    worker = dice.choice(list(node.workers))
+    wild = dice.choice([1e-300, 1e300, 0.0, -1.0, 1e18])
+    words: list[wire.FromWorkerMessage] = [
+        wire.Stepped(worker_id=worker.id, generation=10**9, step=10**9, done=wild, epoch=0, loss=wild, step_s=wild),
+        wire.Busy(worker_id=worker.id),
+        wire.SaveFailed(worker_id=worker.id, step=-1, why="x" * 10_000),
+        wire.Leading(worker_id=worker.id, generation=10**9, host="nowhere", port=1),
+    ]
+    node.say(wire.FromWorker(message=dice.choice(words)))
+    return True
+
+
+# ---------------------------------------------------------------------- the cloud
+
+
+def _rent_lie(stage: Stage, dice: random.Random) -> bool:
+    stage.cloud.lie("rent", dice.choice(RENT_LIES), dice.uniform(5.0, 120.0))
+    return True
+
+
+def _release_lie(stage: Stage, dice: random.Random) -> bool:
+    for_s = dice.uniform(2.0, 60.0)
+    stage.cloud.lie("release", dice.choice(RELEASE_LIES), for_s)
+    stage.unpaid_until_s = max(stage.unpaid_until_s, stage.world.now_s + for_s + 30.0)  # the longest pause
+    return True
+
+
+def _list_lie(stage: Stage, dice: random.Random) -> bool:
+    stage.cloud.lie("list", dice.choice(LIST_LIES), dice.uniform(5.0, 120.0))
+    return True
+
+
+def _sold_out(stage: Stage, dice: random.Random) -> bool:
+    stage.cloud.sell_out(dice.choice(list(stage.cloud.offers)).id, dice.uniform(10.0, 200.0))
+    return True
+
+
+def _reprice(stage: Stage, dice: random.Random) -> bool:
+    offer = dice.choice(list(stage.cloud.offers))
+    stage.cloud.reprice(offer.id, Price(int(offer.price.micro_usd_per_h * dice.uniform(0.4, 2.0))))
+    return True
+
+
+# ---------------------------------------------------------------------- users
+
+
+def _name(stage: Stage, dice: random.Random) -> str:
+    return dice.choice([plan.name for plan in stage.story.jobs])
+
+
+def _user_pause(stage: Stage, dice: random.Random) -> bool:
+    name = _name(stage, dice)
+    stage.users.pause(name, dice.uniform(5.0, 100.0))
+    return name in stage.users.promised
+
+
+def _user_cancel(stage: Stage, dice: random.Random) -> bool:
+    if dice.random() < 0.7:  # most seeds are to see their jobs through
+        return False
+    name = _name(stage, dice)
+    stage.users.cancel(name)
+    return name in stage.users.promised
+
+
+def _user_scale(stage: Stage, dice: random.Random) -> bool:
+    name = _name(stage, dice)
+    stage.users.scale(name, dice.randint(1, 3))
+    return name in stage.users.promised
+
+
+def _user_top_up(stage: Stage, dice: random.Random) -> bool:
+    stage.users.top_up(round(dice.uniform(0.02, 0.2), 4))
+    return stage.story.purse_usd is not None
+
+
+KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+    "crash_commit": _crash_commit,
+    "kill_controller": _kill_controller,
+    "restart_machine": _restart_machine,
+    "stop_controller": _stop_controller,
+    "policy": _policy,
+    "policy_hangs": _policy_hangs,
+    "clock": _clock,
+    "flags": _flags,
+    "full_disk": _full_disk,
+    "notice": _notice,
+    "take_told": _take_told,
+    "take_untold": _take_untold,
+    "kill_worker": _kill_worker,
+    "hang_worker": _hang_worker,
+    "part_node": _part_node,
+    "part_peers": _part_peers,
+    "slow_net": _slow_net,
+    "reset_line": _reset_line,
+    "hole": _hole,
+    "forge": _forge,
+    "wild_report": _wild_report,
+    "rent_lie": _rent_lie,
+    "release_lie": _release_lie,
+    "list_lie": _list_lie,
+    "sold_out": _sold_out,
+    "reprice": _reprice,
+    "user_pause": _user_pause,
+    "user_cancel": _user_cancel,
+    "user_scale": _user_scale,
+    "user_top_up": _user_top_up,
+}

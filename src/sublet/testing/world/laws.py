@@ -1,0 +1,212 @@
+"""What must hold whatever goes wrong. The kernel's own laws and these are looked at as the world goes on.
+
+after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
+at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
+                    I32 one job per key; L31 no node ends for its lease while its controller is there and reachable
+every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice; I3 no paid node is unknown;
+                    I7 a plan that is waited for is being made; I18 what was promised is known;
+                    P no worker is waited for on a node that is gone
+at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
+                    decision is, with its reason; L everything has ended an hour after the last fault
+"""
+
+from __future__ import annotations
+
+import math
+
+from sublet.errors import InvariantBroken
+from sublet.kernel.invariants import check
+from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.states import Ending
+from sublet.testing.world.cloud import Instance
+from sublet.testing.world.controllers import Complaints
+from sublet.testing.world.stage import Stage
+
+__all__ = ["Broken", "Laws"]
+
+LOOK_S = 5.0
+UNKNOWN_S = 240.0  # sweeps, absences and lies of listings are over by then
+PHANTOM_S = 20.0
+NO_PLAN_S = 10.0
+GRAINS_PER_USD = 3.6e15
+
+
+class Broken(Exception):
+    """A law does not hold."""
+
+    def __init__(self, law: str, what: str) -> None:
+        super().__init__(f"{law}: {what}")
+        self.law, self.what = law, what
+
+
+class Laws:
+    """Of one life; `each` after everything that happens."""
+
+    def __init__(self, stage: Stage, complaints: Complaints) -> None:
+        self._stage, self._complaints = stage, complaints
+        self._kernel_seen = -1
+        self._looked_s = 0.0
+        self._unknown: dict[str, float] = {}  # node -> since when
+        self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
+        self._no_plan_s: float | None = None
+        self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
+        stage.controllers.started.append(self._started)
+
+    def break_law(self, law: str, what: str) -> None:
+        """Say when."""
+        raise Broken(law, f"{what} at {self._stage.world.age_s:.3f} s")
+
+    # ------------------------------------------------------------------ at any time
+
+    def each(self) -> None:
+        """After everything that happens."""
+        stage = self._stage
+        if stage.truth.complaints:
+            self.break_law(*stage.truth.complaints[0])
+        if stage.users.doubles:
+            self.break_law("I32", stage.users.doubles[0])
+        controllers = stage.controllers
+        if not controllers.alive:
+            return
+        self._controller_lives()
+        controller = controllers.controller
+        if controller is None or not controllers.alive:
+            return
+        if controller.kernel.seen != self._kernel_seen and controllers.ready:
+            self._kernel_seen = controller.kernel.seen
+            self._after_events(controller)
+        if stage.world.now_s - self._looked_s > LOOK_S:
+            passed_s = min(stage.world.now_s - self._looked_s, 2 * LOOK_S)
+            self._looked_s = stage.world.now_s
+            self._look(controller, passed_s)
+
+    def _controller_lives(self) -> None:
+        stage, controllers = self._stage, self._stage.controllers
+        process, running = controllers.process, controllers.running
+        full = stage.effects["full_disk"] > 0
+        if controllers.refusal is not None:
+            if not full:
+                self.break_law("X", f"no controller can start: {controllers.refusal}")
+            controllers.refusal = None
+            if process is not None:
+                controllers.crash(process)
+            return
+        if running is not None and running.done() and not stage.ending:
+            error = None if running.cancelled() else running.exception()
+            if not full:
+                self.break_law("X", f"the controller ended: {error!r}")
+            if process is not None:
+                controllers.crash(process)  # somebody makes room and starts it again
+        if process is not None and process.loop.failures:
+            self.break_law("E", f"nobody caught {process.loop.failures[0]}")
+        if self._complaints.seen:
+            text, error = self._complaints.seen[0]
+            self._complaints.seen.clear()
+            if not (full and ("disk is full" in repr(error) or "the store failed" in text)):
+                self.break_law("E", f"{text[:300]} {error!r}")
+
+    def lease_ended(self, instance: Instance) -> None:
+        """An agent went because nobody renewed it. Was there nobody?"""
+        stage, now_s = self._stage, self._stage.world.now_s
+        controllers, quiet_s = stage.controllers, stage.story.lease_s * 1.2
+        process = controllers.process
+        if process is None or process.dead or instance.node is None:
+            return
+        healthy = now_s - controllers.up_since_s > quiet_s and process.stopped_until_s < now_s - quiet_s
+        linked = now_s - stage.parted_until_s.get(instance.node_id, -math.inf) > quiet_s
+        if healthy and linked and instance.node.connected:
+            stage.truth.complaints.append(
+                ("L31", f"{instance.node_id} ended for its lease though its controller was there and reachable")
+            )
+
+    def _started(self, away_s: float) -> None:
+        """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
+        stage = self._stage
+        self._kernel_seen, self._no_plan_s = -1, None
+        dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
+        burn = max(stage.cloud.burn_grains_per_s(), dearest)
+        self.allowed_grains += min(away_s, stage.story.lease_s * 1.4 + 10.0) * burn
+
+    # ------------------------------------------------------------------ after events
+
+    def _after_events(self, controller: Controller) -> None:
+        try:
+            check(controller.kernel)
+        except InvariantBroken as error:
+            raise Broken("K", f"{error} at {self._stage.world.age_s:.3f} s") from error
+        for job_id, record in controller.records.items():
+            truth = self._stage.truth.jobs[job_id]
+            if record.outcome is Ending.FINISHED and not truth.done:
+                self.break_law("T", f"{job_id} counts as finished; really {truth.top} of {truth.steps} steps were made")
+            if truth.sdk and (record.checkpoint_step or 0) > truth.saved:
+                self.break_law(
+                    "I4", f"{job_id}: checkpoint {record.checkpoint_step} was never committed ({truth.saved} was)"
+                )
+
+    # ------------------------------------------------------------------ now and then
+
+    def _look(self, controller: Controller, passed_s: float) -> None:
+        stage = self._stage
+        process = stage.controllers.process
+        now_s = stage.world.now_s
+        hindered = now_s < stage.unpaid_until_s or not stage.controllers.ready
+        hindered = hindered or (process is not None and now_s < process.stopped_until_s)
+        if hindered:
+            self.allowed_grains += stage.cloud.burn_grains_per_s() * passed_s
+        self._purse_holds()
+        self._nodes_are_known(controller)
+        if not stage.controllers.ready:
+            return
+        self._workers_are_somewhere(controller)
+        self._plans_are_made(controller)
+        for name, job_id in stage.users.promised.items():
+            if job_id not in controller.records:
+                self.break_law("I18", f"{job_id} of {name} was promised and is not known")
+
+    def _purse_holds(self) -> None:
+        stage = self._stage
+        if stage.story.purse_usd is None:
+            return
+        purse_usd = stage.story.purse_usd + stage.users.topped_up_usd
+        spent = stage.cloud.spent_grains()
+        if spent > purse_usd * GRAINS_PER_USD + self.allowed_grains + stage.cloud.slack_grains:
+            self.break_law(
+                "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
+            )
+
+    def _nodes_are_known(self, controller: Controller) -> None:
+        stage, now_s = self._stage, self._stage.world.now_s
+        paid: dict[str, Instance] = {}
+        for instance in stage.cloud.alive():
+            if instance.node_id in paid:
+                self.break_law("I2", f"two instances for {instance.node_id}")
+            paid[instance.node_id] = instance
+        known = controller.kernel.cluster.nodes
+        self._unknown = {node: self._unknown.get(node, now_s) for node in paid if node not in known}
+        for node_id, since_s in self._unknown.items():
+            if now_s - max(since_s, stage.controllers.up_since_s, stage.unpaid_until_s) > UNKNOWN_S:
+                self.break_law("I3", f"{node_id} is paid for and unknown since {now_s - since_s:.0f} s")
+
+    def _workers_are_somewhere(self, controller: Controller) -> None:
+        now_s, nodes = self._stage.world.now_s, controller.kernel.cluster.nodes
+        waited = {
+            (job_id, worker.id): worker.node_id
+            for job_id, record in controller.records.items()
+            for worker in record.group.workers.values()
+            if worker.node_id not in nodes
+        }
+        self._phantoms = {key: self._phantoms.get(key, now_s) for key in waited}
+        for key, since_s in self._phantoms.items():
+            if now_s - max(since_s, self._stage.controllers.up_since_s) > PHANTOM_S:
+                self.break_law(
+                    "P", f"{key[1]} is waited for on {waited[key]}, which is gone since {now_s - since_s:.0f} s"
+                )
+
+    def _plans_are_made(self, controller: Controller) -> None:
+        now_s = self._stage.world.now_s
+        if not controller.kernel.planning or controller.planner.asked or self._stage.ending:
+            self._no_plan_s = None
+            return
+        self._no_plan_s = now_s if self._no_plan_s is None else self._no_plan_s
+        if now_s - self._no_plan_s > NO_PLAN_S:
+            self.break_law("I7", "a plan is waited for and nobody makes one")

@@ -1,0 +1,234 @@
+"""One seed: jobs, users and controllers live with the faults of their story, then in peace; then comes the verdict."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.runtime.agent.agent import AgentFacts
+from sublet.testing.world import faults
+from sublet.testing.world.cloud import Cloud, Node
+from sublet.testing.world.controllers import ADDRESS, Complaints, Controllers
+from sublet.testing.world.disk import Disk
+from sublet.testing.world.heap import World
+from sublet.testing.world.laws import Broken, Laws
+from sublet.testing.world.machine import trip_wired
+from sublet.testing.world.network import Network
+from sublet.testing.world.node import Site, WorldNode
+from sublet.testing.world.plain import PlainCloud
+from sublet.testing.world.stage import Stage
+from sublet.testing.world.story import Story
+from sublet.testing.world.truth import JobTruth, Truth
+from sublet.testing.world.users import Users
+from sublet.testing.world.verdict import all_settled, check_end, purse_is_spent, unsettled
+from sublet.testing.world.worker import Meetings
+
+__all__ = ["Life", "Outcome", "live"]
+
+PEACE_S = 3600.0  # after the last fault, until everything must have come to its end
+SHUTDOWN_S = 180.0
+OFTEN = 64  # events between two looks whether all is over
+USD_PER_H = {Market.SPOT: 0.5, Market.ON_DEMAND: 1.5}
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - logs and secrets of jobs are files still, of a folder of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a seed."""
+
+    story: Story
+    broken: Broken | None
+    seconds: float  # of the world
+    events: int
+    commits: int
+    lives: int  # of controllers
+    hits: dict[str, int]
+    effects: dict[str, int]
+    digest: str  # of everything that the controllers wrote
+
+
+@dataclass
+class Life:
+    """The parts of a life, put together; `live` it once."""
+
+    story: Story
+    watch: Callable[[Life], None] = lambda _: None  # before it begins, for whoever wants to look on
+    stage: Stage = field(init=False)
+
+    def live(self) -> Outcome:
+        """Until the verdict."""
+        folder = Path(tempfile.mkdtemp(prefix="world-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
+        with trip_wired(), _complaints() as complaints:
+            try:
+                self._build(folder, complaints)
+                self.watch(self)
+                broken = self._run()
+                return self._outcome(broken)
+            finally:
+                if self.stage.controllers.process is not None:
+                    self.stage.controllers.process.kill()
+                self.stage.disk.close()
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _build(self, folder: Path, complaints: Complaints) -> None:
+        story = self.story
+        world = World(story.seed)
+        network, truth = Network(world), Truth()
+        disk = Disk()
+        self.site = Site(world, network, Meetings(world, network, truth))
+        self.cloud: Cloud = self._cloud(world)
+        controllers = Controllers(story, world, network, disk, self.cloud, folder)
+        disk.on_crash = controllers.crash_of
+        users = Users(story, world, controllers)
+        for plan in story.jobs:
+            truth.jobs[f"{plan.name}-1"] = JobTruth(
+                steps=plan.steps,
+                step_s=plan.step_s,
+                boot_s=plan.boot_s,
+                write_s=plan.write_s,
+                sdk=plan.sdk,
+                fails=plan.fails,
+            )
+        self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users)
+        self.laws = Laws(self.stage, complaints)
+        faults.schedule(self.stage)
+
+    def _cloud(self, world: World) -> Cloud:
+        return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
+
+    def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:
+        facts = AgentFacts(
+            node_id=node_id,
+            token=token,
+            address=ADDRESS,
+            notice_file=f"/notices/{node_id}",
+            gpus=tuple(map(str, range(self.story.gpus_per_node))),
+            lease_s=self.story.lease_s + 30.0,
+            boot_s=boot_s,
+        )
+        node = WorldNode(self.site, facts, lambda: self._agent_gone(node_id, gone))
+        return node
+
+    def _agent_gone(self, node_id: str, gone: Callable[[], None]) -> None:
+        for instance in self.cloud.alive():
+            if instance.node_id == node_id and instance.node is not None and instance.node.ended_for_lease:
+                self.laws.lease_ended(instance)
+        gone()
+
+    # ------------------------------------------------------------------ its course
+
+    def _run(self) -> Broken | None:
+        try:
+            self.stage.controllers.start()
+            self._with_faults()
+            self._in_peace()
+            self._to_its_end()
+        except Broken as broken:
+            return broken
+        return None
+
+    def _with_faults(self) -> None:
+        world = self.stage.world
+        world.run(world.began_s + self.story.span_s + 20.0, each=self.laws.each, stop=self._now_and_then(all_settled))
+
+    def _in_peace(self) -> None:
+        stage, world = self.stage, self.stage.world
+        stage.calm_down()
+        over = self._now_and_then(lambda stage: all_settled(stage) or purse_is_spent(stage))
+        world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over)
+        if not (all_settled(stage) or purse_is_spent(stage)):
+            self.laws.break_law("L", f"no end {PEACE_S:.0f} s after the last fault: {unsettled(stage)}")
+
+    def _to_its_end(self) -> None:
+        stage, world, controllers = self.stage, self.stage.world, self.stage.controllers
+        process, api, running = controllers.process, controllers.api, controllers.running
+        assert process is not None
+        assert api is not None
+        assert running is not None
+        stage.ending = True
+        process.spawn(api.shutdown())
+        world.run(world.now_s + SHUTDOWN_S, each=self.laws.each, stop=running.done)
+        if not running.done():
+            self.laws.break_law("L", f"the shutdown takes more than {SHUTDOWN_S:.0f} s")
+        if controllers.controller is not None:
+            check_end(stage, self.laws, controllers.controller)
+
+    def _now_and_then(self, over: Callable[[Stage], bool]) -> Callable[[], bool]:
+        stage = self.stage
+        return lambda: stage.world.steps % OFTEN == 0 and over(stage)
+
+    def _outcome(self, broken: Broken | None) -> Outcome:
+        stage = self.stage
+        return Outcome(
+            story=self.story,
+            broken=broken,
+            seconds=stage.world.age_s,
+            events=stage.world.steps,
+            commits=stage.disk.commits,
+            lives=stage.controllers.lives,
+            hits=dict(stage.hits),
+            effects=dict(stage.effects),
+            digest=_digest(stage.disk),
+        )
+
+
+def live(story: Story) -> Outcome:
+    """One life. Garbage is collected between lives, not in them: dead coroutines would speak once more."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return Life(story).live()
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _complaints() -> Iterator[Complaints]:
+    complaints, ours, theirs = Complaints(), logging.getLogger("sublet"), logging.getLogger("asyncio")
+    before = (ours.propagate, ours.level, theirs.level)
+    ours.addHandler(complaints)
+    ours.propagate = False
+    ours.setLevel(logging.ERROR)
+    theirs.setLevel(logging.CRITICAL)
+    try:
+        yield complaints
+    finally:
+        ours.removeHandler(complaints)
+        ours.propagate = before[0]
+        ours.setLevel(before[1])
+        theirs.setLevel(before[2])
+
+
+def _offers(story: Story) -> list[Offer]:
+    wind_down_s = 10.0 + story.lease_s / 3
+    return [
+        Offer(
+            id=str(market),
+            gpu="T4",
+            gpus_per_node=story.gpus_per_node,
+            market=market,
+            price=Price.from_usd_per_h(usd),
+            boot_s=10.0,
+            cap=Price.from_usd_per_h(usd * 5),
+            wind_down_s=wind_down_s,
+        )
+        for market, usd in USD_PER_H.items()
+    ]
+
+
+def _digest(disk: Disk) -> str:
+    found = hashlib.sha256()
+    for query in ("SELECT line FROM events ORDER BY seq", "SELECT at, kind, text FROM history ORDER BY seq"):
+        for row in disk.rows(query):
+            found.update(repr(row).encode())
+    return found.hexdigest()[:16]

@@ -1,0 +1,46 @@
+"""What faults act upon, and what laws must know of it: the parts of one life, and what is disturbed until when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sublet.testing.world.cloud import Cloud
+from sublet.testing.world.controllers import Controllers
+from sublet.testing.world.disk import Disk
+from sublet.testing.world.heap import World
+from sublet.testing.world.network import Network
+from sublet.testing.world.story import Story
+from sublet.testing.world.truth import Truth
+from sublet.testing.world.users import Users
+
+__all__ = ["Stage"]
+
+
+@dataclass
+class Stage:
+    """Of one life."""
+
+    story: Story
+    world: World
+    network: Network
+    disk: Disk
+    cloud: Cloud
+    truth: Truth
+    controllers: Controllers
+    users: Users
+    hits: Counter[str] = field(default_factory=Counter)  # by kind of fault
+    effects: Counter[str] = field(default_factory=Counter)
+    parted_until_s: dict[str, float] = field(default_factory=dict)  # by node
+    unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
+    calm: bool = False  # no more faults
+    ending: bool = False  # the controller was asked to end
+
+    def calm_down(self) -> None:
+        """Nothing goes wrong any more, and what had gone wrong is mended."""
+        self.calm = True
+        self.cloud.calm()
+        self.disk.calm()
+        self.network.calm()
+        now_s = self.world.now_s
+        self.parted_until_s = {host: min(until_s, now_s) for host, until_s in self.parted_until_s.items()}

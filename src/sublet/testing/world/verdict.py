@@ -1,0 +1,109 @@
+"""The end of a life: did everything that was wanted happen, is nothing left, does the bill add up, is all written?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.states import Hold
+from sublet.testing.world.laws import GRAINS_PER_USD, Laws
+from sublet.testing.world.stage import Stage
+from sublet.testing.world.story import JobPlan
+from sublet.testing.world.users import SECRET
+
+__all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
+
+TOLERANCE = 0.02  # of the bill: when the ledger heard of what happened
+TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
+
+
+def all_settled(stage: Stage) -> bool:
+    """Nobody waits for anything any more."""
+    return stage.controllers.ready and all(_is_settled(stage, plan) for plan in stage.story.jobs)
+
+
+def _is_settled(stage: Stage, plan: JobPlan) -> bool:
+    if plan.name in stage.users.refused:
+        return True
+    controller, job_id = stage.controllers.controller, stage.users.promised.get(plan.name)
+    record = None if controller is None or job_id is None else controller.records.get(job_id)
+    if record is None or plan.name in stage.users.paused:
+        return False
+    return bool(record.outcome) or record.paused in (Hold.BUDGET, Hold.GIVEN_UP, Hold.DAMAGED)
+
+
+def purse_is_spent(stage: Stage) -> bool:
+    """What is left pays for not one node more, and none is rented: whoever waits, waits for money."""
+    controller = stage.controllers.controller
+    if stage.story.purse_usd is None or controller is None or not stage.controllers.ready or stage.cloud.alive():
+        return False
+    purse, now_s = controller.kernel.supply.purse, controller.now_s()
+    return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)
+
+
+def unsettled(stage: Stage) -> str:
+    """Who still waits, for a person."""
+    controller = stage.controllers.controller
+    if controller is None:
+        return "no controller"
+    jobs = controller.kernel.jobs
+    facts = [
+        f"{job_id}: {record.outcome or 'no outcome'}, hold {record.paused or '-'}, "
+        f"{jobs[job_id].phase.value if job_id in jobs else 'not in the kernel'}, {len(record.group.workers)} workers"
+        for job_id, record in controller.records.items()
+    ]
+    missing = [plan.name for plan in stage.story.jobs if plan.name not in stage.users.promised]
+    return f"{'; '.join(facts)}; never answered: {missing}; planning {controller.kernel.planning}"
+
+
+def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:
+    """After a shutdown that has returned."""
+    if left := [instance.node_id for instance in stage.cloud.alive()]:
+        laws.break_law("I8", f"still rented after the shutdown: {left}")
+    _bills_agree(stage, laws, controller)
+    _secrets_are_kept(stage, laws)
+    _decisions_are_told(stage, laws)
+
+
+def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:
+    ledger, bill = controller.kernel.ledger.spent(controller.now_s()).grains, stage.cloud.spent_grains()
+    if abs(ledger - bill) > TOLERANCE * bill + stage.cloud.slack_grains + GRAINS_PER_USD / 3600.0:
+        told, charged = ledger / GRAINS_PER_USD, bill / GRAINS_PER_USD
+        laws.break_law("I6", f"the ledger says USD {told:.4f}, the cloud charges USD {charged:.4f}")
+
+
+def _secrets_are_kept(stage: Stage, laws: Laws) -> None:
+    for table in ("meta", "events", "jobs", "history", "snapshots"):
+        for row in stage.disk.rows(f"SELECT * FROM {table}"):  # noqa: S608 - our own names
+            if SECRET in repr(row):
+                laws.break_law("I9", f"a secret is in the table {table}: {repr(row)[:200]}")
+
+
+def _decisions_are_told(stage: Stage, laws: Laws) -> None:
+    """I10: whatever was decided is in the history, with its reason, and what was rented with its price."""
+    ordered: Counter[tuple[str, str]] = Counter()
+    planned: Counter[str] = Counter()
+    for (line,) in stage.disk.rows("SELECT line FROM events ORDER BY seq"):
+        facts = json.loads(line)
+        actions = facts.get("actions", ())
+        for action in actions:
+            if action["type"] in TOLD:
+                ordered[action["type"], action.get("job_id") or action.get("node_id", "")] += 1
+        if facts["event"]["type"] == "PlanMade" and not any(a["type"] == "RefusePlan" for a in actions):
+            planned.update(list(facts["event"]["plan"].get("shapes", {})))
+    told: Counter[tuple[str, str]] = Counter()
+    reasons: Counter[str] = Counter()
+    for kind, job_id, node_id, text in stage.disk.rows("SELECT kind, job_id, node_id, text FROM history ORDER BY seq"):
+        if kind in TOLD:
+            told[kind, job_id or node_id] += 1
+            if kind == "RentNode" and "USD" not in text:
+                laws.break_law("I10", f"{node_id} was rented without a word of its price: {text}")
+        if kind == "Plan":
+            reasons[job_id] += bool(text.partition(": ")[2])
+    for what, times in ordered.items():
+        if told[what] < times:
+            laws.break_law("I10", f"{what[0]} of {what[1]} was ordered {times} times and told {told[what]} times")
+    for job_id, times in planned.items():
+        if reasons[job_id] < times:
+            laws.break_law("I10", f"{job_id} was planned {times} times, with a reason {reasons[job_id]} times")
