@@ -26,6 +26,7 @@ class Decisions:
     def __init__(self, inbox: Inbox, *, planner: Planner, gauges: Gauges, alarms: Alarms, wall: Wall = WALL) -> None:
         self._inbox, self._planner, self._gauges, self._alarms = inbox, planner, gauges, alarms
         self._wall = wall
+        self._making = False  # one at a time: of two, the older might come last and undo the newer
         self.plan: Plan | None = None  # the last one that was taken
         self.plan_s = 0.0
         self.reasons: dict[str, str] = {}  # by job
@@ -42,9 +43,15 @@ class Decisions:
         return self._planner.overdue
 
     async def make(self) -> None:
-        """Another one, from all that is known by then."""
-        await asyncio.sleep(0)  # let everything of this instant be heard first
-        made = await self._planner.plan(lambda: self._inbox.kernel.snapshot(frozen=True))
+        """Another one, from all that is known by then; a second order for one that is being made asks for the same."""
+        if self._making:
+            return
+        self._making = True
+        try:
+            await asyncio.sleep(0)  # let everything of this instant be heard first
+            made = await self._planner.plan(lambda: self._inbox.kernel.snapshot(frozen=True))
+        finally:
+            self._making = False
         self._gauges.decision_s.add(made.seconds)
         self._inbox.tell(news.PlanMade(self._inbox.now_s(), made.plan, made.snapshot.seen))
 

@@ -25,12 +25,13 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.providers.protocol import Billed, MarketNews, Provider
+from sublet.runtime.providers.protocol import Billed, MarketNews, Provider, RentedNode
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Leases", "Tenants"]
 
 log = logging.getLogger("sublet.leases")
+LIST_TRIES = 5
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
@@ -72,6 +73,7 @@ class Leases:
         self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
+        self._closing = False  # nothing is rented any more
 
     def hear(self, event: MarketNews) -> None:
         """The provider tells."""
@@ -90,6 +92,12 @@ class Leases:
 
     async def rent(self, action: order.RentNode) -> None:
         """Ask until the answer is clear."""
+        if (under_way := self._asked.get(action.node_id)) is not None:
+            await under_way.wait()
+            return
+        if self._closing:
+            self._inbox.tell(news.RentRefused(self._inbox.now_s(), action.node_id, "the controller ends"))
+            return
         answered = self._asked[action.node_id] = asyncio.Event()
         try:
             await self._rent(action)
@@ -110,11 +118,7 @@ class Leases:
                 return
             except RentFailed as error:
                 self._gauges.count_call("rent", CallOutcome.REFUSED)
-                node = self._inbox.kernel.cluster.nodes.get(node_id)
-                if node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED):
-                    self.hear(news.NodeLost(self._inbox.now_s(), node_id))  # its agent was quicker
-                else:
-                    self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
+                self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
                 self._gauges.count_call("rent", CallOutcome.ERROR)
@@ -143,8 +147,11 @@ class Leases:
             done.set()
 
     async def release_lost(self, node_id: str) -> None:
-        """End a node that does not answer; the kernel hears that it is lost."""
+        """End a node that does not answer: nobody works there from now on, and the kernel hears when it is gone."""
         self._tenants.node_lost(node_id, self._clock.wall.monotonic())
+        node, now_s = self._inbox.kernel.cluster.nodes.get(node_id), self._inbox.now_s()
+        if node is not None and node.phase is NodePhase.READY:
+            self.hear(news.NodeNoticed(now_s, node_id, now_s))
         await self.release(node_id)
 
     async def _release(self, node_id: str) -> None:
@@ -191,10 +198,27 @@ class Leases:
     async def release_all(self) -> None:
         """Everything that is held, and then everything that the provider lists all the same."""
         await asyncio.gather(*(self.release(node_id) for node_id in list(self._inbox.kernel.cluster.nodes)))
-        for left in await self._provider.list():
+        for left in await self._list_in_the_end():
             if not left.elsewhere:
-                self._store.insist()
-                await self._provider.release(left.node_id)
+                await self._give_back(left.node_id)
+
+    async def _list_in_the_end(self) -> list[RentedNode]:
+        """A provider that does not answer must not keep a controller from its end: leases end what it knows of."""
+        wait_s, why = 0.2, ""
+        for _ in range(LIST_TRIES):
+            try:
+                return await self._provider.list()
+            except Exception as error:  # noqa: BLE001 - as in _rent
+                why = str(error)
+            await asyncio.sleep(wait_s)
+            wait_s *= 2
+        text = f"the provider cannot be listed ({why}): if it knows of more than we do, that ends with its lease"
+        self._inbox.note(HistoryRow(kind="Alarm", text=text))
+        return []
+
+    def rent_no_more(self) -> None:
+        """The controller ends: what is lost from now on is not replaced, whatever the last plan wishes."""
+        self._closing = True
 
     async def sweeping(self) -> None:
         """Compare what we hold with what there is: nothing paid is forgotten, nothing gone is waited for."""

@@ -222,6 +222,7 @@ class Controller:
             await self.inbox.ended.wait()
             return
         self.stopping = True
+        self.leases.rent_no_more()
         self.jobs.stop_all(end=end_jobs)
         deadline = self.clock.wall.monotonic() + limit_s
         while self.clock.wall.monotonic() < deadline and any(  # noqa: ASYNC110 - with a deadline, and nothing sets an event

@@ -189,9 +189,14 @@ class Pump:
         finally:
             self._pumping = False
 
+    def _is_here(self, node_id: str) -> bool:
+        return self.kernel.cluster.nodes[node_id].phase in (NodePhase.READY, NodePhase.NOTICED)
+
     def _hear(self, event: Event) -> list[Action]:
         if _is_old(event, self.kernel):
             return []
+        if isinstance(event, news.RentRefused) and self._is_here(event.node_id):  # its agent was quicker
+            event = news.NodeLost(event.at_s, event.node_id)
         if event.at_s < (earliest_s := max(self.kernel.now_s, self._bill.settled_s)):
             event = replace(event, at_s=earliest_s)
         if isinstance(event, news.NodeLost):  # before the kernel forgets who was there

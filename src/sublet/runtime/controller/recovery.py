@@ -8,6 +8,9 @@ the kernel believes and nobody has is lost, what somebody has and the kernel doe
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +20,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import Event
 from sublet.domain.plan import Phase
 from sublet.domain.timers import CheckPurse
-from sublet.errors import BadInput, InvalidValue
+from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.away import Absence, latest_end_s
@@ -38,6 +41,9 @@ from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Recovery"]
+
+log = logging.getLogger("sublet.controller")
+ANSWERS_WITHIN_S = 30.0  # wall, of the provider at a start: nobody looks at the purse till then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +123,29 @@ class Recovery:
         """Agents and the market speak from now on; what ended long ago is heard first, then what is on offer now."""
         self.pump.stop_listening()
         await self.engine.open(self.router.hear_agent)
-        await self.provider.open(self.leases.hear)
+        await self._open_provider()
         if absence.was_too_long:
             await absence.settle(first)
         else:
             self.pump.hear_first(lambda told: [*first, *told])
+
+    async def _open_provider(self) -> None:
+        """One that does not answer now may in a moment, and what is rented there must not be left alone for that."""
+        end_s, wait_s = self.clock.wall.monotonic() + ANSWERS_WITHIN_S, 0.2
+        while True:
+            try:
+                await self.provider.open(self.leases.hear)
+                return
+            except sqlite3.Error:
+                raise
+            except Exception as error:  # a cloud can fail in any way
+                needs_somebody = isinstance(error, SubletError) and not isinstance(error, NoAnswer)
+                if needs_somebody or self.clock.wall.monotonic() > end_s:
+                    raise
+                log.warning("the provider cannot be opened (%s), it is asked again in %g s", error, wait_s)
+            await self.provider.close()
+            await asyncio.sleep(wait_s)
+            wait_s *= 2
 
     def _other_offers(self) -> list[Event]:
         """What can be rented now, and within which limits, where that is not what the kernel knows."""
@@ -143,13 +167,17 @@ class Recovery:
 
     async def _compare_nodes(self, held: list[str]) -> None:
         """What the last controller held, with what there is; orders for others were given a moment ago."""
-        listed: Mapping[str, object] = {node.node_id: node for node in await self.provider.list()}
+        try:
+            absent = set(held) - {node.node_id for node in await self.provider.list()}
+        except Exception as error:  # noqa: BLE001 - as in _open_provider
+            log.warning("the provider cannot be listed (%s): what is gone is found later", error)
+            absent = set()
         for node in [node for node_id, node in self.pump.kernel.cluster.nodes.items() if node_id in held]:
             if node.phase is NodePhase.REQUESTED:  # the same token: at most one node comes of it
                 self.orders.carry_out(order.RentNode(node.id, node.offer.id))
             elif node.phase is NodePhase.RELEASING:
                 self.orders.carry_out(order.ReleaseNode(node.id))
-            elif node.id not in listed:  # the provider may know since when
+            elif node.id in absent:  # the provider may know since when
                 self.pump.spawn(self.leases.release_lost(node.id), f"lost {node.id}")
 
     async def _release_silent_nodes(self, absence: Absence) -> None:

@@ -14,6 +14,7 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
+from sublet.domain.shape import Placement
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
@@ -94,10 +95,16 @@ class Router:
         if isinstance(action, order.StopJob):
             record.group.stop(action.generation, resumable=action.resumable, wall_s=self._clock.wall.monotonic())
             return
+        if self._is_void(action.placement):
+            return
         if isinstance(action, order.ResizeJob):
             record.resizes += 1
             self._gauges.count_resize(self._why_resize(record, action))
         record.group.move(action.generation, action.placement, action.shape.batch or 0, self._clock.wall.monotonic())
+
+    def _is_void(self, placement: Placement) -> bool:
+        """It sends somebody to a node that is gone: the kernel did not know, hears of it next, and orders anew."""
+        return any(node_id in self._gone for node_id, _ in placement)
 
     def _why_resize(self, record: JobRecord, action: order.ResizeJob) -> ResizeCause:
         if record.group.broken:
@@ -116,7 +123,7 @@ class Router:
         if state is None or not group.idle:
             return
         placement = self._inbox.kernel.tenancy.placement.get(record.id, ())
-        if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING):
+        if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING) and not self._is_void(placement):
             batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
             group.move(state.generation, placement, batch, self._clock.wall.monotonic())
         elif state.phase is Phase.STOPPING:
@@ -145,6 +152,8 @@ class Router:
     def node_noticed(self, event: news.NodeNoticed) -> None:
         """A node will be taken, and the kernel knows: its agent is warned, and whoever must, saves."""
         node_id = event.node_id
+        if node_id in self._gone:
+            return
         self._noticed_wall[node_id], self.doomed_s[node_id] = self._clock.wall.monotonic(), event.lost_s
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         for job_id in node.jobs if node is not None else ():
