@@ -11,6 +11,7 @@
     |-- NoAccess            a cloud does not let us in, or not do that (what, why, how to get it)
     |-- NoAnswer            a cloud gave no clear answer: it may have been done, or not (what, why)
     |-- StaleController     another controller has its store now: it does nothing any more (path, its life, the other's)
+    |-- TooManyCalls        a cloud is asked more often than it likes; nothing was done (what, why, how long to wait)
     |-- StewardGone         what looked after nodes of a Ray cluster is dead, with all that it had started (what, why)
     |-- NoController        nothing answers where the controller should be
     |-- NoSuchJob           no job, or more than one, is called that
@@ -62,6 +63,7 @@ __all__ = [
     "StaleWriter",
     "StewardGone",
     "SubletError",
+    "TooManyCalls",
     "UnexpectedEvent",
     "UnknownName",
 ]
@@ -207,6 +209,16 @@ class StaleController(SubletError):
             why = f"controller {now} of it has begun, this one was controller {life}"
         text = f"{path}: {why}: nothing more is written, ordered or rented here"
         super().__init__(f"{text}\n  next: 'sublet ps' asks the one that goes on; 'sublet up' where none does")
+
+
+class TooManyCalls(SubletError):
+    """A cloud was asked more often than it likes. Nothing was done; `wait_s` is how long it wants peace, if it says."""
+
+    exit_code = 75
+
+    def __init__(self, what: str, why: str, *, wait_s: float | None = None) -> None:
+        self.what, self.why, self.wait_s = what, why, wait_s
+        super().__init__(f"{what}: too many calls ({why}); it is asked again, more slowly")
 
 
 class StewardGone(SubletError):

@@ -29,6 +29,7 @@ class AlarmKind(StrEnum):
     IMPOSTOR = "impostor"  # a node speaks for what is not there
     POLICY = "policy"  # it failed, or does not answer
     STORE = "store"  # it is older than what is rented, or grows
+    THROTTLED = "throttled"  # a cloud wants fewer calls
     REFUSED = "refused"  # the kernel refused a plan: a fault of the policy
 
 

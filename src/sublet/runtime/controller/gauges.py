@@ -18,6 +18,7 @@ class CallOutcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"
     ERROR = "error"
+    THROTTLED = "throttled"  # too many calls: asked again, in its turn
 
 
 class ResizeCause(StrEnum):

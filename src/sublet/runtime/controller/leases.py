@@ -25,7 +25,8 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.providers.protocol import Billed, MarketNews, Provider, RentedNode
+from sublet.runtime.providers.paced import PacedProvider
+from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Leases", "Tenants"]
@@ -56,7 +57,7 @@ class Leases:
         self,
         inbox: Inbox,
         *,
-        provider: Provider,
+        provider: PacedProvider,
         engine: Engine,
         tenants: Tenants,
         store: Store,
@@ -115,6 +116,8 @@ class Leases:
             try:
                 await self._provider.rent(node_id, action.offer_id, token)
                 self._gauges.count_call("rent", CallOutcome.OK)
+                if node_id in self._rented_wall:  # its turn may have come late
+                    self._rented_wall[node_id] = self._clock.wall.monotonic()
                 return
             except RentFailed as error:
                 self._gauges.count_call("rent", CallOutcome.REFUSED)
@@ -155,6 +158,7 @@ class Leases:
         await self.release(node_id)
 
     async def _release(self, node_id: str) -> None:
+        self._provider.withdraw(node_id)
         if (answered := self._asked.get(node_id)) is not None:
             await answered.wait()  # or the node would come after it was given back
         billed = await self._give_back(node_id)
@@ -258,6 +262,6 @@ class Leases:
 
     def _agent_is_late(self, node: Node, wall_s: float) -> bool:
         rented = self._rented_wall.get(node.id)
-        if rented is None or node.id in self._tenants.agents:
-            return False
+        if rented is None or node.id in self._asked or node.id in self._tenants.agents:
+            return False  # a rent may wait for its turn, however long that takes
         return wall_s - rented > self._paces.agent_comes_s + self._clock.wall_s(node.offer.boot_s)

@@ -47,10 +47,13 @@ from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stored_jobs import StoredJobs
 from sublet.runtime.controller.table import JobTable
+from sublet.runtime.controller.throttling import Throttling
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.providers.paced import PacedProvider
+from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import STORE_FAILURES, MetaKey, Store
@@ -74,13 +77,14 @@ class Controller:
         clock: Clock,
         budget: Budget,
         limits: dict[str, Limit] | None = None,
+        rates: Rates | None = None,
         decide_limit_s: float = LIMIT_S,
         dice: Dice = DICE,
         files: Files = FILES,
         paces: Paces = PACES,
         aside: Callable[[Callable[[], None]], None] = begin_thread,
     ) -> None:
-        self.store, self.provider, self.engine, self.clock = store, provider, engine, clock
+        self.store, self.engine, self.clock = store, engine, clock
         self.limits, self.budget, self._paces = limits or {}, budget, paces
         self.stopping = False
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
@@ -94,6 +98,8 @@ class Controller:
         inbox = self.inbox = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
         self.gauges = Gauges(wall=clock.wall)
         self.alarms = Alarms(self.gauges, inbox.note, wall=clock.wall)
+        ear = Throttling(self.gauges, self.alarms)
+        self.provider = PacedProvider(provider, rates, ear=ear, insist=store.insist, wall=clock.wall, dice=dice)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
         self.factory = RecordFactory(
             inbox,
@@ -129,7 +135,7 @@ class Controller:
         )
         self.leases = Leases(
             inbox,
-            provider=provider,
+            provider=self.provider,
             engine=engine,
             tenants=self.router,
             store=store,

@@ -42,6 +42,7 @@ def controller_from(settings: Settings) -> ControllerApi:
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,
         limits=dict(setup.limits),
+        rates=setup.rates,
     )
     return ControllerApi(controller, settings, warm=setup.warm)
 

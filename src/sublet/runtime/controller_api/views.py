@@ -293,7 +293,7 @@ class MetricsView(TypedDict):
     provider_calls: dict[str, dict[str, int]]  # call -> outcome -> count
     orphans_found: int
     checkpoints_damaged: int  # passed over when a job looked for its newest
-    alarms: dict[str, int]  # by kind: policy, refused, impostor, history, copy, address
+    alarms: dict[str, int]  # by kind: policy, refused, impostor, history, copy, address, throttled
     reconcile_s: float | None  # wall, how long the last one took
     reconciled_at: float | None  # wall, seconds since 1970
     price_age_s: float | None  # wall

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sublet.domain.budget import Limit
 from sublet.errors import InvalidValue
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
@@ -30,6 +31,7 @@ class ProviderSetup:
     lease_s: float  # wall: an agent whose controller is silent for so long ends itself
     port_field: str = ""  # the setting that the port is from, if people chose it
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer; one that is not named has none
+    rates: Rates = field(default_factory=Rates)  # how often its calls may be made; as often as one likes
     warm: Callable[[], Awaitable[None]] | None = None  # before the first start, if there is something to prepare
 
 

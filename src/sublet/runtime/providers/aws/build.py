@@ -14,11 +14,16 @@ from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["build", "server_id_from"]
+__all__ = ["RATES", "build", "server_id_from"]
+
+# EC2 refills two launches and twenty questions a second, for all of an account in a region ("Request throttling for the
+# Amazon EC2 API"). Half of the launches are ours: others of the account launch, too, and a rent asks questions besides.
+RATES = Rates(rent=Rate(per_s=1.0, burst=3), release=Rate(per_s=2.5, burst=20), list=Rate(per_s=1.0, burst=5))
 
 
 def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
@@ -33,7 +38,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         clock=clock,
         config=config,
         server_id=server_id,
-        calls=Calls(client_maker(config.endpoint_url)),
+        calls=Calls(client_maker(config.endpoint_url), order_tries=1),
         moved=moved,
     )
     most = settings.most_nodes
@@ -42,6 +47,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         address=f"tcp:127.0.0.1:{config.agents_port}",
         lease_s=config.lease_s,
         port_field="aws.toml: agents_port",
+        rates=RATES,
         limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
     )
 

@@ -1,16 +1,19 @@
 """Calls to EC2: in threads, with time-outs and retries of our own, and every failure as one of our errors.
 
-What an error means for the caller is all that matters: nothing was done and why (`Refusal`), we are not let in
-(NoAccess), or nobody knows (NoAnswer). Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
+What an error means for the caller is all that matters: nothing was done and why (`Refusal`), we ask too often
+(TooManyCalls), we are not let in (NoAccess), or nobody knows (NoAnswer).
+
+Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError
+from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
 from sublet.machine.dice import DICE, Dice
 
 __all__ = ["Calls", "Refusal", "client_maker", "meaning"]
@@ -55,6 +58,8 @@ SCARCE = {  # what it means, and how long to leave the pool alone at first
     "InsufficientFreeAddressesInSubnet": ("no address is left in the subnet", 300.0),
     "Unsupported": ("this zone does not have this type", 3600.0),
 }
+TOO_MANY = 429  # HTTP
+LONGEST_WAIT_S = 600.0  # that we let a cloud keep us waiting by a header: one digit too many must not stop everything
 OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: somebody must change something
 
 
@@ -64,11 +69,6 @@ class Refusal(SubletError):
     def __init__(self, code: str, why: str, wait_s: float) -> None:
         self.code, self.why, self.wait_s = code, why, wait_s
         super().__init__(f"{why} ({code})")
-
-    @property
-    def throttled(self) -> bool:
-        """Only too many calls."""
-        return self.code in THROTTLED
 
 
 def meaning(what: str, error: Exception) -> SubletError:
@@ -84,14 +84,24 @@ def meaning(what: str, error: Exception) -> SubletError:
         return NoAccess(what, text, hint="log in again: aws sso login")
     if code in NO_ENTRY:
         return NoAccess(what, text, hint=NO_ENTRY[code])
-    if code in THROTTLED:
-        return Refusal(code, "too many calls", 60.0)
+    if code in THROTTLED or int(status) == TOO_MANY:
+        return TooManyCalls(what, code or text, wait_s=_retry_after_s(answer))
     if code in SCARCE:
         why, wait_s = SCARCE[code]
         return Refusal(code, why, wait_s)
     if not code or code in IN_DOUBT or int(status) >= 500:  # noqa: PLR2004 - the server's own fault
         return NoAnswer(what, f"{code or name}: {text}"[:500])
     return Refusal(code, text, OTHER_REFUSAL_S)
+
+
+def _retry_after_s(answer: Any) -> float | None:
+    """How long the cloud asks us to wait, if it says so in seconds."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {} if isinstance(answer, Mapping) else {}
+    try:
+        wait_s = float(headers.get("retry-after", ""))
+    except (TypeError, ValueError):
+        return None
+    return min(max(0.0, wait_s), LONGEST_WAIT_S) if math.isfinite(wait_s) else None
 
 
 def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
@@ -119,26 +129,28 @@ def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
 class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
-    def __init__(self, make: Callable[[str, str], Any], *, dice: Dice = DICE) -> None:
-        self._make, self._dice = make, dice
+    def __init__(self, make: Callable[[str, str], Any], *, dice: Dice = DICE, order_tries: int = TRIES) -> None:
+        self._make, self._dice, self._order_tries = make, dice, order_tries
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()
 
     async def call(self, region: str, verb: str, **request: Any) -> dict[str, Any]:
-        """One answer. What was throttled is asked again after growing pauses, and so is a question without an answer.
+        """One answer. What was too much is asked again after growing pauses, and so is a question without an answer.
 
-        An order without an answer is the caller's: it may have been carried out.
+        An order without an answer is the caller's: it may have been carried out. With `order_tries` 1, so is one that
+        was too much: somebody else then makes it wait for its turn.
         """
-        pause_s = FIRST_PAUSE_S
-        for attempt in range(TRIES):
+        pause_s, question = FIRST_PAUSE_S, verb.startswith("describe_")
+        tries = TRIES if question else self._order_tries
+        for attempt in range(tries):
             failure = await self._once(region, verb, request)
             if isinstance(failure, dict):
                 return failure
-            again = isinstance(failure, NoAnswer) and verb.startswith("describe_")
-            again = again or (isinstance(failure, Refusal) and failure.throttled)
-            if not again or attempt == TRIES - 1:
+            again = isinstance(failure, TooManyCalls) or (question and isinstance(failure, NoAnswer))
+            if not again or attempt == tries - 1:
                 raise failure
-            await asyncio.sleep(pause_s * (0.5 + self._dice.random()))  # not all at the same moment
+            told_s = failure.wait_s if isinstance(failure, TooManyCalls) else None
+            await asyncio.sleep((told_s or 0.0) + pause_s * (0.5 + self._dice.random()))  # not all at the same moment
             pause_s *= 2
         raise NoAnswer(verb, "never asked")  # pragma: no cover - the loop ends in a return or a raise
 

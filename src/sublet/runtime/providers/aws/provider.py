@@ -21,7 +21,7 @@ from pathlib import Path
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import named, positive
-from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, UnknownName
+from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed, SubletError, TooManyCalls, UnknownName
 from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
@@ -149,6 +149,10 @@ class AwsProvider:
             record = record or self._intend(node_id, offer_id, token)
             try:
                 await self._launch(record, self._offers[offer_id])
+            except TooManyCalls:
+                if not in_doubt:  # it was not let in at all
+                    self._fleet.forget(node_id)
+                raise
             except (Refusal, NoAccess) as error:
                 if in_doubt:  # this time it is no, but what of the last time?
                     raise NoAnswer(f"renting {node_id}", f"an earlier attempt is in doubt; now {error.why}") from error

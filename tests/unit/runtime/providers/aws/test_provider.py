@@ -16,7 +16,7 @@ from sublet import data
 from sublet.domain import events as news
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
-from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed
+from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed, TooManyCalls
 from sublet.kernel.kernel import Kernel
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
@@ -75,7 +75,7 @@ def said(code, status=400):
 @asynccontextmanager
 async def cloud(rig, **knobs):
     wire = Tripwire()
-    provider, ears = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE), **knobs), Ears()
+    provider, ears = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE, order_tries=1), **knobs), Ears()
     await provider.open(ears.tell)
     try:
         yield provider, wire, ears
@@ -153,7 +153,6 @@ def test_a_launch_in_doubt_stays_so_even_if_the_next_attempt_is_refused(rig):
         ("SpotMaxPriceTooLow", "above our cap", 60.0),
         ("MaxSpotInstanceCountExceeded", "spot quota", 300.0),
         ("VcpuLimitExceeded", "vCPU quota", 300.0),
-        ("RequestLimitExceeded", "too many calls", 60.0),
         ("InvalidAMIID.NotFound", "no", 600.0),
     ],
 )
@@ -175,6 +174,44 @@ def test_a_refusal_says_why_and_the_pool_is_left_alone_for_a_while(rig, code, wh
             await provider.rent("n3", other, "t3")  # another zone is another pool
 
     asyncio.run(scene())
+
+
+def test_a_launch_that_was_too_much_leaves_no_doubt_and_the_pool_is_not_to_blame(rig):
+    async def scene():
+        async with cloud(rig) as (provider, wire, _):
+            wire.trip["run_instances"] = (said("RequestLimitExceeded", 503), False)
+            with pytest.raises(TooManyCalls) as refused:
+                await provider.rent("n1", rig.offer_id, "t1")
+            assert refused.value.wait_s is None
+            assert not list((rig.folder / "aws/nodes").glob("*.json"))  # nothing was asked for
+            wire.trip["run_instances"] = (said("InsufficientInstanceCapacity"), False)
+            with pytest.raises(RentFailed, match="no capacity"):  # and so this is a plain no
+                await provider.rent("n1", rig.offer_id, "t1")
+            other = rig.offer_id.replace("az1", "az2")
+            wire.trip["run_instances"] = (said("Throttling"), False)
+            with pytest.raises(TooManyCalls):
+                await provider.rent("n2", other, "t2")
+            wire.trip.clear()
+            await provider.rent("n2", other, "t2")  # at once
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "Fri, 31 Dec 1999"}, None),
+        ({"retry-after": "1e9"}, 600.0),
+        ({}, None),
+    ],
+)
+def test_the_time_that_a_cloud_asks_for_is_given_within_reason(headers, wait_s):
+    error = said("SomethingNew", 429)
+    error.response["ResponseMetadata"]["HTTPHeaders"] = headers
+    found = meaning("run_instances", error)
+    assert isinstance(found, TooManyCalls)
+    assert found.wait_s == wait_s
 
 
 def test_the_pause_of_a_pool_that_is_refused_again_and_again_doubles(rig):

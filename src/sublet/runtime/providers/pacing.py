@@ -1,0 +1,171 @@
+"""Turns at a cloud's door: how often each call may be made, and how long nobody asks after it has said "too many".
+
+Clouds let an account make only so many calls: a bucket of tokens that fills again. We keep one of our own for each
+call, so that five hundred jobs that want nodes at once wait here, in order, and the cloud is not asked in vain. What it
+says all the same (`TooManyCalls`) empties the bucket, halves its pace and makes everybody wait, as long as the cloud
+says or twice as long as the last time; every call that goes well gives some of the pace back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sublet.domain.quantity import positive, whole
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.wall import WALL, Wall
+
+__all__ = ["UNLIMITED_RATE", "Rate", "Rates", "Turns"]
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+UNKNOWN_PER_S = 4.0  # the pace that is halved first where no limit was known
+SLOWEST_PER_S = 0.1
+GIVEN_BACK = 1.1  # times the pace, for each call that goes well: seven of them make up for one refusal
+FREE_PER_S = 1000.0  # a pace that is as good as none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """So many calls at once, and then so many a second; without limit unless it is known."""
+
+    per_s: float = math.inf
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_s != math.inf:
+            positive("per_s", self.per_s)
+        whole("burst", self.burst, 1)
+
+
+UNLIMITED_RATE = Rate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Of one cloud, by call."""
+
+    rent: Rate = field(default=UNLIMITED_RATE)
+    release: Rate = field(default=UNLIMITED_RATE)
+    list: Rate = field(default=UNLIMITED_RATE)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    name: str
+    came: asyncio.Future[bool]
+
+
+class Turns:
+    """Those who wait to make one kind of call, first come, first served.
+
+    `full` hears how many there are, and for how long the last of them waits.
+    """
+
+    def __init__(
+        self,
+        rate: Rate,
+        *,
+        wall: Wall = WALL,
+        dice: Dice = DICE,
+        full: Callable[[int, float], None] = lambda _, __: None,
+    ) -> None:
+        self._rate, self._wall, self._dice, self._full = rate, wall, dice, full
+        self._per_s, self._level, self._at_s = rate.per_s, float(rate.burst), wall.monotonic()
+        self._closed_until_s = -math.inf  # nobody asks before
+        self._pause_s = FIRST_PAUSE_S
+        self._waiting: dict[_Waiting, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def per_s(self) -> float:
+        """Calls a second, as far as the cloud has let us make them lately."""
+        return self._per_s
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    async def turn(self, name: str) -> bool:
+        """Returns when it is one's turn; False = withdrawn while it waited."""
+        if not self._waiting and self._wait_s() <= 0.0:
+            self._take()
+            return True
+        mine = _Waiting(name, asyncio.get_running_loop().create_future())
+        self._waiting[mine] = None
+        self._serve()
+        try:
+            return await mine.came
+        finally:
+            self._waiting.pop(mine, None)
+
+    def withdraw(self, name: str) -> None:
+        """Whoever waits under this name need not wait any longer."""
+        for each in [each for each in self._waiting if each.name == name]:
+            del self._waiting[each]
+            if not each.came.done():
+                each.came.set_result(False)
+
+    def accept(self) -> None:
+        """A call went well."""
+        if self._closed_until_s <= self._wall.monotonic():
+            self._pause_s = FIRST_PAUSE_S
+        if self._per_s < self._rate.per_s:
+            self._refill()
+            self._per_s = min(self._rate.per_s, self._per_s * GIVEN_BACK)
+            if self._per_s > FREE_PER_S:
+                self._per_s = self._rate.per_s
+
+    def refuse(self, wait_s: float | None = None) -> None:
+        """The cloud has said "too many", and perhaps for how long; those already on their way say the same."""
+        now_s = self._wall.monotonic()
+        if now_s >= self._closed_until_s:
+            pause_s = self._pause_s * (0.5 + self._dice.random())  # not at the same moment as others of this account
+            self._pause_s = min(LONGEST_PAUSE_S, 2.0 * self._pause_s)
+            self._per_s = max(SLOWEST_PER_S, min(self._per_s, UNKNOWN_PER_S) / 2)
+            self._closed_until_s = now_s + pause_s
+        self._closed_until_s = max(self._closed_until_s, now_s + (wait_s or 0.0))
+        self._level, self._at_s = 0.0, now_s
+        self._tell_full(len(self._waiting) + 1, self._closed_until_s - now_s)
+
+    # ------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Let in whoever may, and come again for the next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting:
+            if (wait_s := self._wait_s()) > 0.0:
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._serve)
+                self._tell_full(len(self._waiting), wait_s)
+                return
+            first = next(iter(self._waiting))
+            del self._waiting[first]
+            if not first.came.done():  # else its caller is gone
+                self._take()
+                first.came.set_result(True)
+
+    def _tell_full(self, waiting: int, first_s: float) -> None:
+        self._full(waiting, first_s + (waiting - 1) / self._per_s)
+
+    def _take(self) -> None:
+        self._refill()
+        self._level -= 1.0
+
+    def _refill(self) -> None:
+        now_s = self._wall.monotonic()
+        if self._per_s == math.inf:
+            self._level = max(1.0, float(self._rate.burst))
+        else:
+            self._level = min(float(self._rate.burst), self._level + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+
+    def _wait_s(self) -> float:
+        self._refill()
+        closed_s = self._closed_until_s - self._wall.monotonic()
+        missing = 1.0 - 1e-9 - self._level  # a sum of small times is a breath short of one
+        return max(closed_s, missing / self._per_s if missing > 0.0 else 0.0)
