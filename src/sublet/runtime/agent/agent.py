@@ -89,6 +89,7 @@ class Agent:
         self._lease_s = facts.lease_s
         self._going = False  # no new workers; gone with the last one
         self._asked = False  # by SIGTERM, to go
+        self.ended_for_lease = False  # nobody renewed it
 
     def turn(self, ready: Iterable[tuple[selectors.SelectorKey, int]]) -> float | None:
         """See to what is ready, has ended or is due: seconds until something else may be; None when it is over."""
@@ -146,6 +147,7 @@ class Agent:
             self._go(GRACE_S)
         if now_s >= self._ends_at_s and not self._going:
             self._log(f"no word from the controller for {self._lease_s:g} s: this node ends")
+            self.ended_for_lease = True
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
         if self._metadata is not None:

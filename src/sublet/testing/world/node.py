@@ -1,211 +1,256 @@
-"""A machine of the world: the shipped agent with its link and its crew, and processes that are none."""
+"""A rented machine of the world: the shipped agent on it, driven turn by turn, and the programs that it starts."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, cast
 
 from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.dialing import address_from
-from sublet.runtime.agent.disk import FileFacts
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
 from sublet.testing.world.heap import Process, World
-from sublet.testing.world.machine import HostClock, MemoryFiles, WorldDice, WorldWall
-from sublet.testing.world.network import Network
+from sublet.testing.world.machine import EPOCH_S, HostClock, MemoryFiles, WorldDice, WorldWall
+from sublet.testing.world.metadata import SERVICE, MetadataService
+from sublet.testing.world.network import CONTROLLER, Network
+from sublet.testing.world.script import Scripts
 from sublet.testing.world.sockets import WorldSelector, WorldSocket, socket_pair
+from sublet.testing.world.storage import Storage
 from sublet.testing.world.worker import Meetings, SdkWorker
 from sublet.wire.lines import to_line
 from sublet.wire.messages import StartWorker, ToController
 
-__all__ = ["Site", "WorldNode"]
+__all__ = ["Program", "Site", "WorldNode"]
 
-FREE_PORT = 20_000
-AGAIN_S = 1e-4  # an agent that has more to do at once comes again a breath later
+TURN_S = 1e-4  # a turn takes some time: nothing is done twice at one instant
+FIRST_PORT, PORTS = 20_000, 10_000
+SIGNAL_S = 0.02  # at most, until a process has it
+SHUTDOWN_S = 2.0  # at most, until a machine is gone after its agent
+NO_ROUTE = 0.3  # of the attempts to dial into a partition that the machine itself can tell
+
+
+class Program(Protocol):
+    """A process that an agent has started."""
+
+    id: str
+    job_id: str
+    dead: bool
+    hung: bool
+
+    def signal(self, number: int) -> None:
+        """It has one; SIGKILL ends it in any case."""
+
+    def exit(self, code: int) -> None:
+        """By itself, or by a signal (minus its number)."""
+
+    def vanish(self) -> None:
+        """With its machine."""
 
 
 @dataclass
 class Site:
-    """What all nodes of one world share."""
+    """What all machines of a world share."""
 
     world: World
     network: Network
     meetings: Meetings
-    log: Callable[[str, str], None] = lambda *_: None  # what agents write into their logs
+    log: Callable[[str, str], None] = lambda _node_id, _text: None  # what agents write into their logs
+    storage: Storage = field(init=False)
+    scripts: Scripts = field(init=False)
+    clocks: dict[str, HostClock] = field(default_factory=dict)  # by host
+
+    def __post_init__(self) -> None:
+        self.storage = Storage(lambda: EPOCH_S + self.world.now_s)
+        self.scripts = Scripts(self.world, self.network, self.storage, self.meetings.truth)
 
 
 class WorldNode(Process):
-    """`gone` is told when its agent has ended by itself."""
+    """Its name is its address. `gone` is told when the machine has ended after its agent."""
 
     def __init__(self, site: Site, facts: AgentFacts, gone: Callable[[], None]) -> None:
         super().__init__(site.world, f"agent of {facts.node_id}", facts.node_id)
         self._site, self._facts, self._gone = site, facts, gone
-        self._selector, self._processes = WorldSelector(), _Processes(self, site.meetings)
-        self._link: WorldSocket | None = None
-        self.ended_for_lease = False
+        self._off = False
+        self.files = MemoryFiles()
+        self.service = MetadataService(self) if facts.metadata_url == SERVICE else None
+        self.processes = NodeProcesses(self, site)
+        self._selector = WorldSelector()
+        self._line: WorldSocket | None = None
+        self._dice = site.world.stream("nodes")
         self._agent = Agent(facts, self._machine())
+        self.at_end(self._close)
         self.wake(site.world.now_s + facts.boot_s)
 
     def _machine(self) -> Machine:
-        clock = HostClock(on_s=self.world.now_s)
+        # A socket and a selector of the world have what the agent uses of them, and no descriptor.
         return Machine(
             selector=self._selector,
             pid=self.pid,
-            dial=self._dial,
-            processes=self._processes,
-            place=_Place(self.host),
-            disk=_NoDisk(),
-            files=MemoryFiles(),
-            wall=WorldWall(self, clock),
-            dice=WorldDice(self.world, "agents"),
-            log=self._note,
+            dial=cast("Any", self._dial),
+            processes=self.processes,
+            place=_Place(self),
+            disk=self._site.storage,
+            files=self.files,
+            wall=WorldWall(self, self._site.clocks.setdefault(self.host, HostClock(on_s=self.world.now_s))),
+            dice=WorldDice(self.world, f"agent {self.host}"),
+            log=self._log,
         )
 
-    def _dial(self, address: str) -> Any:
-        self._link = WorldSocket(self, self._site.network)
-        self._link.connect_ex(address_from(address)[1])
-        return self._link
-
-    def _note(self, text: str) -> None:
-        if text.startswith("no word from the controller"):
-            self.ended_for_lease = True
-        self._site.log(self.host, text)
-
     def step(self) -> float | None:
-        """One turn of the agent."""
-        wait_s = self._agent.turn(self._selector.select())
-        if wait_s is None:
-            self._gone()
+        """What `serving` does without the waits."""
+        patience_s = self._agent.turn(self._selector.select())
+        if patience_s is None:
+            self.kill()
+            self.world.after(self._dice.uniform(0.1, SHUTDOWN_S), self._end_machine)
             return None
-        return self.world.now_s + (AGAIN_S if self._selector.select() else max(wait_s, AGAIN_S))
+        return self.world.now_s + (TURN_S if self._selector.select() else max(TURN_S, patience_s))
 
-    # ------------------------------------------------------------------ for clouds, faults and laws
+    # ------------------------------------------------------------------ as clouds, faults and laws see it
 
     @property
-    def workers(self) -> list[SdkWorker]:
+    def workers(self) -> list[Program]:
         """Those that run."""
-        return list(self._processes.running.values())
+        return list(self.processes.running.values())
 
     @property
     def connected(self) -> bool:
-        """As far as it knows."""
-        return self._link is not None and not self._link.closed and self._link.writable
+        """Its line to a controller stands, as far as it knows."""
+        return self._line is not None and self._line.stands
+
+    @property
+    def ended_for_lease(self) -> bool:
+        """It went because nobody renewed it."""
+        return self._agent.ended_for_lease
 
     def say(self, message: ToController) -> None:
         """On its line, as its agent would."""
-        if self._link is not None and self.connected:
-            with contextlib.suppress(OSError):
-                self._link.send(to_line(message))
+        if self._line is not None and self._line.stands:
+            self._line.send(to_line(message))
+
+    def ask_to_go(self) -> None:
+        """SIGTERM to its agent."""
+        self._agent.ask_to_go()
+        self.wake(self.world.now_s)
+
+    def kill_agent(self) -> None:
+        """SIGKILL: its workers end with it, and the switch outside ends the machine when the lease is not renewed."""
+        if not self.dead:
+            self.kill()
+            self.world.after(self._facts.lease_s, self._end_machine)
 
     def switch_off(self) -> None:
-        """Gone, with everything on it."""
-        self.kill()
-        for worker in self.workers:
-            worker.vanish()
-        self._processes.running.clear()
+        """Gone, without a word to anybody."""
+        self._off = True
         self._site.network.switch_off(self.host)
+        self.kill()
+
+    def _end_machine(self) -> None:
+        if not self._off:
+            self._gone()
+
+    # ------------------------------------------------------------------ what its agent has of it
+
+    def _dial(self, address: str) -> WorldSocket:
+        if self.service is not None and address == self.service.address:
+            return self.service.answer()
+        network = self._site.network
+        if not network.passes(self.host, CONTROLLER) and self._dice.random() < NO_ROUTE:
+            raise OSError(errno.EHOSTUNREACH, "no route to host")
+        self._line = WorldSocket(self, network)
+        self._line.connect_ex(address_from(address)[1])
+        return self._line
+
+    def _log(self, text: str) -> None:
+        self._site.log(self.host, text)
+
+    def _close(self) -> None:
+        """What the kernel of its machine does when its agent is gone."""
+        self.processes.vanish()
+        for socket in list(self._selector.get_map()):
+            socket.close()
 
 
-@dataclass(eq=False)
-class _Processes:
-    """What an agent starts."""
+class NodeProcesses:
+    """The programs of one machine."""
 
-    node: WorldNode
-    meetings: Meetings
-    running: dict[int, SdkWorker] = field(default_factory=dict)
-    zombies: deque[tuple[int, int]] = field(default_factory=deque)
+    def __init__(self, node: WorldNode, site: Site) -> None:
+        self._node, self._site = node, site
+        self.running: dict[int, Program] = {}
+        self.refuses = 0  # starts that fail: no memory, no more processes
+        self._zombies: deque[tuple[int, int]] = deque()
 
     def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
-        """A program that trains on a counter."""
-        del own_env
-        pid = self.node.world.new_pid()
-        ours, theirs = socket_pair(self.node, self.node)
-        self.running[pid] = SdkWorker(
-            self.meetings,
-            host=self.node.host,
-            order=order,
-            line=theirs,
-            exited=lambda code: self._exited(pid, code),
-        )
-        return Worker(order, pid, ours, 0)  # type: ignore[arg-type]  # as much of a socket as is used
+        """A session, or a script of its own."""
+        if self.refuses > 0:
+            self.refuses -= 1
+            raise OSError(errno.EAGAIN, "resource temporarily unavailable")
+        storage, world = self._site.storage, self._site.world
+        log_from = storage.size_bytes(order.log)
+        if order.log:
+            storage.append(order.log, f"{order.note}\n" if order.note else "")
+        ours, theirs = socket_pair(self._node, self._node)
+        theirs.on_ready = lambda: None  # until whoever it is listens
+        pid, host = world.new_pid(), self._node.host
 
-    def _exited(self, pid: int, code: int) -> None:
-        self.running.pop(pid, None)
-        self.zombies.append((pid, code))
-        self.node.wake(self.node.world.now_s)
+        def exited(code: int) -> None:
+            if self.running.pop(pid, None) is not None:
+                self._zombies.append((pid, code))
+                self._node.wake(world.now_s)
+
+        if order.watch:
+            env = {**order.defaults, **order.env, **own_env}
+            self.running[pid] = self._site.scripts.begin(
+                host=host, pid=pid, order=order, env=env, line=theirs, exited=exited
+            )
+        else:
+            self.running[pid] = SdkWorker(self._site.meetings, host=host, order=order, line=theirs, exited=exited)
+        return Worker(order, pid, cast("Any", ours), log_from)
 
     def end(self, pid: int, number: int) -> None:
-        """A signal."""
-        if (worker := self.running.get(pid)) is not None:
-            worker.signal(number)
+        """It has the signal in a moment."""
+        if (program := self.running.get(pid)) is not None:
+            self._site.world.after(self._site.world.stream("signals").uniform(0.0, SIGNAL_S), program.signal, number)
 
     def ended(self) -> Iterator[tuple[int, int]]:
-        """Those that have."""
-        while self.zombies:
-            yield self.zombies.popleft()
+        """In the order in which they did."""
+        while self._zombies:
+            yield self._zombies.popleft()
 
     def ticks(self) -> Mapping[int, list[tuple[int, int]]]:
-        """Nobody looks."""
-        return {}
+        """As far as somebody is watched."""
+        return self._site.scripts.ticks(self._node.pid, self._node.host)
 
     def met_at(self, port: int) -> bool:
-        """Nobody looks."""
-        return bool(port)
+        """By the sockets of this machine."""
+        return self._site.scripts.met_at(self._node.host, port)
+
+    def vanish(self) -> None:
+        """With their agent."""
+        for program in list(self.running.values()):
+            program.vanish()
+        self.running.clear()
 
 
 class _Place:
-    """A machine whose address is its name."""
+    """A machine whose name is its address."""
 
-    def __init__(self, host: str) -> None:
-        self._host = host
+    def __init__(self, node: WorldNode) -> None:
+        self._node = node
 
     def address(self, line: str) -> str:
-        del line
-        return self._host
+        return line or self._node.host
 
     def machine_id(self) -> str:
-        return self._host
+        return f"machine {self._node.host}"
 
     def network_env(self, host: str) -> dict[str, str]:
-        return {"SUBLET_HOST": host}
+        return {"SUBLET_HOST": host, "GLOO_SOCKET_IFNAME": "eth0"}
 
     def free_port(self, taken: Container[int]) -> int:
-        return next(port for port in range(FREE_PORT, 2 * FREE_PORT) if port not in taken)
-
-
-class _NoDisk:
-    """Nothing is on it."""
-
-    def below(self, folder: str) -> Iterator[str]:
-        del folder
-        return iter(())
-
-    def facts(self, path: str, *, follow: bool = True) -> FileFacts:
-        del follow
-        raise FileNotFoundError(errno.ENOENT, "no such file", path)
-
-    def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        del path, since_bytes, most_bytes
-        return b""
-
-    def touch(self, path: str) -> None:
-        del path
-
-    def set_back(self, file: str | int) -> None:
-        del file
-
-    def hold(self, path: str) -> int:
-        raise FileNotFoundError(errno.ENOENT, "no such file", path)
-
-    def held(self, number: int) -> FileFacts:
-        raise FileNotFoundError(errno.ENOENT, "no such file", str(number))
-
-    def peek(self, number: int) -> None:
-        del number
-
-    def let_go(self, number: int) -> None:
-        del number
+        stream = self._node.world.stream("ports")
+        while (port := FIRST_PORT + stream.randrange(PORTS)) in taken:
+            pass
+        return port

@@ -106,6 +106,8 @@ class WorldSocket:
         if self._peer is not None:
             if self._peer.closed:
                 raise BrokenPipeError
+            if self._peer.unread > MOST_UNSENT:
+                raise BlockingIOError
             self._peer.came(sent)
         elif self._connection is not None:
             if self._connection.unconfirmed > MOST_UNSENT:
@@ -120,8 +122,11 @@ class WorldSocket:
     def recv(self, size: int) -> bytes:
         """What is there; b"" at its end, BlockingIOError while there is nothing."""
         if self._received:
+            was_full = self.unread > MOST_UNSENT
             data = bytes(self._received[:size])
             del self._received[:size]
+            if was_full and self._peer is not None and self.unread <= MOST_UNSENT:
+                self._peer.on_ready()
             return data
         if self._over:
             return b""
@@ -148,7 +153,19 @@ class WorldSocket:
         """A write would not wait."""
         if self._connection is not None:
             return self._connection.unconfirmed <= MOST_UNSENT
-        return self._peer is not None or bool(self._error)
+        if self._peer is not None:
+            return self._peer.closed or self._peer.unread <= MOST_UNSENT
+        return bool(self._error)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have come, and lie there."""
+        return len(self._received)
+
+    @property
+    def stands(self) -> bool:
+        """It is connected, as far as this end knows."""
+        return self._connection is not None and not self._over and not self.closed
 
 
 def socket_pair(process: Process, other: Process) -> tuple[WorldSocket, WorldSocket]:
