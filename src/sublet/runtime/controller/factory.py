@@ -12,6 +12,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.perf.preemption import checkpoint_interval_s, expected_hits_per_h
+from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
@@ -30,7 +31,7 @@ LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all w
 class RecordFactory:
     """Of one controller: `life` counts those before it, `server_id` names its state directory."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a fact about this controller
         self,
         inbox: Inbox,
         *,
@@ -41,9 +42,11 @@ class RecordFactory:
         state_dir: Path,
         server_id: str,
         life: int,
+        disk: Disk = DISK,
     ) -> None:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
         self._state_dir, self._server_id, self._life = state_dir, server_id, life
+        self._disk = disk
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
@@ -83,7 +86,7 @@ class RecordFactory:
             "SUBLET_CHECKPOINT_DIR": str(checkpoints),
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
-            "SUBLET_RESUME": "1" if _resumes(record, checkpoints) else "0",
+            "SUBLET_RESUME": "1" if _resumes(record, checkpoints, self._disk) else "0",
             "WANDB_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
             "WANDB_RESUME": "allow",
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
@@ -118,7 +121,7 @@ class RecordFactory:
         return min(max(every_s / speedup, 10 * write_s), 600.0)
 
 
-def _resumes(record: JobRecord, checkpoints: Path) -> bool:
+def _resumes(record: JobRecord, checkpoints: Path, disk: Disk) -> bool:
     """Whether the worker that is about to start finds something to go on from.
 
     A script without a session never says how far it is; what it saved is there to be seen. All workers of a start are
@@ -128,5 +131,5 @@ def _resumes(record: JobRecord, checkpoints: Path) -> bool:
     if record.spec.sdk:
         return group.step > 0 or bool(group.failures)
     if record.resumes is None or len(group.workers) <= 1:
-        record.resumes = holds_files(str(checkpoints))
+        record.resumes = holds_files(str(checkpoints), disk)
     return record.resumes

@@ -23,6 +23,7 @@ from sublet.kernel.journal import header_line
 from sublet.kernel.kernel import Kernel
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
+from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.bill import Bill
@@ -80,6 +81,7 @@ class Controller:
         rates: Rates | None = None,
         decide_limit_s: float = LIMIT_S,
         dice: Dice = DICE,
+        disk: Disk = DISK,
         files: Files = FILES,
         paces: Paces = PACES,
         aside: Callable[[Callable[[], None]], None] = begin_thread,
@@ -110,6 +112,7 @@ class Controller:
             state_dir=state_dir,
             server_id=self._server_id,
             life=self._life,
+            disk=disk,
         )
         self.jobs = Lifecycle(
             inbox,

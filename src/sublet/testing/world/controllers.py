@@ -13,6 +13,8 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.errors import SubletError
+from sublet.runtime.agent.disk import DISK
+from sublet.runtime.agent.disk import Disk as AgentDisk
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
@@ -75,6 +77,7 @@ class Controllers:
     def __init__(self, story: Story, world: World, network: Network, disk: Disk, cloud: Cloud, folder: Path) -> None:
         self._story, self._world, self._network, self._disk, self._cloud = story, world, network, disk, cloud
         self._folder, self._dice = folder, world.stream("restarts")
+        self.storage: AgentDisk = DISK  # where it looks for what scripts have saved
         self.policy = MoodyPolicy(story.policy)
         self.clock = HostClock()
         self.lives = 0
@@ -134,6 +137,7 @@ class Controllers:
             budget=budget_from(settings),
             limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
             dice=dice,
+            disk=self.storage,
             paces=story.paces,
             aside=lambda work: self._think(process, work),
         )

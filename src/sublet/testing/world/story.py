@@ -141,7 +141,7 @@ def draw_paces(seed: int) -> Paces:
 
 def _draw_job(seed: int, number: int) -> JobPlan:
     dice = _dice(seed, f"job {number}")
-    sdk = dice.random() < 2.0  # scripts without a session: as soon as nodes can run them
+    sdk = dice.random() < 0.75
     return JobPlan(
         name=f"job{number}",
         at_s=round(dice.uniform(1.0, 120.0), 3),
