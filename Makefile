@@ -12,7 +12,7 @@ test bench: export OMP_NUM_THREADS := 1
 test bench: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check bench figures clean help
+.PHONY: setup demo test check bench figures faults clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -31,6 +31,9 @@ check: $(READY) ## lint, formatting, types, layers
 
 bench: $(READY) ## measure speed
 	$(BIN)/python -m benchmarks.run
+
+faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults, from seed FROM=0; counts go to out/faults.jsonl
+	$(BIN)/python -m sublet.testing.world --seeds $(or $(SEEDS),100000) --from $(or $(FROM),0) --count out/faults.jsonl
 
 figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
 	$(BIN)/python -m tests.figures $(TREE)

@@ -20,6 +20,7 @@ from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import budget_from
 from sublet.runtime.engines.local import LocalEngine
+from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.last_run import with_budget_in_force
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
@@ -31,6 +32,7 @@ from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import HostClock, WorldDice, WorldWall
 from sublet.testing.world.network import CONTROLLER, Network
 from sublet.testing.world.story import Story
+from sublet.wire.messages import ToAgent, ToController
 
 __all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
 
@@ -38,6 +40,29 @@ ADDRESS = "tcp:127.0.0.1:7000"
 PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until somebody has started the next one
 HANGS_S = 150.0  # that a policy may be silent for
 DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags
+
+
+Heard = Callable[[int, str, str, object], None]  # (which controller, "->" or "<-", node, message)
+
+
+class _OverheardEngine(LocalEngine):
+    """The shipped one, with somebody who listens."""
+
+    def __init__(self, address: str, *, lease_s: float, heard: Callable[[str, str, object], None]) -> None:
+        super().__init__(address, lease_s=lease_s)
+        self._heard = heard
+
+    async def open(self, hear: Hear) -> None:
+        def pass_up(node_id: str, message: ToController) -> None:
+            self._heard("<-", node_id, message)
+            hear(node_id, message)
+
+        await super().open(pass_up)
+
+    def send(self, node_id: str, message: ToAgent) -> bool:
+        sent = super().send(node_id, message)
+        self._heard("->" if sent else "-x", node_id, message)
+        return sent
 
 
 class MoodyPolicy:
@@ -90,6 +115,7 @@ class Controllers:
         self.away_since_s: float | None = world.now_s
         self.without_flags = False  # the next start has none
         self.started: list[Callable[[float], None]] = []  # told of every start: how long nobody was there
+        self.heard: Heard | None = None  # told of everything that passes between controllers and agents
         self.refusal: SubletError | None = None  # why no controller can start any more
 
     @property
@@ -131,7 +157,7 @@ class Controllers:
             state_dir=self._folder,
             store=store,
             provider=self._cloud.provider(process, clock, store),
-            engine=LocalEngine(ADDRESS, lease_s=story.lease_s),
+            engine=self._engine(),
             policy=self.policy,
             clock=clock,
             budget=budget_from(settings),
@@ -144,6 +170,14 @@ class Controllers:
         self.api = ControllerApi(controller, settings)
         self.border = Border(world, process, self.api) if story.http else None
         self.running = process.spawn(self.api.run())
+
+    def _engine(self) -> LocalEngine:
+        lease_s, heard, life = self._story.lease_s, self.heard, self.lives
+        if heard is None:
+            return LocalEngine(ADDRESS, lease_s=lease_s)
+        return _OverheardEngine(
+            ADDRESS, lease_s=lease_s, heard=lambda way, node_id, message: heard(life, way, node_id, message)
+        )
 
     def _settings(self, store: Store) -> Settings:
         """What the flags say; without any, what was last in force."""

@@ -30,8 +30,9 @@ def schedule(stage: Stage) -> None:
 def _strike(stage: Stage, fault: Fault) -> None:
     if not stage.calm:
         stage.hits[fault.kind] += 1
-        if KINDS[fault.kind](stage, fault.random()):
-            stage.effects[fault.kind] += 1
+        worked = KINDS[fault.kind](stage, fault.random())
+        stage.effects[fault.kind] += worked
+        stage.on_fault(fault, worked)
 
 
 # ---------------------------------------------------------------------- controllers

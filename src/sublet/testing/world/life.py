@@ -62,7 +62,9 @@ class Life:
 
     story: Story
     watch: Callable[[Life], None] = lambda _: None  # before it begins, for whoever wants to look on
+    keep_history: bool = False
     stage: Stage = field(init=False)
+    history: list[tuple[float, str, str]] = field(default_factory=list)  # (cloud time, kind and whose, text), if kept
 
     def live(self) -> Outcome:
         """Until the verdict."""
@@ -74,6 +76,8 @@ class Life:
                 broken = self._run()
                 return self._outcome(broken)
             finally:
+                if self.keep_history:
+                    self.history = _history(self.stage.disk)
                 if self.stage.controllers.process is not None:
                     self.stage.controllers.process.kill()
                 self.stage.disk.close()
@@ -225,6 +229,11 @@ def _offers(story: Story) -> list[Offer]:
         )
         for market, usd in USD_PER_H.items()
     ]
+
+
+def _history(disk: Disk) -> list[tuple[float, str, str]]:
+    rows = disk.rows("SELECT at_s, kind, job_id, node_id, text FROM history ORDER BY seq")
+    return [(at_s, f"{kind} {job_id or node_id}".strip(), text) for at_s, kind, job_id, node_id, text in rows]
 
 
 def _digest(disk: Disk) -> str:

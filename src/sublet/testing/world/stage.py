@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sublet.testing.world.cloud import Cloud
@@ -10,7 +11,7 @@ from sublet.testing.world.controllers import Controllers
 from sublet.testing.world.disk import Disk
 from sublet.testing.world.heap import World
 from sublet.testing.world.network import Network
-from sublet.testing.world.story import Story
+from sublet.testing.world.story import Fault, Story
 from sublet.testing.world.truth import Truth
 from sublet.testing.world.users import Users
 
@@ -35,6 +36,7 @@ class Stage:
     unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end
+    on_fault: Callable[[Fault, bool], None] = lambda *_: None  # for whoever looks on: what struck, with an effect?
 
     def calm_down(self) -> None:
         """Nothing goes wrong any more, and what had gone wrong is mended."""

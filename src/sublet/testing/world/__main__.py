@@ -1,0 +1,94 @@
+"""`python -m sublet.testing.world`: live seeds, shrink what breaks a law, read one life.
+
+--seeds 1000 --from 0        live a thousand, over two processes; the exit code says whether a law was broken
+--seeds 1 --from 37 --look   one life, line by line
+--shrink 3                   of every law that broke, the least that breaks it, for up to three seeds
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from sublet.testing.world.look import look
+from sublet.testing.world.runner import Count, Result, append_row, count_seeds
+from sublet.testing.world.shrink import as_code, shrink
+from sublet.testing.world.story import KNOWN, PLAIN, draw_story
+
+MOST_SHOWN = 5  # seeds of one law
+
+
+def main(words: list[str] | None = None) -> int:
+    """The number of laws that broke."""
+    parser = argparse.ArgumentParser(prog="python -m sublet.testing.world", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many [default: %(default)s]")
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="N", help="the first one [default: 0]")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="at once [default: %(default)s]")
+    parser.add_argument("--only", default="", metavar="KIND,...", help="faults of these kinds alone")
+    parser.add_argument("--policy", default="", metavar="NAME", help="this one [default: drawn]")
+    parser.add_argument("--cloud", default="plain", metavar="NAME", help="which cloud [default: %(default)s]")
+    parser.add_argument("--shrink", type=int, default=0, metavar="N", help="shrink N seeds of every law that broke")
+    parser.add_argument("--look", action="store_true", help="print the life of the first seed")
+    parser.add_argument("--everyday", action="store_true", help="... with pings, steps and renewals")
+    parser.add_argument("--count", type=Path, metavar="FILE", help="append the counts to this file, as a line of JSON")
+    asked = parser.parse_args(words)
+    kinds = tuple(filter(None, asked.only.split(","))) or PLAIN + KNOWN
+    if asked.look:
+        story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy)
+        outcome, rows = look(story, everyday=asked.everyday)
+        _say(*map(str, rows), f"seed {asked.first}: {outcome.broken or 'no law is broken'}")
+        return int(outcome.broken is not None)
+    return _run(asked, kinds)
+
+
+def _run(asked: argparse.Namespace, kinds: tuple[str, ...]) -> int:
+    shown: dict[str, int] = {}
+
+    def tell(result: Result) -> None:
+        if result.law:
+            shown[result.law] = shown.get(result.law, 0) + 1
+            if shown[result.law] <= MOST_SHOWN:
+                _say(f"seed {result.seed}: {result.law}: {result.what[:600]}")
+
+    began_s = time.perf_counter()
+    seeds = range(asked.first, asked.first + asked.seeds)
+    count = count_seeds(
+        seeds, processes=asked.processes, kinds=kinds, cloud=asked.cloud, policy=asked.policy, each=tell
+    )
+    took_s = time.perf_counter() - began_s
+    _say(*_summary(count, took_s))
+    if asked.count is not None:
+        append_row(
+            asked.count,
+            count.row(first=asked.first, cloud=asked.cloud, seconds=round(took_s, 1), processes=asked.processes),
+        )
+    for law, broken in count.broken.items():
+        for seed in broken[: asked.shrink]:
+            found = shrink(draw_story(seed, kinds, cloud=asked.cloud, policy=asked.policy), law)
+            _say(
+                "", f"seed {seed}, {law}, after {found.lives} lives: {found.outcome.broken}", as_code(found.story, law)
+            )
+    return len(count.broken)
+
+
+def _summary(count: Count, took_s: float) -> list[str]:
+    rate = count.seeds / took_s
+    idle = sorted(kind for kind in count.hits if not count.effects[kind])
+    lived = f"{count.hours:.1f} h of the world, {count.commits} commits, {count.lives} controllers"
+    return [
+        f"{count.seeds} seeds in {took_s:.1f} s ({rate:.2f}/s), {lived}",
+        "faults with an effect: " + ", ".join(f"{k} {count.effects[k]}/{n}" for k, n in sorted(count.hits.items())),
+        *([f"without any effect: {', '.join(idle)}"] if idle else []),
+        "laws broken: " + (", ".join(f"{law} {len(seeds)}" for law, seeds in sorted(count.broken.items())) or "none"),
+    ]
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
