@@ -38,7 +38,7 @@ from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 4  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 5  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -239,7 +239,8 @@ class Kernel:
             case news.NodeReleased():
                 if node.phase is not NodePhase.RELEASING:
                     raise UnexpectedEvent(event, "the node was not being given back")
-                if not self.supply.remove_released(node, event):
+                freed = self.supply.purse.budget.purse is not None and len(self.waiting)  # what was kept back for it
+                if not self.supply.remove_released(node, event) and not freed:
                     return
             case news.RentRefused():
                 if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):

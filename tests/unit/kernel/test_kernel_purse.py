@@ -6,10 +6,13 @@ import pytest
 
 from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
+from sublet.domain.events import NodeNoticed
 from sublet.domain.money import Money, Price
+from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
+from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 DOLLAR_PER_1000_S = "3.6"
@@ -80,3 +83,17 @@ def test_the_user_is_told_once_when_the_purse_is_spent():
     ((at_s, word),) = told
     assert "USD 1.00" in word.text
     assert at_s < 1000.0  # one node alone would have lasted so long
+
+
+def test_what_was_kept_back_for_a_node_that_is_gone_pays_for_the_next():
+    cap = Price.from_usd_per_h(DOLLAR_PER_1000_S)
+    offer = an_offer("o", usd_per_h=DOLLAR_PER_1000_S, wind_down_s=10.0, cap=cap, minimum_billing_s=0.0)
+    driver = Driver([offer], limits={"o": Limit(max_nodes=2)}, budget=Budget(purse=Money.from_usd("0.03")))
+    driver.submit(a_job("a", work=900.0, gpus=4))
+    driver.settle(Equal())
+    (first,) = driver.kernel.cluster.nodes
+    driver.tell(NodeNoticed(1.0, first, 121.0))
+    driver.settle(Equal())  # it pays for no second node before the first is given back
+    (second,) = driver.kernel.cluster.nodes
+    assert second != first
+    assert driver.kernel.jobs["a"].gpus == 4
