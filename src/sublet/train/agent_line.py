@@ -119,6 +119,7 @@ class AgentLine:
                 raise Lost("the agent has closed the line")
             order, self._order = self._order, None
             self._followed, self.pending = order.generation, False
+            self._cutting = False  # the group that it was for is no more; the next one must not be hung up on
             return order
 
     async def meeting(self, generation: int, wait_s: float) -> Meet:

@@ -253,6 +253,23 @@ def test_a_break_while_it_forms_is_told_and_survived(pair):
     assert a.outcome.source == "fresh"
 
 
+def test_an_order_that_breaks_a_group_does_not_hang_up_on_the_next_one(pair):
+    """The loop may be in the next group already when whoever listens comes to hang up on the one before."""
+    join(pair)
+    a, b = pair
+    for member in pair:
+        member.go_on(member.following.recover("c is gone"))
+    run(*pair, turns=2)
+    for rank, member in enumerate(pair):
+        assert member.line.hear(to_line(regroup(rank, 2, 2, broken=True)))
+        member.step()
+        member.line.turn()
+        member.hear(meet(2))
+    run(*pair)
+    assert (a.outcome.source, b.outcome.source) == ("peer", "peer")
+    assert sum(isinstance(word, Broke) for word in a.said) == 1
+
+
 @pytest.mark.parametrize(
     ("rank", "order", "saves"),
     [(0, {"save": True}, True), (1, {"save": True}, False), (1, {"save": True, "broken": True}, True), (0, {}, False)],

@@ -9,7 +9,7 @@ __all__ = ["JobTruth", "Truth"]
 
 @dataclass
 class JobTruth:
-    """One job. Its steps are counted; a checkpoint is a number."""
+    """One job. Its steps are counted; the state in a checkpoint is their number."""
 
     steps: int
     step_s: float  # of one worker
@@ -18,6 +18,7 @@ class JobTruth:
     sdk: bool = True
     fails: int = 0  # starts that end with an error of its own
     saved: int = 0  # the step of the last checkpoint that is committed
+    told: int = 0  # the step of the last checkpoint that was acknowledged: no later reader may find less
     top: int = 0  # most steps ever made
     newest: int = -1  # the highest generation that ever made a step
     done: bool = False  # all steps were made, and the last checkpoint is committed

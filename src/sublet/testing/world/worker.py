@@ -1,266 +1,204 @@
-"""Workers with a session: processes that follow orders as the SDK does, and train on a counter."""
+"""Workers with a session: they follow orders by the shipped code, over the shipped line, and train on a counter."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
+from types import TracebackType
+from typing import Any
 
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.errors import SubletError
+from sublet.testing.world.awaiting import Task
 from sublet.testing.world.heap import World
-from sublet.testing.world.network import Network
+from sublet.testing.world.machine import EPOCH_S
+from sublet.testing.world.meetings import Meetings, TableGroup
+from sublet.testing.world.shelf import Shelf
 from sublet.testing.world.sockets import WorldSocket
-from sublet.testing.world.truth import JobTruth, Truth
-from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
-from sublet.wire.lines import to_line
+from sublet.testing.world.truth import JobTruth
+from sublet.train.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
+from sublet.train.following import Entry, Following
+from sublet.wire.exits import EXIT_LOST
+from sublet.wire.messages import (
+    Finished,
+    FromWorkerMessage,
+    Joined,
+    Ready,
+    Regroup,
+    Saved,
+    SaveFailed,
+    StartWorker,
+    Stepped,
+)
 
 __all__ = ["Meetings", "SdkWorker"]
 
-REPORT_S = 1.0  # between two reports of a group
-HANG_UP_S = 0.5  # at most, until a member notices that another is gone
-LOST_S = 10.0  # without a line to its agent, before a worker gives up
+ORDER_S = 300.0  # as membership.py has it
+FIRST_SAVE_S = 15.0  # as saving.py has it
+CUT_AGAIN_S = 0.1  # slower than in a real process, where it is for sockets that torch opens meanwhile
+SHARE_S = 0.1  # mean, to hand a state over
 MOST_READ = 1 << 16
 
 
-class Meetings:
-    """Where the workers of one world find each other: a group per job and generation."""
-
-    def __init__(self, world: World, network: Network, truth: Truth) -> None:
-        self.world, self.network, self.truth = world, network, truth
-        self._groups: dict[tuple[str, int], Group] = {}
-
-    def group(self, job_id: str, order: wire.Regroup) -> Group:
-        """Of this generation."""
-        key = (job_id, order.generation)
-        if key not in self._groups:
-            self._groups[key] = Group(self, job_id, order.generation, order.world)
-        return self._groups[key]
-
-
 class SdkWorker:
-    """One process. Of orders the newest counts; a group that has lost a member is dropped."""
+    """One process of a job."""
 
     def __init__(
         self,
         meetings: Meetings,
         *,
         host: str,
-        order: wire.StartWorker,
+        order: StartWorker,
         line: WorldSocket,
         exited: Callable[[int], None],
     ) -> None:
-        self.meetings, self.host, self.id, self.job_id = meetings, host, order.worker_id, order.job_id
+        self._meetings, self._world, self.host = meetings, meetings.world, host
+        self.id, self.job_id = order.worker_id, order.job_id
         self.dead = self.hung = False
-        self.step, self.rank, self.carries = 0, -1, False
-        self.every_s = float({**order.defaults, **order.env}.get("SUBLET_CHECKPOINT_EVERY_S", "30"))
-        self.pending: wire.Regroup | wire.Leave | None = None
-        self.group: Group | None = None
-        self._line, self._reader, self._exited = line, LineReader(), exited
-        self._order: wire.Regroup | None = None
-        self._meet: wire.Meet | None = None
-        self._followed, self._ready, self._came, self._save_now = -1, False, False, False
-        self.truth.started += 1
+        self._socket, self._exited = line, exited
+        self._task = Task(self._world)
+        wall = _WorkerWall(self._world)
+        self._line = AgentLine(line, self.id, wall=wall, news=_News(self._task))
+        shelf = Shelf(meetings.storage, self._truth, self.job_id, self.id)
+        self.keeper = Keeper(self, shelf, self._task, self._truth)
+        self._following = Following(
+            self._line, self.keeper, TableGroup(self), self._new_group, wait_s=ORDER_S, wall=wall
+        )
+        self._turn_is_due = False  # of the line
+        self._every_s = float({**order.defaults, **order.env}.get("SUBLET_CHECKPOINT_EVERY_S", "30"))
+        self._saved_s: float | None = None
+        self._saving: int | None = None  # the step that is being written
+        self._truth.started += 1
         line.on_ready = self._listen
-        world = meetings.world
-        world.after(world.stream("workers").uniform(0.5, 2.0) * self.truth.boot_s, self._boot)
-
-    @property
-    def truth(self) -> JobTruth:
-        """What its job really is."""
-        return self.meetings.truth.jobs[self.job_id]
-
-    # ------------------------------------------------------------------ its line
-
-    def say(self, message: wire.FromWorkerMessage) -> None:
-        """To its agent."""
-        if not self.dead and not self.hung:
-            with contextlib.suppress(OSError):
-                self._line.send(to_line(message))
-
-    def _listen(self) -> None:
-        if self.dead or self.hung:
-            return
-        try:
-            data = self._line.recv(MOST_READ)
-        except BlockingIOError:
-            return
-        if not data:
-            self.meetings.world.after(LOST_S, self.exit, EXIT_LOST)
-            return
-        for message in self._reader.feed(data):
-            match message:
-                case wire.Regroup() | wire.Leave():
-                    self._take(message)
-                case wire.Meet() if self._meet is None or message.generation > self._meet.generation:
-                    self._meet = message
-                    self.look()
-                case wire.SaveNow() if self.group is not None:
-                    self.group.save_soon()
-                case _:
-                    pass
-
-    def _take(self, order: wire.Regroup | wire.Leave) -> None:
-        newest = self.pending.generation if self.pending is not None else self._followed
-        if order.generation > newest or (isinstance(order, wire.Leave) and order.generation == newest):
-            self.pending = order
-            if self.group is not None and (order.broken or not self.group.formed):
-                self.group.fall_apart(f"{self.id} follows {order.generation}")
-            self.look()
-
-    # ------------------------------------------------------------------ its orders
-
-    def _boot(self) -> None:
-        if self.dead or self.hung:
-            return
-        if self.truth.fails > 0:
-            self.truth.fails -= 1
-            self.exit(1)
-            return
-        self._ready = True
-        self.say(wire.Ready(worker_id=self.id))
-        self.look()
-
-    def look(self) -> None:
-        """Follow the newest order, as soon as it is out of its group and knows where to meet the others."""
-        if self.dead or self.hung or not self._ready or self.group is not None:
-            return
-        if self.pending is not None:
-            order, self.pending = self.pending, None
-            self._followed, self._came = order.generation, False
-            if isinstance(order, wire.Leave):
-                self._leave(order)
-                return
-            self._order, self.rank = order, order.rank
-            if order.rank == 0 and order.world > 1:
-                self.say(wire.Leading(worker_id=self.id, generation=order.generation, host=self.host, port=1))
-            self._came = order.rank == 0
-        elif self._order is None or self._came:
-            return
-        if not self._came and self._meet is not None and self._meet.generation == self._followed:
-            self._came = True
-        if self._came and self._order is not None:
-            self.meetings.group(self.job_id, self._order).enter(self)
-
-    def _leave(self, order: wire.Leave) -> None:
-        saves = order.save and self.carries and (self.rank == 0 or order.broken)
-        self.meetings.world.after(self.truth.write_s if saves else 0.05, self._left, order, saves)
-
-    def _left(self, order: wire.Leave, saves: bool) -> None:  # noqa: FBT001 - a callback of the world
-        if self.dead or self.hung:
-            return
-        if saves:
-            self.truth.saved = max(self.truth.saved, self.step)
-        self.say(wire.Left(worker_id=self.id, generation=order.generation, step=self.step, done=float(self.step)))
-        self.exit(EXIT_LEFT)
-
-    def broke(self, generation: int, why: str) -> None:
-        """Its group is gone under it."""
-        if self.dead or self.hung:
-            return
-        if self.pending is None:
-            self.say(wire.Broke(worker_id=self.id, generation=generation, step=self.step, why=why))
-        self.look()
-
-    # ------------------------------------------------------------------ its end
-
-    def signal(self, number: int) -> None:
-        """SIGKILL ends it; a process that hangs in a collective hears no other."""
-        if number == 9 or not self.hung:  # SIGKILL
-            self.exit(-number)
-
-    def exit(self, code: int) -> None:
-        """By itself, or by a signal (minus its number)."""
-        if not self.dead:
-            self.vanish()
-            self._line.close()
-            self._exited(code)
-
-    def vanish(self) -> None:
-        """With its machine: nobody is told but the others of its group, in time."""
-        self.dead = True
-        if self.group is not None:
-            self.group.fall_apart(f"{self.id} is gone")
-
-
-class Group:
-    """The members of one generation of a job."""
-
-    def __init__(self, meetings: Meetings, job_id: str, generation: int, size: int) -> None:
-        self._meetings, self._world, self.job_id, self.generation = meetings, meetings.world, job_id, generation
-        self._size, self._members = size, list[SdkWorker]()
-        self.formed = self._over = self._saving = False
-        self._saved_s = 0.0
+        self._world.after(self._world.stream("workers").uniform(0.5, 2.0) * self._truth.boot_s, self._boot)
 
     @property
     def _truth(self) -> JobTruth:
         return self._meetings.truth.jobs[self.job_id]
 
-    def enter(self, worker: SdkWorker) -> None:
-        """A member comes."""
-        if self._over or any(member.id == worker.id for member in self._members):
-            self._world.after(0.05, worker.broke, self.generation, "the store is gone")
-            return
-        worker.group = self
-        self._members.append(worker)
-        if len(self._members) == self._size:
-            self._world.after(0.05 + self._world.stream("workers").random() * 0.5, self._form)
+    def complain(self, law: str, what: str) -> None:
+        """A worker has seen a law broken."""
+        self._meetings.truth.complaints.append((law, f"{self.job_id}: {what}"))
 
-    def _stalled(self) -> bool:
-        """Somebody hangs, or packets between two of them do not pass: collectives wait."""
-        hosts = sorted({member.host for member in self._members})
-        passes = self._meetings.network.passes
-        return any(member.hung for member in self._members) or any(
-            not passes(here, there) for here in hosts for there in hosts if here != there
-        )
+    # ------------------------------------------------------------------ its line
 
-    def _form(self) -> None:
-        if self._over:
+    def say(self, message: FromWorkerMessage) -> None:
+        """To its agent."""
+        if not self.dead and not self.hung:
+            self._line.say(message)
+
+    def _listen(self) -> None:
+        """What the thread of a real one does."""
+        while not self.dead and not self.hung:
+            try:
+                data = self._socket.recv(MOST_READ)
+            except BlockingIOError:
+                break
+            if not self._line.hear(data):
+                self._line.end()
+                self._world.after(ORPHAN_GRACE_S, self.exit, EXIT_LOST)
+                self._socket.on_ready = lambda: None
+                break
+        self._turn()
+
+    def _turn(self) -> None:
+        if self.dead or self.hung:
             return
-        if self._stalled():
-            self._world.after(REPORT_S, self._form)
+        if self._line.turn() < CUT_AGAIN_S and not self._turn_is_due:
+            self._turn_is_due = True
+            self._world.after(CUT_AGAIN_S, self._turn_again)
+
+    def _turn_again(self) -> None:
+        self._turn_is_due = False
+        self._turn()
+
+    def _boot(self) -> None:
+        if self.dead or self.hung:
             return
-        self.formed, truth = True, self._truth
-        step, source = max((member.step if member.carries else -1) for member in self._members), "peer"
-        if step < 0:
-            step, source = truth.saved, "checkpoint" if truth.saved else "fresh"
-        redone = max(0, truth.top - step)
-        truth.redone += redone
-        for member in self._members:
-            member.step, member.carries = step, True
-            member.say(
-                wire.Joined(
-                    worker_id=member.id,
-                    generation=self.generation,
-                    step=step,
-                    done=float(step),
-                    work=float(truth.steps),
-                    global_batch=1,
-                    source=source,
-                    redone_steps=redone,
-                    formed_s=0.3,
-                    state_s=0.1,
-                )
+        if self._truth.fails > 0:
+            self._truth.fails -= 1
+            self.exit(1)
+            return
+        self.say(Ready(worker_id=self.id))
+        self._task.begin(self._following.follow(), self._came)
+
+    # ------------------------------------------------------------------ its group
+
+    def _new_group(self, order: Regroup) -> TableGroup:
+        return TableGroup(self, self._meetings.table(self.job_id, order), order)
+
+    def poke(self) -> None:
+        """Look whether what it waits for has come."""
+        if not self.dead and not self.hung:
+            self._task.poke()
+
+    def _came(self, outcome: Any) -> None:
+        """Into a group, or to the end of all."""
+        if isinstance(outcome, SystemExit):
+            self.exit(int(str(outcome.code)))
+        elif isinstance(outcome, Lost):
+            self.exit(EXIT_LOST)
+        elif isinstance(outcome, Entry):
+            self._settle_in(outcome)
+        else:
+            raise outcome
+
+    def _settle_in(self, entry: Entry) -> None:
+        group, truth = self._following.group, self._truth
+        if group.rank == 0:
+            truth.redone += max(0, truth.top - self.steps)
+        self.say(
+            Joined(
+                worker_id=self.id,
+                generation=group.generation,
+                step=self.steps,
+                done=float(self.steps),
+                work=float(truth.steps),
+                global_batch=1,
+                source=entry.source,
+                formed_s=entry.formed_s,
+                state_s=entry.state_s,
             )
-        self._saved_s = self._world.now_s
-        self._world.after(REPORT_S, self._advance)
+        )
+        group.table.train(group.rank)
 
-    def _advance(self) -> None:
-        if self._over:
+    def broke(self, why: str) -> None:
+        """Its group is gone under it while it trains."""
+        if not self.dead and not self.hung:
+            self._task.begin(self._following.recover(why), self._came)
+
+    # ------------------------------------------------------------------ its training
+
+    @property
+    def steps(self) -> int:
+        """Made so far."""
+        return self.keeper.steps
+
+    @property
+    def ordered(self) -> bool:
+        """There is an order that all should know of."""
+        return self._line.pending and not self._line.gone
+
+    def step_made(self, step: int, step_s: float, *, ordered: bool) -> None:
+        """A boundary: reports, checkpoints, orders."""
+        self.keeper.steps = step
+        if self._line.gone:
+            self.exit(EXIT_LOST)
             return
-        if self._stalled():
-            self._world.after(REPORT_S, self._advance)
-            return
-        truth, step_s = self._truth, self._truth.step_s / self._size + 0.001
-        self._meetings.truth.stepped(self.job_id, self.generation)
-        step = min(truth.steps, self._members[0].step + max(1, round(REPORT_S / step_s)))
-        for member in self._members:
-            member.step = step
-        truth.top = max(truth.top, step)
-        leader = next(member for member in self._members if member.rank == 0)
-        leader.say(
-            wire.Stepped(
-                worker_id=leader.id,
-                generation=self.generation,
+        group = self._following.group
+        if group.rank == 0:
+            self._report(group.generation, step, step_s)
+            self._save_if_due(step)
+        if ordered:
+            self._task.begin(self._following.change(), self._came)
+        elif step >= self._truth.steps and group.rank == 0:
+            self._world.after(self._truth.write_s, self._finish, group)
+
+    def _report(self, generation: int, step: int, step_s: float) -> None:
+        self.say(
+            Stepped(
+                worker_id=self.id,
+                generation=generation,
                 step=step,
                 done=float(step),
                 epoch=0,
@@ -270,56 +208,161 @@ class Group:
                 local_batch=1,
             )
         )
-        if step >= truth.steps:
-            self._finish(leader)
-        elif any(member.pending is not None for member in self._members):
-            self._part()
-        else:
-            if not self._saving and self._world.now_s - self._saved_s >= leader.every_s:
-                self._saving = True
-                self._world.after(truth.write_s, self._commit, leader, step)
-            self._world.after(REPORT_S, self._advance)
 
-    def save_soon(self) -> None:
-        """At the next step boundary."""
-        self._saved_s = -1e9
+    def _save_if_due(self, step: int) -> None:
+        now_s = self._world.now_s
+        if self._saved_s is None:
+            self._saved_s = now_s - max(0.0, self._every_s - FIRST_SAVE_S)
+        asked, self._line.save_now = self._line.save_now, False
+        if self._saving is None and (asked or now_s - self._saved_s >= self._every_s):
+            self._saving, self._saved_s = step, now_s
+            self._world.after(self._truth.write_s, self._commit, step)
 
-    def _part(self) -> None:
-        """At a step boundary that all know of."""
-        self._over = True
-        for member in self._members:
-            member.group = None
-        for member in self._members:
-            member.look()
+    def _commit(self, step: int) -> None:
+        """The write behind the loop is over."""
+        if not self.dead and not self.hung and self._saving == step:
+            self._saving = None
+            self.keeper.commit(step)
 
-    def _commit(self, leader: SdkWorker, step: int) -> None:
-        self._saving, self._saved_s = False, self._world.now_s
-        if leader.dead or leader.hung:
+    def settle(self) -> None:
+        """Wait for what is being written."""
+        if self._saving is not None:
+            self._commit(self._saving)
+
+    def _finish(self, group: TableGroup) -> None:
+        if self.dead or self.hung or self._following.group is not group or not group.stands:
             return
+        self.settle()
         truth = self._truth
-        truth.saved = max(truth.saved, step)
-        leader.say(
-            wire.Saved(
-                worker_id=leader.id, step=step, done=float(step), seconds=truth.write_s, blocked_s=0.01, size_bytes=1
+        self.keeper.commit(truth.steps)
+        truth.done = True
+        self.say(Finished(worker_id=self.id, step=truth.steps, done=float(truth.steps)))
+        group.table.finish()
+
+    # ------------------------------------------------------------------ its end
+
+    def end_well(self) -> None:
+        """All is done."""
+        if not self.hung:
+            self.exit(0)
+
+    def signal(self, number: int) -> None:
+        """SIGKILL ends it; a process that hangs hears no other."""
+        if number == signal.SIGKILL or not self.hung:
+            self.exit(-number)
+
+    def exit(self, code: int) -> None:
+        """By itself, or by a signal (minus its number)."""
+        if not self.dead:
+            self.vanish()
+            self._socket.close()
+            self._exited(code)
+
+    def vanish(self) -> None:
+        """With its machine, or alone. If that is off, the others of its group are told nothing."""
+        if self.dead:
+            return
+        self.dead = True
+        self._task.drop()
+        if self._saving is not None:
+            self.keeper.die_saving(self._saving)
+        if self._meetings.network.passes(self.host, self.host):
+            self._following.group.close()
+
+
+class Keeper:
+    """What training has come to: a number of steps."""
+
+    def __init__(self, worker: SdkWorker, shelf: Shelf, task: Task, truth: JobTruth) -> None:
+        self._worker, self._shelf, self._task, self._truth = worker, shelf, task, truth
+        self.steps = 0
+
+    @property
+    def done(self) -> float:
+        """A step is a sample."""
+        return float(self.steps)
+
+    def open(self, generation: int | None) -> None:
+        """This worker writes from now on."""
+        assert generation is not None  # there is a controller
+        self._shelf.open(generation)
+
+    async def load(self) -> bool:
+        """The newest that is whole."""
+        await self._task.sleep(self._truth.write_s / 2)
+        step = self._shelf.newest()
+        if (step or 0) < self._truth.told:
+            self._worker.complain("I4", f"checkpoint {self._truth.told} was acknowledged, and {step} is the newest")
+        self.steps = step or 0
+        return step is not None
+
+    async def share(self, group: TableGroup, holders: list[int]) -> None:
+        """From the first holder to all who lack it."""
+        if len(holders) < group.world:
+            await self._task.sleep(SHARE_S)
+            self.steps = (await group.numbers(self.steps))[holders[0]]
+
+    async def save(self) -> None:
+        """Now, and wait for it."""
+        self._worker.settle()
+        await self._task.sleep(self._truth.write_s)
+        self.commit(self.steps)
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._worker.settle()
+
+    def commit(self, step: int) -> None:
+        """By the shipped code; what comes of it is told."""
+        try:
+            self._shelf.save(step)
+        except SubletError as error:
+            self._worker.say(SaveFailed(worker_id=self._worker.id, step=step, why=str(error)))
+            return
+        self._worker.say(
+            Saved(
+                worker_id=self._worker.id,
+                step=step,
+                done=float(step),
+                seconds=self._truth.write_s,
+                blocked_s=0.01,
+                size_bytes=1,
             )
         )
 
-    def _finish(self, leader: SdkWorker) -> None:
-        self._over, truth = True, self._truth
-        truth.saved, truth.done = truth.steps, True
-        leader.say(wire.Finished(worker_id=leader.id, step=truth.steps, done=float(truth.steps)))
-        for member in self._members:
-            member.group = None
-            self._world.after(0.2, member.exit, 0)
+    def die_saving(self, step: int) -> None:
+        """Somewhere within a write."""
+        with contextlib.suppress(SubletError):
+            self._shelf.die_saving(step)
 
-    def fall_apart(self, why: str) -> None:
-        """A member is gone, or follows another order: the others notice in a moment."""
-        if self._over:
-            return
-        self._over = True
-        for member in self._members:
-            member.group = None
-        for member in self._members:
-            if not member.dead:
-                seconds = 0.02 + self._world.stream("workers").random() * HANG_UP_S
-                self._world.after(seconds, member.broke, self.generation, why)
+
+class _News:
+    """The line's way to let the loop wait: everything is in one thread."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.wait, self.notify = task.wait, task.poke
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class _WorkerWall:
+    """The clocks of a worker: nothing that it does depends on whose they are."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.now_s
+
+    def unix(self) -> float:
+        return EPOCH_S + self._world.now_s
+
+    def since_boot(self) -> tuple[str, float]:
+        return "worker", self._world.now_s

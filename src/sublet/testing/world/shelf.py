@@ -1,0 +1,120 @@
+"""The checkpoints of one job of the world: the shipped code commits and reads them, on a disk that can lose power."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sublet.errors import DamagedCheckpoint, NoCheckpointLeft
+from sublet.testing.torn_disk import PowerCut, TornDisk
+from sublet.testing.world.heap import World
+from sublet.testing.world.machine import EPOCH_S, WorldDice
+from sublet.testing.world.truth import JobTruth
+from sublet.train.checkpoint.commit import Directory, KnownGood
+from sublet.train.checkpoint.manifest import TREE, write_files
+
+__all__ = ["Shelf", "Storage"]
+
+KEEP = 3
+MOST_ORDERS = 40  # of one save; one that is cut later than that is whole
+
+
+class Storage:
+    """The disk that all jobs of a world save on."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.wall = world, _DiskWall(world)
+        self.disk = TornDisk(wall=self.wall)
+
+    def cut_power(self) -> None:
+        """It comes back with what it must have kept, and perhaps more."""
+        self.disk = self.disk.after_power_cut(self.world.stream("power"))
+
+
+class Shelf:
+    """As one writer has it."""
+
+    def __init__(self, storage: Storage, truth: JobTruth, job_id: str, writer: str) -> None:
+        self._storage, self._truth, self._job_id, self._writer = storage, truth, job_id, writer
+        self._dice = WorldDice(storage.world, "checkpoints")
+        self._known, self._disk = KnownGood(), storage.disk
+        self._generation = 0
+
+    def open(self, generation: int) -> None:
+        """We write from now on, and none of a lower generation does."""
+        self._generation = max(self._generation, generation)
+        self._directory().announce(self._generation)
+
+    def save(self, step: int) -> None:
+        """Committed when it returns; SubletError if it cannot be."""
+        self._save(self._directory(), step)
+        self._truth.told = max(self._truth.told, step)
+        self._look()
+
+    def die_saving(self, step: int) -> None:
+        """The process ends somewhere in a save."""
+        disk, dice = self._storage.disk, self._storage.world.stream("tears")
+        disk.cut_at, disk.tears = disk.orders + dice.randrange(MOST_ORDERS), dice
+        try:
+            self._save(self._directory(), step)
+        except PowerCut:
+            pass
+        finally:
+            disk.cut_at = disk.tears = None
+        self._look()
+
+    def newest(self) -> int | None:
+        """The highest step that is whole; None if there was never any, NoCheckpointLeft if none is whole."""
+        directory, why = self._directory(), ""
+        for step in (steps := directory.steps()):
+            try:
+                directory.verify(step)
+            except DamagedCheckpoint as error:
+                why = error.why
+            else:
+                return step
+        if steps:
+            raise NoCheckpointLeft(directory.path, len(steps), why)
+        return None
+
+    def _save(self, directory: Directory, step: int) -> None:
+        directory.announce(self._generation)
+        with directory.open_staging(step) as staging:
+            write_files(
+                staging,
+                {TREE: memoryview(f"{self._job_id} {step}".encode())},
+                step=step,
+                generation=self._generation,
+                writer=self._writer,
+                meta={},
+                disk=directory.disk,
+            )
+            directory.commit(staging, step, self._generation)
+        self._known.trust(directory, step)
+        directory.collect(keep=KEEP, just_committed=step, known=self._known)
+        directory.sweep()
+
+    def _look(self) -> None:
+        """What is committed may be loaded, told or not: no law is broken by that."""
+        self._truth.saved = max([self._truth.saved, *self._directory().steps()[:1]])
+
+    def _directory(self) -> Directory:
+        if self._storage.disk is not self._disk:  # it has lost its power
+            self._disk, self._known = self._storage.disk, KnownGood()
+        path = Path("/checkpoints") / self._job_id
+        return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice)
+
+
+class _DiskWall:
+    """The clock of whoever keeps the disk."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.now_s
+
+    def unix(self) -> float:
+        return EPOCH_S + self._world.now_s
+
+    def since_boot(self) -> tuple[str, float]:
+        return "disk", self._world.now_s
