@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.paces import PACES
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
@@ -21,15 +22,18 @@ PATIENCE_S = 90.0
 class Story:
     """One state directory, one cloud, and controllers one after the other."""
 
-    def __init__(self, folder, *, speedup=60.0, policy="max-speedup", budget=UNLIMITED, limits=LIMITS):
+    def __init__(self, folder, *, speedup=60.0, policy="max-speedup", budget=UNLIMITED, limits=LIMITS, paces=PACES):
         self.folder, self.speedup, self.budget, self.limits = folder / "state", speedup, budget, limits
         self.cloud = MemoryCloud(OFFERS, Clock(speedup=speedup))
+        self.paces = paces
         self.policy = plugins.load("sublet.policies", policy)()
 
     @asynccontextmanager
     async def controller(self, *, crash=False):
         """Leaving it shuts it down, or is a crash: then nothing of it is ever heard again."""
-        with api_over(self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits) as api:
+        with api_over(
+            self.cloud, self.folder, self.policy, budget=self.budget, limits=self.limits, paces=self.paces
+        ) as api:
             running = asyncio.create_task(api.run())
             await api.started()
             yield api

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from sublet.errors import BadInput
 from sublet.kernel.journal import JOURNAL_VERSION
 from sublet.kernel.kernel import KERNEL_VERSION
 
-__all__ = ["SCHEMA_VERSION", "MetaKey", "prepare_tables", "program_facts", "refuse_damage"]
+__all__ = ["SCHEMA_VERSION", "MetaKey", "give_room_back", "prepare_tables", "program_facts", "refuse_damage"]
 
 SCHEMA_VERSION = 2  # 1: the log was never cut, and nothing said whose it is
 OLDEST_READ = 1
+WORTH_BYTES = 16_000_000  # of empty pages: what is cut at a time fits into less, and is filled again
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE events (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, line TEXT NOT NULL)",
@@ -117,6 +119,16 @@ def _refuse_newer(db: sqlite3.Connection, path: Path) -> None:
 def _fact(db: sqlite3.Connection, key: str) -> str | None:
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if row is None else str(row[0])
+
+
+def give_room_back(db: sqlite3.Connection) -> None:
+    """Once a long log was cut, most of the file is empty, and would be looked at by every start."""
+    (pages,), (empty,), (size,) = (
+        db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+    )
+    if empty * size > WORTH_BYTES and empty * 2 > pages:
+        with suppress(sqlite3.OperationalError):  # no room to do it in, or somebody reads: another time
+            db.execute("VACUUM")
 
 
 def refuse_damage(db: sqlite3.Connection) -> None:

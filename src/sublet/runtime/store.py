@@ -17,7 +17,14 @@ from typing import Any
 
 from sublet.errors import BadInput, StaleController
 from sublet.runtime.private import private_file
-from sublet.runtime.schema import SCHEMA_VERSION, MetaKey, prepare_tables, program_facts, refuse_damage
+from sublet.runtime.schema import (
+    SCHEMA_VERSION,
+    MetaKey,
+    give_room_back,
+    prepare_tables,
+    program_facts,
+    refuse_damage,
+)
 
 __all__ = ["STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
 
@@ -66,6 +73,7 @@ class Store:
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = connect_file) -> None:
         self.path = path
+        self.pinned = 0  # a snapshot that stays: a cut up to its event is under way
         self._depth = 0
         self._claim: tuple[str, str] | None = None  # life and holder, as they must stand in the file; None = a visitor
         try:
@@ -101,8 +109,9 @@ class Store:
 
     # ------------------------------------------------------------------ whose it is
 
-    def claim(self, holder: str, *, after: int) -> None:
-        """The controller of this name, before which there were `after`, has it now, and what it writes is ours."""
+    def claim(self, holder: str, *, after: int, facts: Mapping[str, str] | None = None) -> None:
+        """The controller of this name, before which there were `after`, has it now; with these facts it begins."""
+        give_room_back(self._db)
         with self.transaction():
             if (now := int(self.get(MetaKey.LIFE) or 0)) != after:
                 raise StaleController(self.path, life=after + 1, now=now)
@@ -110,6 +119,8 @@ class Store:
             self.put(MetaKey.HOLDER, holder)
             self.put(MetaKey.SCHEMA, str(SCHEMA_VERSION))
             self.put(MetaKey.PROGRAM, program_facts())
+            for key, value in (facts or {}).items():
+                self.put(key, value)
         self._claim = (str(after + 1), holder)
 
     def insist(self) -> None:
@@ -171,8 +182,8 @@ class Store:
             self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.last_seq(), kernel, state))
             self._db.execute(
                 "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?) "
-                "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel) AND seq != ?",
-                (SNAPSHOTS_KEPT, self.cut_until("events")),
+                "AND seq NOT IN (SELECT MIN(seq) FROM snapshots GROUP BY kernel) AND seq NOT IN (?, ?)",
+                (SNAPSHOTS_KEPT, self.cut_until("events"), self.pinned),
             )
 
     def snapshots(self) -> list[tuple[int, str]]:

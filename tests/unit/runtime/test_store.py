@@ -202,3 +202,18 @@ def test_the_same_key_is_the_same_job(tmp_path):
     with pytest.raises(sqlite3.IntegrityError):
         store.add_job("a-4", "k", "{}")
     assert [job_id for job_id, _, _ in store.jobs()] == ["a-1", "a-2", "a-3"]
+
+
+def test_a_file_that_was_cut_to_a_fraction_gives_its_room_back_at_the_next_claim(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+    with store.transaction():
+        for number in range(6_000):
+            store.append(float(number), "x" * 4_000)
+    store.cut("events", 5_990)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = store.path.stat().st_size
+    store.claim("a controller", after=0)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert store.path.stat().st_size < before / 50
+    assert (len(list(store.lines())), store.last_seq()) == (10, 6_000)
+    store.close()

@@ -33,12 +33,12 @@ class Compaction:
         self, inbox: Inbox, *, store: Store, alarms: Alarms, files: Files = FILES, paces: Paces = PACES
     ) -> None:
         self._inbox, self._store, self._alarms, self._files, self._paces = inbox, store, alarms, files, paces
-        self._busy = False
+        self.busy = False  # something is being cut
 
     def look(self) -> None:
         """Cut, if there is enough for a file."""
-        if not self._busy and self._next() is not None:
-            self._busy = True
+        if not self.busy and self._next() is not None:
+            self.busy = True
             self._inbox.spawn(self._cut(), "compaction")
 
     def lines(self, *, after: int) -> Iterator[str]:
@@ -70,6 +70,7 @@ class Compaction:
         try:
             while (found := self._next()) is not None:
                 kind, first, last = found
+                self._store.pinned = last
                 lines, folder = self._read(kind, first, last), self._store.path.parent
                 await asyncio.to_thread(archive_lines, folder, kind, first, lines, files=self._files)
                 self._store.cut(kind, last)
@@ -77,7 +78,7 @@ class Compaction:
             text = f"the log cannot be cut, and grows: its archive cannot be written ({error.strerror or error})"
             self._alarms.sound(AlarmKind.STORE, text)
         finally:
-            self._busy = False
+            self.busy, self._store.pinned = False, 0
 
     def _read(self, kind: Kept, first: int, last: int) -> list[str]:
         if kind is Kept.EVENTS:

@@ -191,11 +191,10 @@ class Controller:
         self.compaction.look()
 
     def _claim_store(self) -> None:
-        with self.store.transaction():
-            self.store.claim(self._holder, after=self._life)
-            self.store.put(MetaKey.SERVER_ID, self._server_id)
-            if self.store.get(MetaKey.HEADER) is None:
-                self.store.put(MetaKey.HEADER, header_line(self.provider.offers, self.limits, UNLIMITED))
+        facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id}
+        if self.store.get(MetaKey.HEADER) is None:
+            facts[MetaKey.HEADER] = header_line(self.provider.offers, self.limits, UNLIMITED)
+        self.store.claim(self._holder, after=self._life, facts=facts)
 
     async def _recover(self) -> None:
         stored = StoredJobs(self.inbox, store=self.store, secret_files=self.secret_files, factory=self.factory)

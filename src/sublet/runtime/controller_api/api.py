@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from sublet.domain import events as news
+from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller_api import views
@@ -13,7 +14,7 @@ from sublet.runtime.controller_api.commands import JobCommands
 from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
-from sublet.runtime.controller_api.history import event_view
+from sublet.runtime.controller_api.history import cut_view, event_view
 from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
 from sublet.runtime.controller_api.money import (
     budget_view,
@@ -133,7 +134,10 @@ class ControllerApi:
         """History, oldest first."""
         if job_id is not None:
             self.record(job_id)
-        return [event_view(row) for row in self._controller.store.history(job_id, after, limit)]
+        store = self._controller.store
+        rows = [event_view(row) for row in store.history(job_id, after, limit)]
+        cut = store.cut_until(Kept.HISTORY)
+        return [cut_view(cut, store.path.parent, rows), *rows] if after < cut else rows
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from sublet.runtime.controller_api.views import EventView
 from sublet.runtime.store import StoredRow
 
-__all__ = ["event_view"]
+__all__ = ["cut_view", "event_view"]
 
 
 def event_view(row: StoredRow) -> EventView:
@@ -22,4 +25,22 @@ def event_view(row: StoredRow) -> EventView:
         "nodes_held": row.facts.get("nodes_held", 0),
         "usd_per_h": row.facts.get("usd_per_h", 0.0),
         "usd_total": row.facts.get("usd_total", 0.0),
+    }
+
+
+def cut_view(cut: int, folder: Path, rows: Sequence[EventView]) -> EventView:
+    """Stands for all rows up to this one, which are not in the store any more; of one job, none of them may be."""
+    first = rows[0] if rows else None
+    return {
+        "seq": cut,
+        "at_s": 0.0 if first is None else first["at_s"],
+        "at": "" if first is None else first["at"],
+        "kind": "Archived",
+        "job_id": "",
+        "node_id": "",
+        "text": f"rows 1 to {cut} are in {folder}/history-*.jsonl.gz",
+        "workers": None,
+        "nodes_held": 0 if first is None else first["nodes_held"],
+        "usd_per_h": 0.0 if first is None else first["usd_per_h"],
+        "usd_total": 0.0 if first is None else first["usd_total"],
     }

@@ -6,6 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from sublet.errors import BadInput, InvalidValue
@@ -32,8 +33,14 @@ def spec_from_json(facts: object) -> JobSpec:
     return typing.cast(JobSpec, _build(JobSpec, facts, ""))
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """A start reads every job: to work them out is what costs most of it."""
+    return typing.get_type_hints(kind)
+
+
 def _build(kind: type, facts: Mapping[str, Any], place: str) -> object:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     given = {}
     for name, value in facts.items():
         if name not in hints:
