@@ -1,4 +1,4 @@
-"""Which lines of our code seeds run: `python -m sublet.testing.world.covered --seeds 100 runtime/agent runtime/store.py`.
+"""Which lines of our code seeds run: `python -m sublet.testing.world.covered --seeds 100 runtime/agent`.
 
 Counted are the lines within functions; what runs when a file is imported is no merit of a seed.
 """
@@ -25,7 +25,8 @@ CO_NEWLOCALS = 0x2  # functions have it, bodies of classes and modules do not
 def lines_of(path: Path) -> set[int]:
     """The lines within functions that a trace could see."""
     code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
-    return {line for function in _functions(code) for _, _, line in function.co_lines() if _counts(function, line)}
+    found = {(function.co_firstlineno, line) for function in _functions(code) for _, _, line in function.co_lines()}
+    return {line for first, line in found if line is not None and line != first}
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
@@ -34,10 +35,6 @@ def _functions(code: CodeType) -> Iterator[CodeType]:
             if constant.co_flags & CO_NEWLOCALS:
                 yield constant
             yield from _functions(constant)
-
-
-def _counts(function: CodeType, line: int | None) -> bool:
-    return line is not None and line != function.co_firstlineno
 
 
 class Covered:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sublet.domain.money import Price
 from sublet.testing.world.cloud import Instance, NodeWorker
 from sublet.testing.world.network import CONTROLLER
+from sublet.testing.world.node_faults import NODE_KINDS
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Fault
 from sublet.wire import messages as wire
@@ -341,4 +342,5 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "user_cancel": _user_cancel,
     "user_scale": _user_scale,
     "user_top_up": _user_top_up,
+    **NODE_KINDS,
 }

@@ -22,6 +22,7 @@ from sublet.testing.world.disk import Disk
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Broken, Laws
 from sublet.testing.world.machine import trip_wired
+from sublet.testing.world.metadata import SERVICE
 from sublet.testing.world.network import Network
 from sublet.testing.world.node import Site, WorldNode
 from sublet.testing.world.plain import PlainCloud
@@ -119,6 +120,7 @@ class Life:
             gpus=tuple(map(str, range(self.story.gpus_per_node))),
             lease_s=self.story.lease_s + 30.0,
             boot_s=boot_s,
+            metadata_url=SERVICE if self.story.told_inside else "",
         )
         node = WorldNode(self.site, facts, lambda: self._agent_gone(node_id, gone))
         return node

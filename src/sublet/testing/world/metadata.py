@@ -43,6 +43,10 @@ class MetadataService:
         """It will be taken back, in words that nobody can read."""
         self._announced[ACTION] = '{"action": "terminate"}'
 
+    def recover(self) -> None:
+        """It is well again."""
+        self.mood = ""
+
     def answer(self) -> WorldSocket:
         """The machine's end of a connection."""
         ours, theirs = socket_pair(self._process, self._process)

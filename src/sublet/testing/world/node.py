@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -72,8 +73,8 @@ class WorldNode(Process):
 
     def __init__(self, site: Site, facts: AgentFacts, gone: Callable[[], None]) -> None:
         super().__init__(site.world, f"agent of {facts.node_id}", facts.node_id)
-        self._site, self._facts, self._gone = site, facts, gone
-        self._off = False
+        self.site, self._facts, self._gone = site, facts, gone
+        self._off = self._was_connected = False
         self.files = MemoryFiles()
         self.service = MetadataService(self) if facts.metadata_url == SERVICE else None
         self.processes = NodeProcesses(self, site)
@@ -92,17 +93,22 @@ class WorldNode(Process):
             dial=cast("Any", self._dial),
             processes=self.processes,
             place=_Place(self),
-            disk=self._site.storage,
+            disk=self.site.storage,
             files=self.files,
-            wall=WorldWall(self, self._site.clocks.setdefault(self.host, HostClock(on_s=self.world.now_s))),
+            wall=WorldWall(self, self.site.clocks.setdefault(self.host, HostClock(on_s=self.world.now_s))),
             dice=WorldDice(self.world, f"agent {self.host}"),
             log=self._log,
         )
 
     def step(self) -> float | None:
         """What `serving` does without the waits."""
-        patience_s = self._agent.turn(self._selector.select())
+        try:
+            patience_s = self._agent.turn(self._selector.select())
+        except Exception as error:  # noqa: BLE001 - whatever it is: it costs the node and all that runs there
+            self.site.meetings.truth.complaints.append(("E", f"the agent of {self.host} ends of {error!r}"))
+            patience_s = None
         if patience_s is None:
+            self._was_connected = self.connected
             self.kill()
             self.world.after(self._dice.uniform(0.1, SHUTDOWN_S), self._end_machine)
             return None
@@ -117,8 +123,8 @@ class WorldNode(Process):
 
     @property
     def connected(self) -> bool:
-        """Its line to a controller stands, as far as it knows."""
-        return self._line is not None and self._line.stands
+        """Its line to a controller stands, as far as it knows; or stood, when its agent ended."""
+        return self._was_connected or (self._line is not None and self._line.stands)
 
     @property
     def ended_for_lease(self) -> bool:
@@ -128,7 +134,8 @@ class WorldNode(Process):
     def say(self, message: ToController) -> None:
         """On its line, as its agent would."""
         if self._line is not None and self._line.stands:
-            self._line.send(to_line(message))
+            with contextlib.suppress(BlockingIOError):
+                self._line.send(to_line(message))
 
     def ask_to_go(self) -> None:
         """SIGTERM to its agent."""
@@ -144,7 +151,7 @@ class WorldNode(Process):
     def switch_off(self) -> None:
         """Gone, without a word to anybody."""
         self._off = True
-        self._site.network.switch_off(self.host)
+        self.site.network.switch_off(self.host)
         self.kill()
 
     def _end_machine(self) -> None:
@@ -156,7 +163,7 @@ class WorldNode(Process):
     def _dial(self, address: str) -> WorldSocket:
         if self.service is not None and address == self.service.address:
             return self.service.answer()
-        network = self._site.network
+        network = self.site.network
         if not network.passes(self.host, CONTROLLER) and self._dice.random() < NO_ROUTE:
             raise OSError(errno.EHOSTUNREACH, "no route to host")
         self._line = WorldSocket(self, network)
@@ -164,7 +171,7 @@ class WorldNode(Process):
         return self._line
 
     def _log(self, text: str) -> None:
-        self._site.log(self.host, text)
+        self.site.log(self.host, text)
 
     def _close(self) -> None:
         """What the kernel of its machine does when its agent is gone."""
@@ -177,8 +184,9 @@ class NodeProcesses:
     """The programs of one machine."""
 
     def __init__(self, node: WorldNode, site: Site) -> None:
-        self._node, self._site = node, site
+        self._node, self.site = node, site
         self.running: dict[int, Program] = {}
+        self._lines: dict[int, WorldSocket] = {}  # their ends
         self.refuses = 0  # starts that fail: no memory, no more processes
         self._zombies: deque[tuple[int, int]] = deque()
 
@@ -187,13 +195,14 @@ class NodeProcesses:
         if self.refuses > 0:
             self.refuses -= 1
             raise OSError(errno.EAGAIN, "resource temporarily unavailable")
-        storage, world = self._site.storage, self._site.world
+        storage, world = self.site.storage, self.site.world
         log_from = storage.size_bytes(order.log)
         if order.log:
             storage.append(order.log, f"{order.note}\n" if order.note else "")
         ours, theirs = socket_pair(self._node, self._node)
         theirs.on_ready = lambda: None  # until whoever it is listens
         pid, host = world.new_pid(), self._node.host
+        self._lines[pid] = theirs
 
         def exited(code: int) -> None:
             if self.running.pop(pid, None) is not None:
@@ -202,17 +211,17 @@ class NodeProcesses:
 
         if order.watch:
             env = {**order.defaults, **order.env, **own_env}
-            self.running[pid] = self._site.scripts.begin(
+            self.running[pid] = self.site.scripts.begin(
                 host=host, pid=pid, order=order, env=env, line=theirs, exited=exited
             )
         else:
-            self.running[pid] = SdkWorker(self._site.meetings, host=host, order=order, line=theirs, exited=exited)
+            self.running[pid] = SdkWorker(self.site.meetings, host=host, order=order, line=theirs, exited=exited)
         return Worker(order, pid, cast("Any", ours), log_from)
 
     def end(self, pid: int, number: int) -> None:
         """It has the signal in a moment."""
         if (program := self.running.get(pid)) is not None:
-            self._site.world.after(self._site.world.stream("signals").uniform(0.0, SIGNAL_S), program.signal, number)
+            self.site.world.after(self.site.world.stream("signals").uniform(0.0, SIGNAL_S), program.signal, number)
 
     def ended(self) -> Iterator[tuple[int, int]]:
         """In the order in which they did."""
@@ -221,11 +230,15 @@ class NodeProcesses:
 
     def ticks(self) -> Mapping[int, list[tuple[int, int]]]:
         """As far as somebody is watched."""
-        return self._site.scripts.ticks(self._node.pid, self._node.host)
+        return self.site.scripts.ticks(self._node.pid, self._node.host)
 
     def met_at(self, port: int) -> bool:
         """By the sockets of this machine."""
-        return self._site.scripts.met_at(self._node.host, port)
+        return self.site.scripts.met_at(self._node.host, port)
+
+    def lines(self) -> list[WorldSocket]:
+        """The workers' ends of their lines, for whoever would write there."""
+        return [line for pid, line in self._lines.items() if pid in self.running and not line.closed]
 
     def vanish(self) -> None:
         """With their agent."""

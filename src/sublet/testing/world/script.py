@@ -53,7 +53,7 @@ class Habits:
         """Mostly sound ones."""
         return cls(
             saves_every_s=dice.choice([8.0, 15.0, 15.0, 40.0, 0.0]),
-            loads=dice.random() < 0.85,
+            loads=dice.random() < 0.75,
             prints_every_s=dice.choice([1.0, 5.0, 5.0, 0.0]),
             child_computes=dice.random() < 0.3,
             on_term=dice.choice([OnTerm.DIES, OnTerm.SAVES, OnTerm.SAVES, OnTerm.IGNORES]),

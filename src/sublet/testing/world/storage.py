@@ -57,10 +57,16 @@ class Storage:
         """Nothing where there is none."""
         return len(self._files[path].data) if path in self._files else 0
 
+    def come_back(self) -> None:
+        """The server answers again."""
+        self.gone = False
+
     # ------------------------------------------------------------------ what an agent sees
 
     def below(self, folder: str) -> Iterator[str]:
-        """In order."""
+        """In order; nothing of a server that is away, as with a walk through folders."""
+        if self.gone:
+            return iter(())
         return (path for path in sorted(self._files) if path.startswith(f"{folder.rstrip('/')}/"))
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:

@@ -34,6 +34,14 @@ PLAIN = (
     "user_scale",
     "user_top_up",
     "wild_report",
+    "kill_agent",
+    "stop_agent",
+    "end_agent",
+    "no_forks",
+    "babble",
+    "no_storage",
+    "node_clock",
+    "told_inside",
 )
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
@@ -90,6 +98,7 @@ class Story:
     lease_s: float = 30.0
     span_s: float = SPAN_S
     http: bool = False  # users come through the HTTP border
+    told_inside: bool = False  # machines learn from a service of their own that they will be taken
 
 
 def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "plain", policy: str = "") -> Story:
@@ -109,6 +118,7 @@ def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = 
         think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
         paces=draw_paces(seed),
         http=dice.random() < 0.1,
+        told_inside=_dice(seed, "inside").random() < 0.3,
     )
 
 

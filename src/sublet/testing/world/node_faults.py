@@ -1,0 +1,130 @@
+"""What can go wrong on a machine: with its agent, its processes, its clock, its disk and what it is told of itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from sublet.testing.world.cloud import Instance
+from sublet.testing.world.node import WorldNode
+from sublet.testing.world.stage import Stage
+
+__all__ = ["NODE_KINDS"]
+
+AWAY_S = (2.0, 20.0, 60.0)
+JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
+WARNINGS_S = (120.0, 30.0, 5.0)
+MOODS = ("silent", "odd")
+
+
+def _nodes(stage: Stage) -> list[tuple[Instance, WorldNode]]:
+    """Those on which the shipped agent runs."""
+    found = [(instance, instance.node) for instance in stage.cloud.alive()]
+    return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and not node.dead]
+
+
+def _kill_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
+    if not (nodes := _nodes(stage)):
+        return False
+    dice.choice(nodes)[1].kill_agent()
+    return True
+
+
+def _stop_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
+    if not (nodes := _nodes(stage)):
+        return False
+    instance, node = dice.choice(nodes)
+    node.stop_for(dice.choice(AWAY_S))
+    parted = stage.parted_until_s
+    parted[instance.node_id] = max(parted.get(instance.node_id, 0.0), node.stopped_until_s)
+    return True
+
+
+def _end_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGTERM, as somebody on the machine may send."""
+    if not (nodes := _nodes(stage)):
+        return False
+    dice.choice(nodes)[1].ask_to_go()
+    return True
+
+
+def _no_forks(stage: Stage, dice: random.Random) -> bool:
+    """The next workers of a machine cannot be started."""
+    if not (nodes := _nodes(stage)):
+        return False
+    dice.choice(nodes)[1].processes.refuses = dice.randint(1, 3)
+    return True
+
+
+def _babble(stage: Stage, dice: random.Random) -> bool:
+    """A worker writes on its line what is no message of its own: a library that found the descriptor."""
+    lines = [line for _, node in _nodes(stage) for line in node.processes.lines()]
+    if not lines:
+        return False
+    words = [
+        b"\n".join([b'{"type":"Ready","worker_id":"somebody else"}', b'{"type":"Dismiss"}', b"not json", b"\xff", b""]),
+        b"x\n" * 1500,  # more than is borne
+        b"y" * 2_000_000,  # no end of a line
+        b'{"type":"Stepped","worker_id":"',
+    ]
+    try:
+        dice.choice(lines).send(dice.choice(words))
+    except OSError:
+        return False
+    return True
+
+
+def _no_storage(stage: Stage, dice: random.Random) -> bool:
+    """The file server is away: whoever asks it for a file is told that the handle is stale."""
+    if not (nodes := _nodes(stage)):
+        return False
+    storage = nodes[0][1].site.storage
+    storage.gone = True
+    stage.world.after(dice.choice(AWAY_S), storage.come_back)
+    return any(node.workers for _, node in nodes)
+
+
+def _node_clock(stage: Stage, dice: random.Random) -> bool:
+    """Somebody sets the clock of a machine."""
+    if not (nodes := _nodes(stage)):
+        return False
+    instance, node = dice.choice(nodes)
+    node.site.clocks[instance.node_id].jump_s += dice.choice(JUMPS_S)
+    return True
+
+
+def _told_inside(stage: Stage, dice: random.Random) -> bool:
+    """The cloud warns the machine itself, in words that can be read or not; and takes it, or not."""
+    nodes = [(instance, node) for instance, node in _nodes(stage) if node.service is not None]
+    if not nodes:
+        return False
+    (instance, node), in_s = dice.choice(nodes), dice.choice(WARNINGS_S)
+    assert node.service is not None
+    how = dice.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
+    if how == "mood":
+        node.service.mood = dice.choice(MOODS)
+        stage.world.after(in_s, node.service.recover)
+        return True
+    if how == "interrupt":
+        node.service.interrupt(in_s)
+    elif how == "garble":
+        node.service.garble()
+    else:
+        node.service.recommend()
+    if how != "recommend" and dice.random() < 0.7:
+        stage.world.after(in_s, lambda: stage.cloud.take(instance, told=dice.random() < 0.5))
+    return True
+
+
+NODE_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+    "kill_agent": _kill_agent,
+    "stop_agent": _stop_agent,
+    "end_agent": _end_agent,
+    "no_forks": _no_forks,
+    "babble": _babble,
+    "no_storage": _no_storage,
+    "node_clock": _node_clock,
+    "told_inside": _told_inside,
+}
