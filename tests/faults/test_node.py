@@ -259,3 +259,20 @@ def test_an_agent_that_is_killed_takes_its_workers_with_it_and_its_machine_ends_
     assert not scene.node.connected
     scene.run(2.0)
     assert len(scene.over) == 1
+
+
+def test_a_file_server_that_is_away_costs_no_agent_its_life(scene):
+    """Found by seeds: the agent asked for the times of a file that it held, and ended of ESTALE with its workers."""
+    scene.run(5.0)
+    scene.site.storage.write(f"{SAVED}/model.pt", b"30")
+    scene.start_script(habits=Habits(loads=False, saves_every_s=600.0))
+    scene.run(8.0)
+    scene.site.storage.gone = True
+    scene.run(10.0)
+    assert scene.truth.complaints == []
+    assert scene.ears.all(WorkerSeen)[-1].loaded == "no"
+    scene.site.storage.come_back()
+    scene.site.storage.read(f"{SAVED}/model.pt")
+    scene.run(6.0)
+    assert scene.ears.all(WorkerSeen)[-1].loaded == "yes"
+    assert scene.site.storage.holds == 0
