@@ -33,6 +33,7 @@ __all__ = [
     "NodeNoticed",
     "NodeReady",
     "NodeReleased",
+    "NodesFound",
     "OffersChanged",
     "PlanMade",
     "PriceChanged",
@@ -189,6 +190,17 @@ class RentRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesFound:
+    """The cloud has nodes that we do not know, with numbers up to this one: we forgot, and none is given out again."""
+
+    at_s: float
+    highest: int
+
+    def __post_init__(self) -> None:
+        whole("highest", self.highest, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class PriceChanged:
     """From now on every node of this offer costs `price`."""
 
@@ -263,6 +275,7 @@ Event = (
     | NodeLost
     | NodeReleased
     | RentRefused
+    | NodesFound
     | PriceChanged
     | AvailabilityChanged
     | OffersChanged

@@ -97,7 +97,7 @@ class Kernel:
         self._follow_up()
         return self._actions
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: Event) -> None:  # noqa: PLR0915 - a case for each kind of event
         """The most frequent first."""
         match event:
             case news.PlanMade():
@@ -120,6 +120,8 @@ class Kernel:
                 self.tenancy.note_progress(event.job_id, event.done)
             case news.NodeReady() | news.NodeNoticed() | news.NodeLost() | news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
+            case news.NodesFound():
+                self.supply.skip_numbers(event.highest)
             case news.PriceChanged():
                 self.supply.reprice(self._offer_id(event), event.price, event.at_s)
                 self._call_for_plan()

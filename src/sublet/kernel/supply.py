@@ -93,6 +93,15 @@ class Supply:
         self.offering.retry(offer_id)
         self.changed = True
 
+    def skip_numbers(self, highest: int) -> None:
+        """Nodes up to this one have been: a second one of the same name would be taken for the first."""
+        self._rented = max(self._rented, highest)
+
+    @property
+    def numbered(self) -> int:
+        """The number of the last node that was asked for."""
+        return self._rented
+
     def refill(self, budget: Budget) -> None:
         """The user set another budget."""
         self.purse.refill(budget)

@@ -124,6 +124,9 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
             return HistoryRow(kind=kind, node_id=node_id, text="was given back; its bill has ended")
         case news.RentRefused(node_id=node_id, why=why):
             return HistoryRow(kind=kind, node_id=node_id, text=f"could not be rented: {why}")
+        case news.NodesFound(highest=highest):
+            text = f"nodes up to n{highest} were rented, and the log ends before that: it is older than the world"
+            return HistoryRow(kind="Alarm", text=text)
         case news.PriceChanged(offer_id=offer_id, price=price):
             return HistoryRow(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
         case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
+from sublet.domain.events import Event
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.machine.dice import DICE, Dice
@@ -24,6 +25,7 @@ from sublet.runtime.controller.gauges import CallOutcome, Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.strangers import Strangers, strangers_among
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
@@ -186,6 +188,15 @@ class Leases:
                 await asyncio.sleep(wait_s)
                 wait_s = min(30.0, wait_s * 2)
 
+    def end_strangers(self, found: Strangers) -> list[Event]:
+        """The store is older than what is rented; what the kernel must hear of it."""
+        text = "the store is older than what is rented, as if an older backup was put back"
+        self._alarms.sound(AlarmKind.STORE, f"{text}: what was spent since is not known")
+        for row in found.rows(self._inbox.kernel, self._inbox.now_s()):
+            self._inbox.note(row)
+            self._inbox.spawn(self.release(row.node_id), f"end {row.node_id}")
+        return [found.event(self._inbox.now_s())]
+
     def end_unpaid(self) -> None:
         """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
         kernel = self._inbox.kernel
@@ -239,6 +250,9 @@ class Leases:
                 if each.elsewhere:
                     text = "another controller renews it: one of the two state directories is a copy; stop one of them"
                     self._alarms.sound(AlarmKind.COPY, text, node_id=each.node_id)
+            if (found := strangers_among(listed.values(), self._inbox.kernel)) is not None:
+                for event in self.end_strangers(found):
+                    self._inbox.tell(event)
             ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
             for node_id in ours - self._inbox.kernel.cluster.nodes.keys() - self._releasing.keys():
                 self._gauges.orphans += 1

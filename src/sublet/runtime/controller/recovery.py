@@ -33,6 +33,7 @@ from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.stored_jobs import StoredJobs
+from sublet.runtime.controller.strangers import strangers_among
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import last_sign_s
 from sublet.runtime.controller.timers import Timers
@@ -124,6 +125,7 @@ class Recovery:
         self.pump.stop_listening()
         await self.engine.open(self.router.hear_agent)
         await self._open_provider()
+        first = [*first, *await self._strangers()]
         if absence.was_too_long:
             await absence.settle(first)
         else:
@@ -146,6 +148,15 @@ class Recovery:
             await self.provider.close()
             await asyncio.sleep(wait_s)
             wait_s *= 2
+
+    async def _strangers(self) -> list[Event]:
+        """What was rented after this log ends, by a controller whose store was put back to an earlier time."""
+        try:
+            found = strangers_among(await self.provider.list(), self.pump.kernel)
+        except Exception as error:  # noqa: BLE001 - as in _open_provider; the sweep looks again
+            log.warning("the provider cannot be listed (%s): what nobody knows of is found later", error)
+            return []
+        return [] if found is None else self.leases.end_strangers(found)
 
     def _other_offers(self) -> list[Event]:
         """What can be rented now, and within which limits, where that is not what the kernel knows."""
