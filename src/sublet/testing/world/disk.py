@@ -25,6 +25,7 @@ class Disk:
         self._anchor = sqlite3.connect(self._uri, uri=True, isolation_level=None)
         self._crash_in: tuple[int, bool] | None = None  # (commits from now, before it)
         self.commits = 0
+        self.was_full = False  # ever
 
     def connect(self, process: Process) -> DiskConnection:
         """The store of a process, closed by its machine when it is gone: what it had not committed never was."""
@@ -41,6 +42,7 @@ class Disk:
 
     def fill(self) -> None:
         """Not one more page can be written: SQLite says so itself."""
+        self.was_full = True
         (pages,) = self._anchor.execute("PRAGMA page_count").fetchone()
         self._anchor.execute(f"PRAGMA max_page_count = {max(1, pages)}")
 

@@ -83,7 +83,7 @@ class Laws:
     def _controller_lives(self) -> None:
         stage, controllers = self._stage, self._stage.controllers
         process, running = controllers.process, controllers.running
-        full = stage.effects["full_disk"] > 0
+        full = stage.disk.was_full
         if controllers.refusal is not None:
             if not full:
                 self.break_law("X", f"no controller can start: {controllers.refusal}")

@@ -11,6 +11,7 @@ from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.world.controllers import Controllers
 from sublet.testing.world.heap import World
+from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.story import JobPlan, Story
 
 __all__ = ["SECRET", "Users"]
@@ -19,6 +20,8 @@ AGAIN_S = 5.0  # until they ask once more
 TRIES = 400
 SECRET = "s3cr3t"  # noqa: S105 - a law looks for it where it must not be
 NO_ANSWER = 500  # and above: it may have happened or not
+
+Verb = Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]  # what is asked about a job, by id
 
 
 class Users:
@@ -32,6 +35,7 @@ class Users:
         self.paused: set[str] = set()
         self.topped_up_usd = 0.0
         self.doubles: list[str] = []  # a second job for one key
+        self._wishes: dict[str, list[Verb]] = {}  # by name, in the order in which they are to be granted
         for plan in story.jobs:
             world.after(plan.at_s, self._submit, plan, TRIES)
 
@@ -113,32 +117,37 @@ class Users:
 
     # ------------------------------------------------------------------ how they ask
 
-    def _insist(self, name: str, verb: Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]) -> None:
-        self._try(name, verb, [], TRIES)
+    def _insist(self, name: str, verb: Verb) -> None:
+        """One thing after the other: nobody resumes what they have not been told is paused."""
+        wishes = self._wishes.setdefault(name, [])
+        wishes.append(verb)
+        if len(wishes) == 1:
+            self._try(name, None, None, TRIES)
 
-    def _try(
-        self,
-        name: str,
-        verb: Callable[[ControllerApi, str], Coroutine[Any, Any, Any]],
-        heard: list[int],
-        tries: int,
-    ) -> None:
-        if heard or not tries or name in self.refused:
+    def _try(self, name: str, wish: Verb | None, asked: LoopProcess | None, tries: int) -> None:
+        """Ask for the first wish; once more only where whoever was asked for it is gone."""
+        wishes, job_id = self._wishes[name], self.promised.get(name)
+        if not wishes or not tries or name in self.refused:
+            wishes.clear()
             return
-        job_id = self.promised.get(name)
-        if job_id is not None:
+        verb = wishes[0]
+        if job_id is not None and (verb is not wish or asked is None or asked.dead):
 
             async def ask(api: ControllerApi) -> None:
                 await _quietly(verb(api, job_id))
-                heard.append(1)
+                if wishes and wishes[0] is verb:
+                    del wishes[0]
 
-            self._ask(ask)
-        self._world.after(AGAIN_S, self._try, name, verb, heard, tries - 1)
+            wish, asked = verb, self._controllers.process if self._ask(ask) else None
+        self._world.after(AGAIN_S, self._try, name, wish, asked, tries - 1)
 
-    def _ask(self, question: Callable[[ControllerApi], Coroutine[Any, Any, Any]]) -> None:
+    def _ask(self, question: Callable[[ControllerApi], Coroutine[Any, Any, Any]]) -> bool:
+        """Whether there is anybody to ask."""
         process, api = self._controllers.process, self._controllers.api
-        if self._controllers.alive and process is not None and api is not None:
-            process.spawn(question(api))
+        if not self._controllers.alive or process is None or api is None:
+            return False
+        process.spawn(question(api))
+        return True
 
     def _post(self, path: str, body: dict[str, Any], hear: Callable[[int, dict[str, Any]], None], key: str) -> None:
         if self._controllers.alive and self._controllers.border is not None:
