@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from sublet.domain.money import Money, microseconds
@@ -28,14 +30,14 @@ def check(kernel: Kernel) -> None:
     _nobody_is_stuck(kernel)
 
 
-def _law(holds: bool, law: str, found: str, story: list[str] | None = None) -> None:  # noqa: FBT001 - reads as a sentence
+def _law(holds: bool, law: str, found: str, story: Callable[[], list[str]] = list) -> None:  # noqa: FBT001 - reads as a sentence
     if not holds:
-        raise InvariantBroken(law, found, story or ())
+        raise InvariantBroken(law, found, story())
 
 
 def _jobs_are_in_one_place(kernel: Kernel) -> None:
     for job_id, state in kernel.jobs.items():
-        story = kernel.story(job_id)
+        story = partial(kernel.story, job_id)
         _law((state.shape is not None) == (job_id in kernel.active), "a job with a shape is active", job_id, story)
         waits = state.shape is None and state.phase is Phase.WAITING and not state.job.paused
         _law(waits == (job_id in kernel.waiting), "a job without shape and GPUs waits", job_id, story)
@@ -51,7 +53,7 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
     for held in (kernel.tenancy.placement, kernel.tenancy.leaving):
         for job_id, placement in held.items():
             for node_id, gpus in placement:
-                _law(gpus > 0, "a share of a node is positive", f"{job_id} {node_id}", kernel.story(job_id))
+                _law(gpus > 0, "a share of a node is positive", f"{job_id} {node_id}", partial(kernel.story, job_id))
                 on_node[node_id][job_id] += gpus
     _law(set(on_node) <= set(kernel.cluster.nodes), "GPUs are on nodes that exist", str(sorted(on_node)))
     free: dict[str, int] = defaultdict(int)
@@ -143,4 +145,4 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
         return
     for state in kernel.jobs.values():
         settled = state.shape is None or (state.phase is Phase.RUNNING and state.gpus == state.shape.gpus)
-        _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", kernel.story(state.job.id))
+        _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))

@@ -12,8 +12,8 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 from sublet.errors import BadInput
@@ -35,7 +35,7 @@ Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 
 def to_line(message: Message) -> bytes:
     """One line, ending in a newline."""
-    return json.dumps(_plain(message), separators=(",", ":")).encode() + b"\n"
+    return _ENCODER.encode(_plain(message)).encode() + b"\n"
 
 
 def from_line(line: bytes) -> Message:
@@ -43,7 +43,8 @@ def from_line(line: bytes) -> Message:
     if len(line) > LONGEST_LINE:
         raise BadInput("message", f"{len(line)} bytes long; at most {LONGEST_LINE} are read")
     try:
-        return _message_from(json.loads(line, parse_int=_whole))
+        text = line.decode(json.detect_encoding(line), "surrogatepass")  # as json.loads reads bytes
+        return _message_from(_DECODER.decode(text), _kinds())
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:
         why = plain_text(f"{type(error).__name__}: {error}")
         raise BadInput("message", f"cannot be read ({why}); it begins {plain_text(line[:40])}") from None
@@ -65,13 +66,34 @@ class LineBuffer:
                 yield from_line(line)
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        facts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **facts}
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value
+# ---------------------------------------------------------------------- writing: what to do with a field is found once
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    kind: type = type(message)
+    facts: dict[str, Any] = {"type": kind.__name__}
+    for name, write in _writers(kind):
+        value = getattr(message, name)
+        facts[name] = value if write is None else write(value)
+    return facts
+
+
+@cache
+def _writers(kind: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, _writer(hints[field.name])) for field in dataclasses.fields(kind))
+
+
+def _writer(hint: Any) -> Callable[[Any], Any] | None:
+    """How a field becomes JSON; None where it is as it is."""
+    if _is_map(hint):
+        return dict
+    if any(dataclasses.is_dataclass(part) for part in (hint, *typing.get_args(hint))):
+        return lambda value: None if value is None else _plain(value)
+    return None
+
+
+# ---------------------------------------------------------------------- reading: nothing is believed
 
 
 def _whole(digits: str) -> int:
@@ -80,47 +102,79 @@ def _whole(digits: str) -> int:
     return number
 
 
-def _message_from(facts: Any, kinds: Mapping[str, type] | None = None) -> Message:
+_ENCODER, _DECODER = json.JSONEncoder(separators=(",", ":")), json.JSONDecoder(parse_int=_whole)
+
+
+def _message_from(facts: Any, kinds: Mapping[str, type]) -> Message:
     if not isinstance(facts, dict):
         raise TypeError("not an object")
-    kind = (kinds or _kinds()).get(str(facts.get("type")))
+    kind = kinds.get(str(facts.get("type")))
     if kind is None:
         raise KeyError(f"no message is called {facts.get('type')!r}")
-    hints = _hints(kind)
-    given = {name: _restore_value(hints[name], name, value) for name, value in facts.items() if name in hints}
+    readers = _readers(kind)
+    given = {name: readers[name](value) for name, value in facts.items() if name in readers}
     return typing.cast(Message, kind(**given))
 
 
-def _restore_value(kind: Any, name: str, value: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if origin is types.UnionType:
-        parts = typing.get_args(kind)
-        if value is None and types.NoneType in parts:
+@cache
+def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
+    return {name: _reader(name, hint) for name, hint in typing.get_type_hints(kind).items()}
+
+
+def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
+    """What makes a field of JSON; TypeError or ValueError where it is not what it should be."""
+    if typing.get_origin(hint) is types.UnionType:
+        return _union_reader(name, typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return partial(_texts_from, name)
+    if _is_map(hint):
+        return partial(_map_from, name)
+    return _plain_reader(name, hint)
+
+
+def _union_reader(name: str, parts: tuple[Any, ...]) -> Callable[[Any], Any]:
+    may_be_none, kinds = types.NoneType in parts, {part.__name__: part for part in parts}
+    other = _plain_reader(name, next(part for part in parts if part is not types.NoneType))
+
+    def read(value: Any) -> Any:
+        if value is None and may_be_none:
             return None
-        if isinstance(value, dict):
-            return _message_from(value, {part.__name__: part for part in parts})
-        kind = next(part for part in parts if part is not types.NoneType)
-    if origin is tuple:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise TypeError(f"{name} = {value!r} is not a list of strings")
-        return tuple(_text(item) for item in value)
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise TypeError(f"{name} = {value!r} is not a map of strings")
-        return {_text(key): _text(item) for key, item in value.items()}
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
-    if kind in (int, float) and name not in MAY_DIVERGE:
-        _check_bounds(name, value)
-    return _text(value) if kind is str else value
+        return _message_from(value, kinds) if isinstance(value, dict) else other(value)
+
+    return read
 
 
-def _check_bounds(name: str, value: Any) -> None:
+def _plain_reader(name: str, kind: Any) -> Callable[[Any], Any]:
+    bounded = kind in (int, float) and name not in MAY_DIVERGE
     low = 0 if name in FROM_ZERO else NO_STEP if name == "step" else -math.inf
-    if not low <= value or (type(value) is float and not abs(value) <= MOST):
-        raise ValueError(f"{name} = {value!r} is beyond what can be")
+
+    def read(value: Any) -> Any:
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
+        if bounded and (not low <= value or (kind is float and not abs(value) <= MOST)):
+            raise ValueError(f"{name} = {value!r} is beyond what can be")
+        return _text(value) if kind is str else value
+
+    return read
+
+
+def _texts_from(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"{name} = {value!r} is not a list of strings")
+    return tuple(_text(item) for item in value)
+
+
+def _map_from(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise TypeError(f"{name} = {value!r} is not a map of strings")
+    return {_text(key): _text(item) for key, item in value.items()}
+
+
+def _is_map(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def _text(value: str) -> str:
@@ -133,8 +187,3 @@ def _text(value: str) -> str:
 def _kinds() -> dict[str, type]:
     unions = (messages.ToAgent, messages.ToController, messages.FromWorkerMessage)
     return {kind.__name__: kind for union in unions for kind in typing.get_args(union)}
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
