@@ -7,7 +7,7 @@ from typing import assert_never
 
 from sublet.errors import InvalidValue
 
-__all__ = ["CheckPurse", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
+__all__ = ["CheckPurse", "GrowAgain", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,12 @@ class CheckPurse:
     """The purse will be spent but for what is reserved."""
 
 
-Timer = PlanAgain | RetryOffer | CheckPurse
+@dataclass(frozen=True, slots=True)
+class GrowAgain:
+    """Jobs waited with growing, since nodes came and went; the first of them may grow again."""
+
+
+Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain
 
 
 def timer_to_text(timer: Timer) -> str:
@@ -43,6 +48,8 @@ def timer_to_text(timer: Timer) -> str:
             return f"retry {offer_id}"
         case CheckPurse():
             return "purse"
+        case GrowAgain():
+            return "grow"
         case _:
             assert_never(timer)
 
@@ -61,5 +68,7 @@ def timer_from_text(text: str) -> Timer:
             return RetryOffer(offer_id)
         case "purse" if text == purpose:
             return CheckPurse()
+        case "grow" if text == purpose:
+            return GrowAgain()
         case _:
-            raise InvalidValue("timer", text, "plan, purse, or retry and an offer")
+            raise InvalidValue("timer", text, "plan, purse, grow, or retry and an offer")

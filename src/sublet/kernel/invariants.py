@@ -145,4 +145,5 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
         return
     for state in kernel.jobs.values():
         settled = state.shape is None or (state.phase is Phase.RUNNING and state.gpus == state.shape.gpus)
+        settled = settled or state.job.id in kernel.tenancy.growing.put_aside  # a timer is set
         _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))

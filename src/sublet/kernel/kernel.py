@@ -21,7 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.domain.timers import CheckPurse, PlanAgain, RetryOffer
+from sublet.domain.timers import CheckPurse, GrowAgain, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.refusals import (
@@ -153,16 +153,19 @@ class Kernel:
 
     def _follow_up(self) -> None:
         """What any event may lead to: other nodes, the end of the purse, offers that are over, another plan."""
-        supply, plans = self.supply, self._plans
+        supply, plans, growing = self.supply, self._plans, self.tenancy.growing
         if supply.changed:
             self._adjust_supply()
-            if supply.short and self.tenancy.lines_stand:
+            if supply.short and any(self.tenancy.lines.values()):
                 self._call_for_plan()  # promises were made with money that is gone: ask again
         if supply.purse.budget.purse is not None:
             self._watch_purse()
         if supply.offering.withdrawn and supply.retire():
             self._leave_gone_pools()
-        if plans.since and not plans.is_open:
+        ask = plans.since and not plans.is_open
+        if (ask or growing.put_aside) and (grow_s := growing.wake(self.active, self.now_s)) is not None:
+            self._actions.append(SetTimer(GrowAgain(), grow_s))
+        if ask:
             plans.is_open = True
             self._actions.append(MakePlan())
 
@@ -173,7 +176,7 @@ class Kernel:
             now_s=self.now_s,
             seen=self.seen,
             waiting=self.waiting.frozen() if frozen else self.waiting,
-            active=view(self.active),
+            active=view(self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)),
             offers={offer_id: self.supply.offering.state(offer_id, self.now_s) for offer_id in self.supply.offers},
             pools=view(self.pools),
             promised=view(self.tenancy.promised),
@@ -224,23 +227,28 @@ class Kernel:
             case news.NodeReady():
                 if node.phase is NodePhase.REQUESTED:  # else it was given back while it booted
                     self.supply.mark_ready(node)
+                    self.tenancy.growing.come(node, event.at_s)
                     self.tenancy.serve_lines()
                 return
             case news.NodeNoticed():
                 if node.phase is NodePhase.RELEASING:
                     return
                 self.supply.offering.exposure.lose(node.offer.id, event.at_s)
+                self.tenancy.growing.go(node, event.at_s)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     self.supply.offering.exposure.lose(node.offer.id, event.at_s)
+                    self.tenancy.growing.go(node, event.at_s)
+                self.tenancy.growing.forget(node)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
                 self.tenancy.lose_node(node, event)
                 self.supply.remove_lost(node, event)
             case news.NodeReleased():
                 if node.phase is not NodePhase.RELEASING:
                     raise UnexpectedEvent(event, "the node was not being given back")
+                self.tenancy.growing.forget(node)
                 freed = self.supply.purse.budget.purse is not None and len(self.waiting)  # what was kept back for it
                 if not self.supply.remove_released(node, event) and not freed:
                     return
@@ -267,6 +275,10 @@ class Kernel:
                 return  # to be looked at is all it was for
             case RetryOffer(offer_id):
                 self.supply.retry(offer_id)
+            case GrowAgain():
+                for job_id in self.tenancy.growing.retry():
+                    self.tenancy.stand_in_line(self.jobs[job_id])
+                self.tenancy.serve_lines()
             case PlanAgain():
                 if not self._plans.wake(event.at_s):
                     return

@@ -18,6 +18,7 @@ from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
+from sublet.kernel.growing import Growing
 from sublet.kernel.placements import Placements
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import Unrecorded, from_plain, to_plain
@@ -41,10 +42,11 @@ class Tenancy:
         self.active: dict[str, JobState] = {}  # those with a shape
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
+        self.growing = Growing(supply)  # who has to wait with it
         self.promised: dict[str, int] = dict.fromkeys(supply.pools, 0)  # pool -> GPUs
         self._placements = Placements(supply.cluster)
         self.placement, self.leaving = self._placements.held, self._placements.leaving
-        self._lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # jobs that need GPUs
+        self.lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # pool -> jobs that need GPUs
         self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
         self._stories: dict[str, list[Event | Action | str]] = {}
         self._submitted = 0
@@ -125,11 +127,12 @@ class Tenancy:
         """It holds nothing and is promised nothing any more."""
         job_id = state.job.id
         self._supply.changed |= self._placements.vacate(job_id)
-        self._unpromise(state)
+        _take_back(state, self.promised, self.lines)
         self.active.pop(job_id, None)
         if job_id in self.waiting:
             self.waiting.remove(job_id)
         self._ordered.pop(job_id, None)
+        self.growing.put_aside.pop(job_id, None)
         del self.jobs[job_id], self._stories[job_id]
 
     def story(self, job_id: str) -> list[str]:
@@ -143,7 +146,7 @@ class Tenancy:
         for state in [s for s in self.active.values() if s.shape is not None and s.shape.pool not in pools]:
             self.settle(self.promise(state, None))
         self.promised = {pool: self.promised.get(pool, 0) for pool in pools}
-        self._lines = {pool: self._lines.get(pool, {}) for pool in pools}
+        self.lines = {pool: self.lines.get(pool, {}) for pool in pools}
 
     def line_up_tenants(self, node: Node) -> None:
         """A node will be taken: those on it need other GPUs."""
@@ -172,24 +175,31 @@ class Tenancy:
                 self._carry_on(state)
 
     def _carry_on(self, state: JobState) -> None:
-        """Let the survivors of a loss train, where a new node takes longer to come than two pauses take time."""
-        job_id, job, shape = state.job.id, state.job, state.shape
-        if shape is None or state.phase is not Phase.BROKEN:
+        """Let the survivors of a loss train, where a new node takes longer to come than two pauses take time.
+
+        Or where a new one is not to be counted on, since nodes come and go.
+        """
+        if (shape := state.shape) is None or state.phase is not Phase.BROKEN:
             return
-        kept = self._cluster.healthy(self.placement[job_id])
-        gpus = sum(count for _, count in kept)
         boot_s = min(self._supply.offers[offer_id].boot_s for offer_id in self._supply.pools[shape.pool].offer_ids)
-        if gpus < job.min_gpus or boot_s <= 2.0 * job.restart_s or shape.stages > 1:
-            return
-        if _trains_on(state, kept, self.recorded):
-            self._order_move(state, replace(shape, gpus=gpus), kept)
+        if boot_s > 2.0 * state.job.restart_s or self.growing.rests(state, self.now_s):
+            self._keep_to_survivors(state, shape)
+
+    def _keep_to_survivors(self, state: JobState, shape: Shape) -> bool:
+        """It trains on, on those of its nodes that stay; False = it cannot."""
+        kept = self._cluster.healthy(self.placement[state.job.id])
+        gpus = sum(count for _, count in kept)
+        if gpus < state.job.min_gpus or shape.stages > 1 or not _trains_on(state, kept, self.recorded):
+            return False
+        self._order_move(state, replace(shape, gpus=gpus), kept)
+        return True
 
     # ------------------------------------------------------------------ from promises to orders
 
     def promise(self, state: JobState, shape: Shape | None) -> JobState:
         """Note what a job shall have; the GPUs follow as they become free."""
         job_id = state.job.id
-        self._unpromise(state)
+        _take_back(state, self.promised, self.lines)
         was_waiting = job_id in self.waiting
         if was_waiting and shape is not None:
             self.waiting.remove(job_id)
@@ -204,27 +214,17 @@ class Tenancy:
                 self.waiting.add(state)
         return state
 
-    def _unpromise(self, state: JobState) -> None:
-        if state.shape is not None:
-            self.promised[state.shape.pool] -= state.shape.gpus
-            self._lines[state.shape.pool].pop(state.job.id, None)
-
     def stand_in_line(self, state: JobState) -> None:
         """It needs GPUs to keep its promise."""
         if state.shape is not None:
-            self._lines[state.shape.pool][state.job.id] = None
-
-    @property
-    def lines_stand(self) -> bool:
-        """Somebody waits for promised GPUs."""
-        return any(self._lines.values())
+            self.lines[state.shape.pool][state.job.id] = None
 
     def serve_lines(self) -> None:
         """Give free GPUs to the jobs in line, until the first that must go on waiting.
 
         One that leaves another pool for this one keeps its place: what it leaves for is not given to those behind it.
         """
-        for pool, line in self._lines.items():
+        for pool, line in self.lines.items():
             while line:
                 job_id = next(iter(line))
                 if not self.settle(self.jobs[job_id]):
@@ -249,6 +249,13 @@ class Tenancy:
         placement = self._cluster.rearrange(shape.pool, kept, shape.gpus)
         if placement is None:
             return False
+        if (
+            state.phase is Phase.RUNNING
+            and self.growing.must_wait(state, kept, placement, self.now_s)
+            and (kept == held or self._keep_to_survivors(state, shape))
+        ):
+            self.growing.put_aside[job_id] = None
+            return True
         if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
             self._order_move(state, shape, placement)
         return True
@@ -300,8 +307,9 @@ class Tenancy:
             "active": list(self.active),
             "census": self.census.facts(),
             **self._placements.facts(),
-            "lines": {pool: list(line) for pool, line in self._lines.items()},
+            "lines": {pool: list(line) for pool, line in self.lines.items()},
             "ordered": to_plain(self._ordered),
+            "growing": self.growing.facts(),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
         }
@@ -319,9 +327,18 @@ class Tenancy:
         self.active.update((job_id, self.jobs[job_id]) for job_id in facts["active"])
         self.census.restore(facts["census"], job_from)
         self._placements.restore(facts)
-        self._lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
+        self.lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
         self._ordered = {job_id: from_plain(Shape, shape) for job_id, shape in facts["ordered"].items()}
+        if "growing" in facts:  # not in snapshots before version 5
+            self.growing.restore(facts["growing"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}
+
+
+def _take_back(state: JobState, promised: dict[str, int], lines: dict[str, dict[str, None]]) -> None:
+    """What it was promised is so no more."""
+    if state.shape is not None:
+        promised[state.shape.pool] -= state.shape.gpus
+        lines[state.shape.pool].pop(state.job.id, None)
 
 
 def _with_gpus(
