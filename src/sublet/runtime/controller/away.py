@@ -4,7 +4,7 @@ An agent that hears nothing of its controller for a lease ends itself and its no
 back have been gone since then at the latest, whatever the clocks say; where the provider has a record of its own, that
 is what counts. The kernel hears of these ends at their own time and before anything else: had it first heard of today,
 all the time in between would look like rent. An agent that does come back proves that no lease has passed, and then it
-is the clock that is wrong.
+is the clock that is wrong; one that comes for the first time proves nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 __all__ = ["Absence", "latest_end_s"]
 
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
+LEASED = (NodePhase.READY, NodePhase.NOTICED)  # its agent has heard of the lease; one that boots has time of its own
 
 End = news.NodeLost | news.NodeReleased | news.RentRefused
 
@@ -59,7 +60,7 @@ class Absence:
         kernel = self._pump.kernel
         nodes = kernel.cluster.nodes
         survivors = any(node_id in self._agents for node_id in nodes)
-        if survivors:
+        if any(node.id in self._agents for node in nodes.values() if node.phase in LEASED):
             self._clock.set_back(self._latest_s)
             text = "agents are back that end with their lease: the clock was set forward, and is not believed"
             self._pump.note(HistoryRow(kind="Alarm", text=text))
@@ -85,9 +86,8 @@ class Absence:
 
     def silent(self) -> list[str]:
         """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
-        ready = (NodePhase.READY, NodePhase.NOTICED)
         nodes = self._pump.kernel.cluster.nodes
-        return [node.id for node in nodes.values() if node.phase in ready and node.id not in self._agents]
+        return [node.id for node in nodes.values() if node.phase in LEASED and node.id not in self._agents]
 
     def _nothing_wanted(self) -> Event:
         """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""

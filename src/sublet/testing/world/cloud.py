@@ -9,6 +9,7 @@ from typing import Protocol
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import Store
 from sublet.testing.world.loop import LoopProcess
@@ -73,6 +74,10 @@ class Cloud(Protocol):
     @property
     def offers(self) -> Sequence[Offer]:
         """What it rents."""
+
+    @property
+    def rates(self) -> Rates:
+        """How often its calls may be made."""
 
     def provider(self, process: LoopProcess, clock: Clock, store: Store) -> Provider:
         """As one controller sees it."""

@@ -162,6 +162,7 @@ class Controllers:
             clock=clock,
             budget=budget_from(settings),
             limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
+            rates=self._cloud.rates,
             dice=dice,
             disk=self.storage,
             paces=story.paces,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sublet.domain.money import Price
 from sublet.testing.world.cloud import Instance, NodeWorker
+from sublet.testing.world.cloud_faults import CLOUD_KINDS
 from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.node_faults import NODE_KINDS
 from sublet.testing.world.stage import Stage
@@ -31,9 +32,13 @@ def schedule(stage: Stage) -> None:
 def _strike(stage: Stage, fault: Fault) -> None:
     if not stage.calm:
         stage.hits[fault.kind] += 1
-        worked = KINDS[fault.kind](stage, fault.random())
+        worked = _kind(fault.kind)(stage, fault.random())
         stage.effects[fault.kind] += worked
         stage.on_fault(fault, worked)
+
+
+def _kind(name: str) -> Callable[[Stage, random.Random], bool]:
+    return next(kinds[name] for kinds in (KINDS, *CLOUD_KINDS.values()) if name in kinds)
 
 
 # ---------------------------------------------------------------------- controllers

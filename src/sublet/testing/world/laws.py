@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from sublet.errors import InvariantBroken
+from sublet.errors import InvariantBroken, NoAccess
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending
@@ -93,7 +93,8 @@ class Laws:
             return
         if running is not None and running.done() and not stage.ending:
             error = None if running.cancelled() else running.exception()
-            if not full:
+            locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] > 0
+            if not full and not locked_out:  # whoever starts one is told to log in, and does
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
                 controllers.crash(process)  # somebody makes room and starts it again

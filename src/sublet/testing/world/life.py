@@ -19,6 +19,7 @@ from sublet.testing.world import faults
 from sublet.testing.world.cloud import Cloud, Node
 from sublet.testing.world.controllers import ADDRESS, Complaints, Controllers
 from sublet.testing.world.disk import Disk
+from sublet.testing.world.ec2 import Ec2Cloud
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Broken, Laws
 from sublet.testing.world.machine import trip_wired
@@ -109,6 +110,8 @@ class Life:
         faults.schedule(self.stage)
 
     def _cloud(self, world: World) -> Cloud:
+        if self.story.cloud == "aws":
+            return Ec2Cloud(world, _offers(self.story), self._boot)
         return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:

@@ -15,6 +15,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
 from sublet.testing.world.cloud import Boot, Instance
@@ -39,6 +40,7 @@ class PlainCloud:
         self._prices = {offer.id: [(-math.inf, offer.price)] for offer in offers}
         self._lies: dict[str, tuple[str, float]] = {}
         self._sold_out: dict[str, float] = {}
+        self.rates = Rates()  # as often as anybody likes
         self.sides: list[PlainProvider] = []
         self.lied: dict[str, int] = {}  # by call: how often somebody was told something wrong
 

@@ -44,6 +44,9 @@ PLAIN = (
     "told_inside",
 )
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
+OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led there
+    "aws": ("throttle", "credentials", "not_ended", "refused_end", "crash_call"),
+}
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
 SPAN_S = 400.0
 EARLIEST_S = 20.0
@@ -108,7 +111,7 @@ def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = 
     return Story(
         seed=seed,
         jobs=tuple(_draw_job(seed, number) for number in range(dice.randint(1, 3))),
-        faults=draw_faults(seed, kinds),
+        faults=draw_faults(seed, (*kinds, *OF_CLOUD.get(cloud, ()))),
         gpus_per_node=dice.choice([1, 1, 2]),
         most_nodes=dice.randint(1, 4),
         purse_usd=round(dice.uniform(0.08, 0.4), 4) if purse else None,

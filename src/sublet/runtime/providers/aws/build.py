@@ -38,7 +38,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         clock=clock,
         config=config,
         server_id=server_id,
-        calls=Calls(client_maker(config.endpoint_url), order_tries=1),
+        calls=Calls(client_maker(config.endpoint_url), wall=clock.wall, order_tries=1),
         moved=moved,
     )
     most = settings.most_nodes

@@ -15,6 +15,8 @@ from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
 from sublet.machine.dice import DICE, Dice
+from sublet.machine.wall import WALL, Wall
+from sublet.runtime.providers.aws.server_time import ServerTime
 
 __all__ = ["Calls", "Refusal", "client_maker", "meaning"]
 
@@ -129,8 +131,11 @@ def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
 class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
-    def __init__(self, make: Callable[[str, str], Any], *, dice: Dice = DICE, order_tries: int = TRIES) -> None:
+    def __init__(
+        self, make: Callable[[str, str], Any], *, dice: Dice = DICE, wall: Wall = WALL, order_tries: int = TRIES
+    ) -> None:
         self._make, self._dice, self._order_tries = make, dice, order_tries
+        self.server_time = ServerTime(wall)
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()
 
@@ -168,10 +173,12 @@ class Calls:
         try:
             client = await self._client(region)
             answer: dict[str, Any] = await asyncio.to_thread(getattr(client, verb), **request)
+            self.server_time.hear(answer)
             return answer
         except SubletError:
             raise
         except Exception as error:  # noqa: BLE001 - botocore has a hundred kinds; `meaning` sorts them
+            self.server_time.hear(getattr(error, "response", None))
             return meaning(f"{verb} in {region}", error)
 
     async def _client(self, region: str) -> Any:

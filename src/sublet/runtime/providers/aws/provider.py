@@ -73,7 +73,7 @@ class AwsProvider:
         self._spot = any(offer.market is Market.SPOT for offer in self._offers.values())
         self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
-        self._unix_s, self._poll_s, self._prices_s = unix_s or clock.wall.unix, poll_s, prices_s
+        self._unix_s, self._poll_s, self._prices_s = unix_s or calls.server_time.unix, poll_s, prices_s
         self._state_dir, self._moved = state_dir, moved
         records = Records(state_dir.resolve() / "aws", files=files)
         self._home = home_of(state_dir)

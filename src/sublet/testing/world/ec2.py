@@ -1,0 +1,347 @@
+"""EC2 in memory, under the shipped provider: the seven verbs that it uses, and everything that EC2 says instead.
+
+A launch times out and happened, or fails and did not; a listing lags, comes in pages, and shows what has ended for an
+hour; calls are throttled, credentials expire, a termination is accepted and not carried out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.runtime.clock import Clock
+from sublet.runtime.providers.aws.build import RATES, server_id_from
+from sublet.runtime.providers.aws.calls import Calls
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.store import Store
+from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.heap import Crash, World
+from sublet.testing.world.loop import LoopProcess
+from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
+from sublet.testing.world.plain import MOST_BOOT_S, UNSEEN_S, PlainCloud
+
+__all__ = ["Ec2Cloud"]
+
+REGION, KIND = "us-east-1", "g4dn.xlarge"
+ZONES = {"use1-az1": "us-east-1a", "use1-az2": "us-east-1b"}  # id -> name
+CONFIG = AwsConfig(regions=(REGION,), instance_types=(KIND,), image="ami-1", controller="tcp:127.0.0.1:7000")
+TOKEN = re.compile(r"printf '%s' (\S+) > token")  # of the node, as the script of its first boot has it
+PAGE = 2  # reservations of one answer
+SHOWN_S = 3600.0  # that an instance is listed after its end
+ENDS_S = 5.0  # most, from "shutting-down" to "terminated"
+REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExceeded")
+EVERYTHING = "everything"  # a lie of every call
+PEACE_S = 7  # that EC2 asks for in a header, where it does
+
+
+@dataclass(eq=False)
+class Ec2Instance(Instance):
+    """With what EC2 itself knows of it."""
+
+    id: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    spot: bool = False
+    why: str = ""  # StateReason
+    gone_s: float = math.inf  # "terminated" from then on
+
+
+class Ec2Error(Exception):
+    """As botocore's ClientError: its answer is all that is looked at."""
+
+    def __init__(self, code: str, status: int = 400, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(code)
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict(headers or {})}
+        self.response = {"Error": {"Code": code, "Message": "as the story wants it"}, "ResponseMetadata": metadata}
+
+
+class ReadTimeoutError(Exception):
+    """As botocore's: nobody answered."""
+
+
+class Ec2Cloud(PlainCloud):
+    """An account: its books are in whole seconds, as EC2's own times are."""
+
+    def __init__(self, world: World, offers: Sequence[Offer], boot: Boot) -> None:
+        super().__init__(world, _in_zones(offers), boot, keeps_records=True)
+        self.files = MemoryFiles()  # of the controller's machine
+        self.by_id: dict[str, Ec2Instance] = {}
+        self.calls = 0
+        self._asked_prices: dict[str, Price] = {}
+        self._crash_in: tuple[int, bool] | None = None
+        self.on_crash: Callable[[LoopProcess], None] = lambda process: process.kill()
+        self.rates = RATES
+
+    def provider(self, process: LoopProcess, clock: Clock, store: Store) -> AwsProvider:  # type: ignore[override]  # the shipped one
+        """The shipped provider, as its `build` puts it together."""
+        dice = WorldDice(self.world, "aws")
+        client = Ec2Client(self, process)
+        return AwsProvider(
+            state_dir=Path("/state"),
+            clock=clock,
+            config=CONFIG,
+            server_id=server_id_from(store, dice),
+            calls=Calls(lambda _, __: client, dice=dice, wall=clock.wall, order_tries=1),
+            offers=self.offers,
+            files=self.files,
+        )
+
+    # ------------------------------------------------------------------ what it is made to do
+
+    def notice(self, instance: Instance, in_s: float) -> None:
+        """The node itself is told, by its metadata; the provider hears of it from nobody."""
+
+    def take(self, instance: Instance, *, told: bool) -> None:
+        """Spot wants it back; it is listed as ended, and nobody is told more."""
+        del told
+        if instance.ended_s is None and isinstance(instance, Ec2Instance):
+            instance.why = "Server.SpotInstanceTermination" if instance.spot else "Server.InternalError"
+            self.end(instance)
+
+    def reprice(self, offer_id: str, price: Price) -> None:
+        """Charged from when it was first published; only spot prices move."""
+        if next(offer for offer in self.offers if offer.id == offer_id).market is Market.SPOT:
+            self._asked_prices[offer_id] = price
+
+    def crash_in(self, calls: int, *, before: bool) -> None:
+        """Whoever makes that call is gone, before it is carried out or after it."""
+        self._crash_in = (calls, before)
+
+    def calm(self) -> None:
+        """It keeps its word from now on."""
+        super().calm()
+        self._crash_in = None
+
+    # ------------------------------------------------------------------ what its client asks
+
+    def crash_is_due(self, *, before: bool) -> bool:
+        """Whether a call ends its caller, at this side of what it does."""
+        if self._crash_in is None or self._crash_in[1] is not before:
+            return False
+        left = self._crash_in[0]
+        self._crash_in = None if left <= 0 else (left - 1, before)
+        return left <= 0
+
+    def is_always(self, kind: str) -> bool:
+        """Whether every call goes wrong in this way now."""
+        found, until_s = self._lies.get(EVERYTHING, ("", 0.0))
+        return found == kind and self.world.now_s < until_s
+
+    def published(self, offer: Offer) -> Price:
+        """The price of now, which counts from now on."""
+        if (price := self._asked_prices.pop(offer.id, None)) is not None:
+            self._prices[offer.id].append((self.world.now_s, price))
+        return self._prices[offer.id][-1][1]
+
+    def launch(self, request: Mapping[str, Any]) -> Ec2Instance:
+        """At most one per client token, ever."""
+        client_token = request["ClientToken"]
+        known = self.instances.get(client_token)
+        if isinstance(known, Ec2Instance):
+            return known
+        tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
+        if self.world.now_s < self._sold_out.get(tags["sublet:offer"], 0.0):
+            raise Ec2Error("InsufficientInstanceCapacity", 500)
+        found = TOKEN.search(request["UserData"])
+        assert found is not None
+        now_s = float(math.floor(self.world.now_s))
+        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list") == "invisible" else 0.0
+        instance = Ec2Instance(
+            tags["sublet:node"],
+            tags["sublet:offer"],
+            found[1].strip("'"),
+            now_s,
+            self.world.now_s + unseen_s,
+            id=f"i-{len(self.instances):04}",
+            tags=tags,
+            spot="InstanceMarketOptions" in request,
+        )
+        self.instances[client_token] = self.by_id[instance.id] = instance
+        instance.node = self._boot(
+            instance.node_id,
+            instance.token,
+            self._dice.uniform(1.0, MOST_BOOT_S),
+            lambda: self._ended_itself(instance),
+        )
+        return instance
+
+    def end(self, instance: Instance) -> None:
+        """In whole seconds; "terminated" a little later."""
+        if instance.ended_s is None:
+            super().end(instance)
+            instance.ended_s = max(instance.began_s, float(math.floor(self.world.now_s)))
+            if isinstance(instance, Ec2Instance):
+                instance.gone_s = self.world.now_s + self._dice.uniform(0.0, ENDS_S)
+
+    def _ended_itself(self, instance: Instance) -> None:
+        if isinstance(instance, Ec2Instance) and instance.ended_s is None:
+            instance.why = "Client.InstanceInitiatedShutdown"
+            self.end(instance)
+
+
+def _in_zones(offers: Sequence[Offer]) -> list[Offer]:
+    """Spot in two zones, on demand in one."""
+    found = []
+    for offer in offers:
+        for zone in list(ZONES)[: 2 if offer.market is Market.SPOT else 1]:
+            name = f"aws:{zone}:{offer.market}"
+            found.append(replace(offer, id=name, cloud="aws", region=REGION, zone=zone, instance_type=KIND))
+    return found
+
+
+class Ec2Client:
+    """What boto3 would be, of one controller: its threads wait as long as EC2 takes."""
+
+    def __init__(self, cloud: Ec2Cloud, process: LoopProcess) -> None:
+        self._cloud, self._process = cloud, process
+        self._dice = cloud.world.stream("calls")
+
+    def run_instances(self, **request: Any) -> dict[str, Any]:
+        """One instance."""
+        return self._through("rent", lambda: {"Instances": [self._row(self._cloud.launch(request))]})
+
+    def terminate_instances(self, InstanceIds: Sequence[str]) -> dict[str, Any]:
+        """All of them."""
+
+        def effect() -> dict[str, Any]:
+            for name in InstanceIds:
+                instance = self._cloud.by_id[name]
+                if instance.ended_s is None:
+                    instance.ours, instance.why = True, "Client.UserInitiatedShutdown"
+                    self._cloud.end(instance)
+            return {}
+
+        return self._through("release", effect)
+
+    def create_tags(self, Resources: Sequence[str], Tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+        """Of instances."""
+
+        def effect() -> dict[str, Any]:
+            for name in Resources:
+                self._cloud.by_id[name].tags.update({tag["Key"]: tag["Value"] for tag in Tags})
+            return {}
+
+        return self._through("list", effect)
+
+    def describe_instances(self, Filters: Sequence[Mapping[str, Any]], NextToken: str = "") -> dict[str, Any]:
+        """Those that are listed and fit, a page at a time."""
+
+        def effect() -> dict[str, Any]:
+            now_s = self._cloud.world.now_s
+            listed = [i for i in self._cloud.by_id.values() if i.visible_s <= now_s < i.gone_s + SHOWN_S]
+            found = [i for i in listed if all(_fits(i, each) for each in Filters)]
+            first = int(NextToken or 0)
+            answer: dict[str, Any] = {"Reservations": [{"Instances": [self._row(i)]} for i in found[first:][:PAGE]]}
+            return answer | ({"NextToken": str(first + PAGE)} if len(found) > first + PAGE else {})
+
+        return self._through("list", effect)
+
+    def describe_availability_zones(self) -> dict[str, Any]:
+        """As this account calls them."""
+        rows = [{"ZoneId": zone, "ZoneName": name} for zone, name in ZONES.items()]
+        return self._through("list", lambda: {"AvailabilityZones": rows})
+
+    def describe_spot_price_history(self, **_: Any) -> dict[str, Any]:
+        """The last price of each pool."""
+
+        def effect() -> dict[str, Any]:
+            rows = [
+                {
+                    "AvailabilityZone": ZONES[offer.zone],
+                    "InstanceType": KIND,
+                    "SpotPrice": f"{self._cloud.published(offer).usd_per_h:.6f}",
+                    "Timestamp": self._stamp(self._cloud.world.now_s),
+                }
+                for offer in self._cloud.offers
+                if offer.market is Market.SPOT
+            ]
+            return {"SpotPriceHistory": rows}
+
+        return self._through("list", effect)
+
+    def describe_spot_instance_requests(self, SpotInstanceRequestIds: Sequence[str]) -> dict[str, Any]:
+        """When spot took it."""
+        instance = self._cloud.by_id[SpotInstanceRequestIds[0].removeprefix("sir-")]
+        ended_s = self._cloud.world.now_s if instance.ended_s is None else instance.ended_s
+        row = {"Status": {"UpdateTime": self._stamp(ended_s)}}
+        return self._through("list", lambda: {"SpotInstanceRequests": [row]})
+
+    # ------------------------------------------------------------------
+
+    def _through(self, call: str, effect: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """To EC2 and back, or not."""
+        cloud = self._cloud
+        cloud.calls += 1
+        self._process.loop.take(self._dice.uniform(0.05, 0.6))
+        if cloud.crash_is_due(before=True):
+            self._crash()
+        lie = "expired" if cloud.is_always("expired") else cloud.lie_about(call)
+        self._refuse(call, lie)
+        done = lie != "accepted"  # else nothing follows from it
+        answer = effect() if done else {}
+        if cloud.crash_is_due(before=False):
+            self._crash()
+        if lie == "done, but an error":
+            self._process.loop.take(20.0)
+            raise ReadTimeoutError("read timed out")
+        if lie == "slow":
+            self._process.loop.take(10.0)
+        date = format_datetime(self._stamp(cloud.world.now_s), usegmt=True)
+        return answer | {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {"date": date}}}
+
+    def _refuse(self, call: str, lie: str) -> None:
+        match lie:
+            case "error":
+                raise Ec2Error("InternalError", 500)
+            case "refused" if call == "rent":
+                raise Ec2Error(self._dice.choice(REFUSALS))
+            case "refused":
+                raise Ec2Error("UnauthorizedOperation", 403)
+            case "throttled":
+                told = {"retry-after": str(PEACE_S)} if self._dice.random() < 0.5 else {}
+                raise Ec2Error("RequestLimitExceeded", 503, told)
+            case "expired":
+                raise Ec2Error("ExpiredToken")
+            case _:
+                return
+
+    def _crash(self) -> NoReturn:
+        self._cloud.on_crash(self._process)
+        raise Crash
+
+    def _row(self, instance: Ec2Instance) -> dict[str, Any]:
+        now_s = self._cloud.world.now_s
+        row = {
+            "InstanceId": instance.id,
+            "State": {"Name": "running"},
+            "Tags": [{"Key": key, "Value": value} for key, value in instance.tags.items()],
+            "InstanceType": KIND,
+            "LaunchTime": self._stamp(instance.began_s),
+        }
+        if instance.spot:
+            row["SpotInstanceRequestId"] = f"sir-{instance.id}"
+        if instance.ended_s is not None:
+            row["State"] = {"Name": "terminated" if now_s >= instance.gone_s else "shutting-down"}
+            row["StateReason"] = {"Code": instance.why}
+            when = f"User initiated ({self._stamp(instance.ended_s):%Y-%m-%d %H:%M:%S} GMT)"
+            row["StateTransitionReason"] = when if instance.why.startswith("Client") else instance.why
+        return row
+
+    @staticmethod
+    def _stamp(at_s: float) -> datetime:
+        return datetime.fromtimestamp(math.floor(EPOCH_S + at_s), UTC)
+
+
+def _fits(instance: Ec2Instance, wanted: Mapping[str, Any]) -> bool:
+    name, values = wanted["Name"], wanted["Values"]
+    if name == "instance-id":
+        return instance.id in values
+    return instance.tags.get(name.removeprefix("tag:")) in values
