@@ -22,6 +22,7 @@
     |-- NoCheckpointLeft    all checkpoints of a directory are damaged (directory, how many, why of the newest)
     |-- CheckpointFailed    a checkpoint that was not written (path, why); those before it are as they were
     |   `-- StaleWriter         its writer belongs to a generation that is over
+    |-- OutOfMemory         a step that does not fit into the memory of its device (samples at a time)
     |-- RanksDiffer         workers of one job that no longer train the same model (what, which ranks, step)
     |-- PlanRefused         a policy asked for more than its limits allow
     |-- PolicyFailed        a policy gave no plan: it raised, was too slow, or answered nonsense (why)
@@ -54,6 +55,7 @@ __all__ = [
     "NoSuchJob",
     "NotNow",
     "OutOfBudget",
+    "OutOfMemory",
     "PlanRefused",
     "PolicyFailed",
     "RanksDiffer",
@@ -318,6 +320,15 @@ class StaleWriter(CheckpointFailed):
         self.step, self.generation, self.announced = step, generation, announced
         why = f"step {step} is of generation {generation}, but generation {announced} has begun"
         super().__init__(path, why, hint="nothing: the newer generation writes its own")
+
+
+class OutOfMemory(SubletError):
+    """A step does not fit into memory, and nobody can make it smaller but its author."""
+
+    def __init__(self, samples: int, *, hint: str) -> None:
+        self.samples, self.hint = samples, hint
+        what = "one sample at a time does" if samples == 1 else f"{samples} samples at a time do"
+        super().__init__(f"{what} not fit into the memory of the device\n  next: {hint}")
 
 
 class RanksDiffer(SubletError):

@@ -254,6 +254,7 @@ class InMemoryApi:
             "provider_calls": {"rent": {"ok": 4, "refused": 1}},
             "orphans_found": 0,
             "checkpoints_damaged": 0,
+            "short_of_memory": 0,
             "alarms": {"policy": 2},
             "reconcile_s": 0.01,
             "reconciled_at": 1.7e9,

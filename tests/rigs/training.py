@@ -30,6 +30,7 @@ from sublet.wire.messages import (
     Left,
     Saved,
     SaveNow,
+    ShortOfMemory,
 )
 
 # -------------------------------------------------------------------------------------- what the workers train
@@ -64,6 +65,7 @@ def logged_training(directory: Path) -> None:
     torch.set_num_threads(1)
     epochs, pause_s = int(os.environ.get("EPOCHS", "3")), float(os.environ.get("PAUSE_S", "0"))
     micro = int(os.environ["MICRO"]) if "MICRO" in os.environ else None
+    room, closed = int(os.environ.get("ROOM", "1000000")), "CLOSED" in os.environ
     model, dataset = network(), Logged()
     plain = os.environ.get("OPTIMIZER") == "sgd"  # a step of which is the gradient itself
     optimizer = (torch.optim.SGD if plain else torch.optim.Adam)(model.parameters(), lr=1.0 if plain else 0.01)
@@ -74,12 +76,17 @@ def logged_training(directory: Path) -> None:
     def note(**facts: object) -> None:
         os.write(log, json.dumps(facts).encode() + b"\n")
 
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(x) > room:
+            raise torch.OutOfMemoryError(f"{len(x)} samples")
+        return torch.nn.functional.mse_loss(model(x), y)
+
     with train.session(
         model, optimizer, dataset, global_batch=BATCH, scheduler=scheduler, seed=5, micro_batch=micro
     ) as s:
         for x, y in s.batches(epochs=epochs):
             step, generation, epoch = s.steps, s.generation, s.epoch
-            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss = (lambda x=x, y=y: loss_of(x, y)) if closed else loss_of(x, y)
             note(said="given", step=step, generation=generation, epoch=epoch, samples=dataset.asked)
             dataset.asked = []
             if pause_s:
@@ -190,6 +197,33 @@ def fixed(directory: Path, *, width: int = 2) -> dict[str, object]:
     world.regroup(world.workers)
     world.until_over()
     return {"codes": world.codes(), **read_logs(directory)}
+
+
+def short(directory: Path, *, width: int = 2) -> dict[str, object]:
+    """Steps that do not fit: whoever says so is believed by all, and started again if it ends."""
+    world = World(logged_training, directory)
+    world.regroup(world.start(width))
+    told: list[ShortOfMemory] = []
+    while not world.finished:
+        count = len(told)
+
+        def heard() -> list[ShortOfMemory]:
+            return [said for _, _, said in world.messages if isinstance(said, ShortOfMemory)]
+
+        world.until(lambda n=count: world.finished or len(heard()) > n, "short, or over", watch=False)
+        told = heard()
+        if len(told) == count:
+            break
+        world.run_for(0.3)  # all of them may be
+        told = heard()
+        world.micro_batch = min(said.micro_batch for said in told)
+        ended = {said.worker_id for said in told if said.ends}
+        world.until(lambda e=ended: all(w.code is not None for w in world.workers if w.name in e), "ends", watch=False)
+        staying = [member for member in world.members if member.code is None]
+        world.regroup(staying + world.start(width - len(staying)), broken=True)
+    world.until_over()
+    cuts = [(said.samples, said.micro_batch) for said in told]
+    return {"codes": world.codes(), "cuts": cuts, **read_logs(directory)}
 
 
 def resizes(directory: Path, *, count: int = 50, widest: int = 4, seed: int = 1) -> dict[str, object]:
@@ -408,7 +442,7 @@ def evaluations(directory: Path) -> dict[str, object]:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (fixed, resizes, kills, resumes, held, orphans, one_two_one, together, late, evaluations)
+    for scenario in (fixed, short, resizes, kills, resumes, held, orphans, one_two_one, together, late, evaluations)
 }
 
 

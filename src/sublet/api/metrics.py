@@ -125,6 +125,9 @@ class _ControllerMetrics(Collector):
         damaged = _counter("checkpoints_damaged", "Checkpoints that a job passed over when it looked for its newest.")
         damaged.add_metric((), found["checkpoints_damaged"])
         yield damaged
+        short = _counter("short_of_memory", "Times that a step did not fit into memory, and was made smaller.")
+        short.add_metric((), found["short_of_memory"])
+        yield short
         alarms = _counter("alarms", "Things that should not be, each also in the history.", "kind")
         for kind, count in sorted(found["alarms"].items()):
             alarms.add_metric((kind,), count)

@@ -47,6 +47,7 @@ class World:
     def __init__(self, script: Callable[[Path], None], directory: Path, **env: str) -> None:
         self.script, self.directory, self.env = script, directory, env
         self.generation = 0
+        self.micro_batch = 0  # that all orders carry; 0 = none
         self.workers: list[Worker] = []
         self.members: list[Worker] = []
         self.told_to_leave: set[str] = set()
@@ -67,7 +68,12 @@ class World:
         said_s = time.monotonic()
         for rank, worker in enumerate(members):
             order = Regroup(
-                worker_id=worker.name, generation=self.generation, rank=rank, world=len(members), broken=broken
+                worker_id=worker.name,
+                generation=self.generation,
+                rank=rank,
+                world=len(members),
+                broken=broken,
+                micro_batch=self.micro_batch,
             )
             worker.say(order)
         for worker in leavers:

@@ -11,7 +11,7 @@ What waits is awaited. In a training process nothing of it ever suspends, becaus
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from sublet.errors import NoCheckpointLeft
@@ -35,6 +35,7 @@ class Entry:
 
     source: str = "fresh"  # fresh | peer | checkpoint
     batch: int = 0  # that the plan chose; 0 = the script's own
+    micro_batch: int = 0  # most samples at a time, as more did not fit; 0 = as the script has it
     formed_s: float = 0.0
     state_s: float = 0.0
 
@@ -178,7 +179,8 @@ class Following(Generic[Group]):
         started_s = self._wall.monotonic()
         self.group = group = self._new(order)
         if order.world == 1:
-            return await self.agree(batch=order.batch, formed_s=0.0, generation=order.generation)
+            entry = await self.agree(batch=order.batch, formed_s=0.0, generation=order.generation)
+            return replace(entry, micro_batch=order.micro_batch)
         with line.holds(group.hang_up):
             if order.rank == 0:
                 host, port = await group.lead()
@@ -187,7 +189,8 @@ class Following(Generic[Group]):
                 await group.find(await line.meeting(order.generation, MEET_S), line.check)
             await group.form()
             formed_s = self._wall.monotonic() - started_s
-            return await self.agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
+            entry = await self.agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
+            return replace(entry, micro_batch=order.micro_batch)
 
     async def _leave(self, line: AgentLine, order: Leave) -> NoReturn:
         keeper = self._keeper

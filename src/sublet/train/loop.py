@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +35,7 @@ from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.state import State
 from sublet.train.steps import Steps
+from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished, Joined
 
 __all__ = ["Options", "Session"]
@@ -134,6 +135,8 @@ class Session:
         self._saver.close()
         if kind is None:
             self._members.group.close()
+        elif isinstance(error, torch.OutOfMemoryError):
+            self._end_short(error)
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left of `session(..., epochs=N)`, counted from 0; `for batch in s` gives their batches.
@@ -217,10 +220,13 @@ class Session:
                 self._link.script_goes_on()
                 yield batch
                 self._link.script_waits()
-            if self._steps.broken is None:
-                self._report.count(self._steps.gradients.wait_s)
-            else:
+            cut = self._steps.take_cut()
+            if cut is not None:
+                self._report.tell_short(self._members.group, progress, cut)
+            if self._steps.broken is not None:
                 self._settle_in(self._members.recover(self._steps.give_up(self._members.group)))
+            elif cut is None:
+                self._report.count(self._steps.gradients.wait_s)
 
     def _end_epoch(self, epoch: int) -> None:
         """The script is through with what it does after the batches of an epoch.
@@ -246,10 +252,17 @@ class Session:
             self._state.restore(self._late, self._progress, same_dice=False, rank=self.rank)
             self._late, self._progress.batch = None, batch
 
-    def step(self, loss: torch.Tensor) -> None:
-        """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
+    def step(self, loss: torch.Tensor | Callable[[], torch.Tensor]) -> None:
+        """Backward from the mean loss over the micro-batch; after the last one of the step, update the model.
+
+        Given a function that computes the loss, this process survives if that does not fit into memory: the samples
+        come again, fewer at a time.
+        """
+        found = self._steps.computed(loss) if callable(loss) else loss
+        if found is None:
+            return
         self._link.script_waits()
-        self._steps.step(loss)
+        self._steps.step(found)
         self._link.script_goes_on()
 
     # ------------------------------------------------------------------------------------------- between steps
@@ -283,6 +296,7 @@ class Session:
         handed = members.take_handed()
         if self._until is not None and progress.epoch >= self._until and handed is not None:
             self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
+        self._steps.memory.limit(entry.micro_batch)
         if (adaptive := self.options.adaptive) is not None and entry.batch:
             progress.batch = adaptive.clamped(entry.batch)
         self._report.restart()
@@ -300,6 +314,15 @@ class Session:
                 printed=printed(),
             )
         )
+
+    def _end_short(self, error: BaseException) -> None:
+        """What did not fit was the script's own: its loop is left, and only another process can go on with it."""
+        cut = self._steps.cut_given()
+        if cut is not None and self._link.line is not None:
+            self._report.tell_short(self._members.group, self._progress, cut, ends=True)
+            raise SystemExit(EXIT_MEMORY)
+        if cut is not None:
+            error.add_note(cut.advice)
 
     def _finish(self) -> None:
         """All is done, and alike in all ranks: the last checkpoint, the last word, nobody goes before it is said."""

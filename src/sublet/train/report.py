@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from sublet.train.memory import Cut
 from sublet.train.peers import PeerGroup
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
-from sublet.wire.messages import Stepped
+from sublet.wire.messages import ShortOfMemory, Stepped
 
 __all__ = ["Report", "printed"]
 
@@ -22,7 +23,7 @@ EVERY_S = 0.2
 class Report:
     """Counts steps and says what they took."""
 
-    def __init__(self, worker_id: str, say: Callable[[Stepped], None]) -> None:
+    def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None]) -> None:
         self._worker_id, self._say = worker_id, say
         self.restart()
 
@@ -59,6 +60,21 @@ class Report:
         )
         saver.blocked_s = 0.0
         self.restart()
+
+    def tell_short(self, group: PeerGroup, progress: Progress, cut: Cut, *, ends: bool = False) -> None:
+        """A step did not fit into memory: all members are to take fewer samples at a time."""
+        told = f"{cut.samples} samples at a time did not fit into memory: {cut.micro_batch} from now on"
+        print(f"sublet: {told}, accumulated to the same batch", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+        self._say(
+            ShortOfMemory(
+                worker_id=self._worker_id,
+                generation=group.generation,
+                step=progress.steps,
+                samples=cut.samples,
+                micro_batch=cut.micro_batch,
+                ends=ends,
+            )
+        )
 
 
 def printed() -> int:

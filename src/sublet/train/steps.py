@@ -1,6 +1,7 @@
 """One step of this worker: micro-batches out, losses in, and in the end an update that all members make alike.
 
-The sum over the group comes with the last backward. If the group breaks under it, nothing has changed.
+The sum over the group comes with the last backward. If the group breaks under it, nothing has changed; nor has it if
+what a step needs does not fit into memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.memory import Cut, Memory
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.samples import Piece, Samples
@@ -45,7 +47,9 @@ class Steps:
         self.drift = Drift(model.parameters(), optimizer)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
+        self.memory = Memory(options.micro_batch)
         self.broken: str | None = None  # why the step under way is dropped
+        self._cut: Cut | None = None  # it did not fit
         self._group, self._ordered = PeerGroup(), _never
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
@@ -86,6 +90,26 @@ class Steps:
         why, self.broken = self.broken or "", None
         return why
 
+    def take_cut(self) -> Cut | None:
+        """Whether the step that was just dropped did not fit; it is told once."""
+        cut, self._cut = self._cut, None
+        return cut
+
+    def cut_given(self) -> Cut | None:
+        """The micro-batch that the script has did not fit; None if it has none. OutOfMemory if it is one sample."""
+        piece, self._piece = self._piece, None
+        return None if piece is None else self.memory.cut(piece.count)
+
+    def computed(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+        """The loss of the micro-batch that the script has; None if it did not fit, and the step is dropped."""
+        try:
+            return loss()
+        except torch.OutOfMemoryError:
+            if self._piece is None:
+                raise
+            self._drop_unfit(self._piece)
+            return None
+
     def step(self, loss: torch.Tensor) -> None:
         """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
         piece, self._piece = self._piece, None
@@ -98,10 +122,15 @@ class Steps:
         gradients, share = self.gradients, piece.count / self._size
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
-        if share == 1.0:
-            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no type
-        else:
-            loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]  # torch gives it no type
+        try:
+            if share == 1.0:
+                loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no type
+            else:
+                loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]  # torch gives it no type
+        except torch.OutOfMemoryError:
+            loss.detach_()  # the script may hold it while it computes the next one, and what it was made from with it
+            self._drop_unfit(piece)
+            return
         gradients.slots[LOSS].add_(loss.detach(), alpha=share)
         if piece.last:
             self._update()
@@ -127,7 +156,7 @@ class Steps:
         `ordered` says whether there is news that all members should know of. If the group breaks, `broken` says why.
         """
         self._group, self._ordered = group, ordered
-        progress, micro_batch = self.progress, self._options.micro_batch
+        progress, micro_batch = self.progress, self.memory.micro_batch
         self._size = size = progress.size
         every = NOISE_EVERY if self._adaptive is None else NOISE_EVERY_ADAPTIVE
         # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
@@ -139,12 +168,25 @@ class Steps:
                 self._begin_measuring(piece)
             self._piece = piece
             yield self._samples.load(progress.epoch, piece)
+            if self._cut is not None:
+                return
             if self._piece is not None:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
         if piece is None:  # more workers than samples: nothing to do but to take part in the sum
             self.gradients.arm()
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
+
+    def _drop_unfit(self, piece: Piece) -> None:
+        """Nobody goes on with this step: those who wait in its sum are hung up on."""
+        self._piece, self._cut = None, self.memory.cut(piece.count)
+        if self.gradients.shared:
+            self.broken = f"{piece.count} samples at a time did not fit; next: micro_batch={self._cut.micro_batch}"
+            self._group.hang_up()
+        else:
+            self.gradients.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _begin_measuring(self, piece: Piece) -> None:
         workers = min(self._group.world, self._size)  # that have samples

@@ -28,7 +28,9 @@ HIGHEST = (1 << 63) - 1
 MOST = 1e15  # of anything that is measured: seconds, samples
 MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any number, and none
 # What is billed, or becomes a plan: counted from 0. Others may be below (a signal, an end that is over, "not yet").
-FROM_ZERO = frozenset({"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes"})
+FROM_ZERO = frozenset(
+    {"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes", "micro_batch"}
+)
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 

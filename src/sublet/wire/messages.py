@@ -6,7 +6,7 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
     controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
-                                     Finished
+                                     ShortOfMemory, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
@@ -43,6 +43,7 @@ __all__ = [
     "SaveFailed",
     "SaveNow",
     "Saved",
+    "ShortOfMemory",
     "StartWorker",
     "Stepped",
     "ToAgent",
@@ -79,6 +80,7 @@ class Regroup:
     nodes: int = 1
     batch: int = 0  # global batch that the plan chose; 0 = the script's own
     broken: bool = False
+    micro_batch: int = 0  # most samples that a worker takes at a time, as more did not fit; 0 = as the script has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +294,22 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortOfMemory:
+    """`samples` at a time did not fit into its memory: from now on it takes `micro_batch`, and accumulates.
+
+    The step is dropped by all members. If `ends`, it happened in the script's own code: the process ends too
+    (EXIT_MEMORY) and is to be started again.
+    """
+
+    worker_id: str
+    generation: int
+    step: int
+    samples: int
+    micro_batch: int
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """All the work is done and the last checkpoint committed."""
 
@@ -301,7 +319,9 @@ class Finished:
     loss: float | None = None
 
 
-FromWorkerMessage = Ready | Leading | Joined | Stepped | Busy | Broke | Left | Saved | SaveFailed | Damaged | Finished
+FromWorkerMessage = (
+    Ready | Leading | Joined | Stepped | Busy | Broke | Left | Saved | SaveFailed | Damaged | ShortOfMemory | Finished
+)
 
 # ---------------------------------------------------------------------------------------- from an agent
 

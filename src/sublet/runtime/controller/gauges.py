@@ -58,6 +58,7 @@ class Gauges:
     calls: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     orphans: int = 0
     damaged: int = 0  # checkpoints that were passed over
+    short_of_memory: int = 0  # times that a step did not fit
     alarms: Counter[str] = field(default_factory=Counter)  # by kind
     reconcile_s: float | None = None
     reconciled_at: float | None = None

@@ -53,6 +53,8 @@ class Reports:
             case wire.SaveFailed():
                 text = f"the checkpoint of step {message.step} was not written, training goes on: {message.why}"
                 self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=record.hide(text)))
+            case wire.ShortOfMemory():
+                self._short(record, message)
             case wire.Saved():
                 self._saved(record, message, wall_s)
             case wire.Finished():
@@ -94,6 +96,16 @@ class Reports:
         for node_id, at in self._noticed_wall.items():
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._gauges.notice_to_commit_s.add(wall_s - at)
+
+    def _short(self, record: JobRecord, message: wire.ShortOfMemory) -> None:
+        """Its workers take fewer samples at a time; the next controller is to know."""
+        self._gauges.short_of_memory += 1
+        text = (
+            f"{message.samples} samples at a time did not fit into the memory of {message.worker_id}: "
+            f"{message.micro_batch} from now on, accumulated to the same batch; no retry is used"
+        )
+        self._inbox.note(HistoryRow(kind="Memory", job_id=record.id, text=text))
+        self._jobs.save_facts(record)
 
     def _damaged(self, record: JobRecord, message: wire.Damaged) -> None:
         """Checkpoints were passed over; if none is left, its owner decides what now."""

@@ -47,6 +47,7 @@ def metrics_view(gauges: Gauges, records: Iterable[JobRecord], *, price_age_s: f
         "provider_calls": {call: dict(outcomes) for call, outcomes in gauges.calls.items()},
         "orphans_found": gauges.orphans,
         "checkpoints_damaged": gauges.damaged,
+        "short_of_memory": gauges.short_of_memory,
         "alarms": dict(gauges.alarms),
         "reconcile_s": gauges.reconcile_s,
         "reconciled_at": gauges.reconciled_at,

@@ -98,8 +98,16 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "failures_user": group.failures["user"],
         "exit_code": record.exit_code,
         "error": record.error,
-        "warnings": [*filter(None, [record.apart])] if state is None else list(record.warnings.values()),
+        "warnings": _warnings(record, state),
     }
+
+
+def _warnings(record: JobRecord, state: JobState | None) -> list[str]:
+    if state is None:
+        return [*filter(None, [record.apart])]
+    short = record.group.widths.micro_batch
+    told = f"takes {short} at a time of its samples, as more did not fit; next: micro_batch={short} in its session"
+    return [*record.warnings.values(), *([told] if short else [])]
 
 
 def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) -> str:

@@ -292,6 +292,7 @@ class MetricsView(TypedDict):
     resizes: dict[str, int]  # by reason: grow, shrink, notice, loss, user
     provider_calls: dict[str, dict[str, int]]  # call -> outcome -> count
     orphans_found: int
+    short_of_memory: int  # times that a step did not fit, and workers took fewer samples at a time from then on
     checkpoints_damaged: int  # passed over when a job looked for its newest
     alarms: dict[str, int]  # by kind: policy, refused, impostor, history, copy, address, throttled
     reconcile_s: float | None  # wall, how long the last one took

@@ -209,6 +209,8 @@ class ElasticGroup(Regrouping):
                 self._hear_saved(message, wall_s)
             case wire.Damaged():
                 self._hear_damaged(message, wall_s)
+            case wire.ShortOfMemory():
+                self._cut_batches(worker, message, wall_s)
             case wire.Finished():
                 self._hear_finished(message, wall_s)
             case wire.WorkerDown():
@@ -375,7 +377,7 @@ class ElasticGroup(Regrouping):
             self.broken = True
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing", keep=True), wall_s)
         elif state.cry is not None:
-            if quitter is None and overdue.is_old(state.cry, wall_s):
+            if quitter is None and overdue.is_old(state.cry, wall_s) and not any(w.short for w in self._roster.members):
                 why = state.cry.why or "the group fell apart, though nobody is gone"
                 self._fail(Failure(fault=Fault.INFRA, why=why, keep=True, unfit=True), wall_s)
         elif state.adopted and wall_s - state.progress_s > overdue.ADOPTED_S:

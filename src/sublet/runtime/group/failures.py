@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.spec import Retries
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 
 __all__ = [
     "Ended",
@@ -95,7 +95,7 @@ def back_off_s(failures: int) -> float:
 
 def fault_of(code: int) -> Fault:
     """A signal from outside is nobody's bug; a crash or an exit code of its own is the script's."""
-    if code in (EXIT_LEFT, EXIT_LOST, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
+    if code in (EXIT_LEFT, EXIT_LOST, EXIT_MEMORY, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
         return Fault.INFRA
     return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
 

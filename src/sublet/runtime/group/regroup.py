@@ -57,6 +57,7 @@ class Regrouping(GroupCore):
         self._unjudged = Unjudged()
         self._unformed = 0  # rounds in a row that did not form
         self._kept = 0  # steps that are in a checkpoint, as far as we heard
+        self._limit_told = 0  # samples at a time, to the members of this round; 0 = none
         self._owed: int | None = None  # a checkpoint was asked for at this step, and none of then or later is kept
 
     @property
@@ -149,7 +150,9 @@ class Regrouping(GroupCore):
     def _form(
         self, staying: Iterable[Worker], leaving: Iterable[Worker], wall_s: float, *, interim: bool = False
     ) -> None:
-        for order in regroup_orders(staying, self.round.number, self._batch, broken=self.broken):
+        self._limit_told = limit = self.widths.micro_batch
+        orders = regroup_orders(staying, self.round.number, self._batch, broken=self.broken, micro_batch=limit)
+        for order in orders:
             worker = self.workers[order.worker_id]
             worker.adopted = False
             self._roster.send(worker, order)
@@ -221,6 +224,9 @@ class Regrouping(GroupCore):
         self.broken = self.broken or (member and not isinstance(state, Ending))
         if isinstance(state, Idle):
             return  # the kernel's next order finds it missing
+        if worker.short and not isinstance(state, Ending | Resting):
+            self._gather_anew(wall_s)  # nobody's failure: the next one takes fewer samples at a time
+            return
         failure = _failure_of(worker, code, error)
         if failure.fault is Fault.INFRA and not isinstance(state, Ending):
             self._fail(replace(failure, keep=not member or self.size > 0), wall_s)
@@ -232,6 +238,17 @@ class Regrouping(GroupCore):
             self._unjudged = replace(before, failed=before.failed or ended)
         if not self._roster.staying:  # nobody is left to wait for
             self._end_as_all_have(worker, code, wall_s)
+
+    def _cut_batches(self, worker: Worker, message: wire.ShortOfMemory, wall_s: float) -> None:
+        """All members drop the step, and take fewer samples at a time in the next round. One alone needs no other."""
+        news, told = self.widths.note_short(message.micro_batch), self._limit_told
+        if message.ends:  # started again once it is gone: until then its memory is not free
+            worker.short = message.micro_batch > 0 and (told == 0 or message.micro_batch < told)
+            self._roster.send(worker, wire.EndWorker(worker_id=worker.id, grace_s=LAST_GRACE_S))
+        elif self.size > 1 and (news or message.generation == self.round.number):
+            self.broken = True
+            if isinstance(self.state, Training | Forming):
+                self._gather_anew(wall_s)
 
     def _end_as_all_have(self, last: Worker, code: int, wall_s: float) -> None:
         if self._unjudged.failed is not None:

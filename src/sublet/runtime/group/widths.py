@@ -1,4 +1,4 @@
-"""Which widths a job has shown that it can train at, and where it goes back to from one that it cannot."""
+"""Which widths a job has shown that it can train at, where it goes back to from one that it cannot, and what fits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class Widths:
         self.worked = 0  # workers with which it last made a step; 0 = it never did
         self.widest = 0  # workers with which it ever did
         self.failures = 0  # in a row, without a step, under this order
+        self.micro_batch = 0  # most samples of a worker at a time, as more did not fit; 0 = as the script has it
 
     def facts(self) -> dict[str, int]:
         """What the next controller must find again: where it can go back to."""
-        return {"worked": self.worked, "widest": self.widest}
+        found = {"worked": self.worked, "widest": self.widest}
+        return found | {"micro_batch": self.micro_batch} if self.micro_batch else found
 
     def restore(self, facts: Mapping[str, int]) -> None:
         """What `facts` gave; nothing is known of a job whose facts do not say."""
         self.worked, self.widest = facts.get("worked", 0), facts.get("widest", 0)
+        self.micro_batch = facts.get("micro_batch", 0)
 
     def begin_order(self) -> None:
         """A new order: whatever failed before had other reasons."""
@@ -37,6 +40,13 @@ class Widths:
         """It trains."""
         self.worked, self.failures = width, 0
         self.widest = max(self.widest, width)
+
+    def note_short(self, micro_batch: int) -> bool:
+        """More than that did not fit; whether that is news."""
+        if micro_batch < 1 or 0 < self.micro_batch <= micro_batch:
+            return False
+        self.micro_batch = micro_batch
+        return True
 
     def back_from(self, width: int, spec: JobSpec, *, crashed: bool) -> int | None:
         """`width` failed before its first step: the width to go back to, None = try again.

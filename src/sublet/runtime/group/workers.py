@@ -37,6 +37,7 @@ class Worker:
     met: bool = False  # it has trained in a group, here or before this controller was there
     left: bool = False  # it said Left
     saves: bool = True  # where it stands when it leaves is where the job does; not if it leaves saving to another
+    short: bool = False  # its process ends because a step did not fit, and the next will take fewer samples at a time
     adopted: bool = False  # it was there before this controller: that it is a member is a guess
     missing_s: float | None = None  # wall, since when its agent knows nothing of it
     start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
@@ -122,7 +123,9 @@ def split_by_room(workers: Iterable[Worker], placement: Placement) -> tuple[list
     return staying, leaving
 
 
-def regroup_orders(staying: Iterable[Worker], generation: int, batch: int, *, broken: bool) -> Iterator[wire.Regroup]:
+def regroup_orders(
+    staying: Iterable[Worker], generation: int, batch: int, *, broken: bool, micro_batch: int = 0
+) -> Iterator[wire.Regroup]:
     """An order for each; it takes its new rank here. Those who have made steps come first, so that rank 0 has."""
     members = sorted(staying, key=lambda w: (w.phase is not WorkerPhase.MEMBER, -w.step, w.rank))
     nodes = list(dict.fromkeys(worker.node_id for worker in members))
@@ -141,5 +144,6 @@ def regroup_orders(staying: Iterable[Worker], generation: int, batch: int, *, br
             nodes=len(nodes),
             batch=batch,
             broken=broken,
+            micro_batch=micro_batch,
         )
         seen[worker.node_id] += 1
