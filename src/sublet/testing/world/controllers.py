@@ -106,6 +106,7 @@ class Controllers:
         self.policy = MoodyPolicy(story.policy)
         self.clock = HostClock()
         self.lives = 0
+        self.processes: list[LoopProcess] = []  # all that ever were
         self.process: LoopProcess | None = None
         self.controller: Controller | None = None
         self.api: ControllerApi | None = None
@@ -135,6 +136,7 @@ class Controllers:
         world = self._world
         self._network.switch_on(CONTROLLER)
         process = self.process = LoopProcess(world, f"controller {self.lives}", CONTROLLER, self._network.listen)
+        self.processes.append(process)
         self.lives += 1
         away_s = 0.0 if self.away_since_s is None else world.now_s - self.away_since_s
         self.away_since_s, self.up_since_s = None, world.now_s

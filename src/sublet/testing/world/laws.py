@@ -59,23 +59,23 @@ class Laws:
     # ------------------------------------------------------------------ at any time
 
     def each(self) -> None:
-        """After everything that happens."""
+        """After everything that happens, and mostly in no time: the kernel has heard nothing new."""
         stage = self._stage
+        controllers = stage.controllers
         if stage.truth.complaints:
             self.break_law(*stage.truth.complaints[0])
         if stage.users.doubles:
             self.break_law("I32", stage.users.doubles[0])
-        controllers = stage.controllers
         if not controllers.alive:
             return
         self._controller_lives()
         controller = controllers.controller
-        if controller is None or not controllers.alive:
+        if controller is None:
             return
         if controller.kernel.seen != self._kernel_seen and controllers.ready:
             self._kernel_seen = controller.kernel.seen
             self._after_events(controller)
-        if stage.world.now_s - self._looked_s > LOOK_S:
+        if stage.world.now_s - self._looked_s > LOOK_S and controllers.alive:
             passed_s = min(stage.world.now_s - self._looked_s, 2 * LOOK_S)
             self._looked_s = stage.world.now_s
             self._look(controller, passed_s)
@@ -83,9 +83,8 @@ class Laws:
     def _controller_lives(self) -> None:
         stage, controllers = self._stage, self._stage.controllers
         process, running = controllers.process, controllers.running
-        full = stage.disk.was_full
         if controllers.refusal is not None:
-            if not full:
+            if not self._disk_was_full(controllers.refusal):
                 self.break_law("X", f"no controller can start: {controllers.refusal}")
             controllers.refusal = None
             if process is not None:
@@ -94,7 +93,7 @@ class Laws:
         if running is not None and running.done() and not stage.ending:
             error = None if running.cancelled() else running.exception()
             locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] > 0
-            if not full and not locked_out:  # whoever starts one is told to log in, and does
+            if not self._disk_was_full(error) and not locked_out:  # whoever starts one is told to log in, and does
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
                 controllers.crash(process)  # somebody makes room and starts it again
@@ -103,8 +102,12 @@ class Laws:
         if self._complaints.seen:
             text, error = self._complaints.seen[0]
             self._complaints.seen.clear()
-            if not (full and ("disk is full" in repr(error) or "the store failed" in text)):
+            if not self._disk_was_full(error):
                 self.break_law("E", f"{text[:300]} {error!r}")
+
+    def _disk_was_full(self, error: BaseException | None) -> bool:
+        """That ends a controller, as it should."""
+        return self._stage.disk.was_full and "disk is full" in f"{error} {error!r}"
 
     def lease_ended(self, instance: Instance) -> None:
         """An agent went because nobody renewed it. Was there nobody?"""

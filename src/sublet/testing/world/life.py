@@ -80,8 +80,9 @@ class Life:
             finally:
                 if self.keep_history:
                     self.history = _history(self.stage.disk)
-                if self.stage.controllers.process is not None:
-                    self.stage.controllers.process.kill()
+                for process in self.stage.controllers.processes:
+                    process.kill()
+                    process.bury()
                 self.stage.disk.close()
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import inspect
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -184,5 +185,11 @@ class LoopProcess(Process):
 
     def kill(self) -> None:
         super().kill()
+        self.bury()
+
+    def bury(self) -> None:
+        """Nobody complains of what it left undone; what it had not begun is not begun when it is collected."""
         for task in asyncio.all_tasks(self.loop):
+            if inspect.iscoroutine(work := task.get_coro()) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - a dead process complains no more

@@ -48,7 +48,7 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
     "aws": ("throttle", "credentials", "not_ended", "refused_end", "crash_call"),
 }
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
-SPAN_S = 400.0
+SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults
 
@@ -120,7 +120,7 @@ def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = 
         policy=policy or dice.choice(POLICIES),
         think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
         paces=draw_paces(seed),
-        http=dice.random() < 0.1,
+        http=dice.random() < 0.08,
         told_inside=_dice(seed, "inside").random() < 0.3,
     )
 
@@ -141,7 +141,7 @@ def draw_paces(seed: int) -> Paces:
     """Other ones than ours find what ours hide; and seldom ticks make quick seeds."""
     dice = _dice(seed, "paces")
     return Paces(
-        tick_s=dice.choice([0.25, 1.0]),
+        tick_s=dice.choice([0.25, 1.0, 1.0, 1.0]),
         save_s=dice.choice([2.0, 5.0]),
         sweep_s=dice.choice([5.0, 15.0]),
         absences=dice.choice([2, 3]),
@@ -157,9 +157,9 @@ def _draw_job(seed: int, number: int) -> JobPlan:
     sdk = dice.random() < 0.75
     return JobPlan(
         name=f"job{number}",
-        at_s=round(dice.uniform(1.0, 120.0), 3),
+        at_s=round(dice.uniform(1.0, 90.0), 3),
         max_workers=dice.randint(1, 3),
-        steps=dice.randint(200, 1200),
+        steps=dice.randint(60, 600),
         step_s=dice.choice([0.2, 0.5, 1.0]),
         boot_s=round(dice.uniform(0.5, 4.0), 3),
         write_s=round(dice.uniform(0.1, 3.0), 3),
