@@ -8,7 +8,7 @@ run: torchrun --nproc-per-node 4 train.py --lr 0.1
 resources:
   any_of: [{accelerators: A100:1..8}, {accelerators: L4:1..16}]
   spot: spot
-elastic: {workers: 2..16, sizes: [2, 4, 8, 16], on_node_loss: continue, restart: 500ms}
+elastic: {workers: 2..16, sizes: [2, 4, 8, 16], on_node_loss: replace, replace_within: 5min, restart: 500ms}
 training: {target: {steps: 1000}, global_batch: 512, samples_per_s: 100}
 envs:
   LEVEL: 010

@@ -182,6 +182,10 @@ Purse = Annotated[
 Hurry = Annotated[
     bool, typer.Option("--hurry", help="The quickest within the limits; without it money is saved where it can be.")
 ]
+OnNodeLoss = Annotated[
+    str | None,
+    typer.Option("--on-node-loss", metavar="CHOICE", help="When a node is lost: continue, replace, restart or fail."),
+]
 Offers = Annotated[
     list[str] | None,
     typer.Option(

@@ -20,6 +20,7 @@ def run(  # noqa: PLR0913 - one argument per option
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; may be repeated.")] = None,
     purse: opt.Purse = None,
     hurry: opt.Hurry = False,
+    on_node_loss: opt.OnNodeLoss = None,
     sdk: Annotated[
         bool | None, typer.Option("--sdk/--no-sdk", help="Whether the script uses sublet.train; without it: look.")
     ] = None,
@@ -31,6 +32,7 @@ def run(  # noqa: PLR0913 - one argument per option
     """Submit a command as a job, and show its output until it ends (Ctrl-C leaves it running)."""
     from sublet.cli.parse.values import parse_money, parse_variable, parse_workers
     from sublet.cli.work.submission import submit_spec
+    from sublet.runtime.jobs.bounds import node_loss
     from sublet.runtime.jobs.file import job_from_command
 
     spec = job_from_command(
@@ -42,6 +44,6 @@ def run(  # noqa: PLR0913 - one argument per option
         sdk=sdk,
         purse_usd=None if purse is None else parse_money("--purse", purse).usd,
     )
-    spec = replace(spec, hurry=hurry)
+    spec = replace(spec, hurry=hurry, on_node_loss=node_loss(on_node_loss or spec.on_node_loss))
     as_json = opt.wants_document(output, json)
     submit_spec(spec, dry_run=dry_run, follow=not detach and not as_json, as_json=as_json)

@@ -18,6 +18,7 @@ def submit(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file; - reads standard input.")] = None,
     file_option: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The same.")] = None,
     hurry: opt.Hurry = False,
+    on_node_loss: opt.OnNodeLoss = None,
     dry_run: opt.DryRun = False,
     follow: Annotated[bool, typer.Option("--follow", help="Then show its output until it ends.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
@@ -26,6 +27,7 @@ def submit(
     """Submit a job file."""
     from sublet.cli.work.submission import submit_spec
     from sublet.errors import InvalidValue
+    from sublet.runtime.jobs.bounds import node_loss
     from sublet.runtime.jobs.file import job_from_file, job_from_text
 
     path = file or file_option
@@ -35,5 +37,5 @@ def submit(
         spec = job_from_text(sys.stdin.read(), source="standard input", base=Path.cwd())
     else:
         spec = job_from_file(path)
-    spec = replace(spec, hurry=spec.hurry or hurry)
+    spec = replace(spec, hurry=spec.hurry or hurry, on_node_loss=node_loss(on_node_loss or spec.on_node_loss))
     submit_spec(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_document(output, json))

@@ -12,6 +12,7 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow, gist_of
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.group.failures import ending_of
@@ -25,8 +26,11 @@ TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is 
 class Answers:
     """Of the groups of all jobs."""
 
-    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, attempts: Attempts, clock: Clock) -> None:
+    def __init__(
+        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, attempts: Attempts, losses: NodeLosses, clock: Clock
+    ) -> None:
         self._inbox, self._jobs, self._bill, self._attempts, self._clock = inbox, jobs, bill, attempts, clock
+        self._losses = losses
 
     def take(self, record: JobRecord, item: GroupNews) -> None:
         """One of them."""
@@ -38,6 +42,7 @@ class Answers:
                 first = state is not None and state.phase is Phase.STARTING
                 answer = news.JobStarted if first else news.JobResized
                 self._inbox.queue(answer(now_s, record.id, item.generation, record.share, now_s))
+                self._losses.moved(record)
                 self._attempts.hold_in_place(record)
                 self._jobs.save_facts(record)  # whoever was told to go for it is no longer awaited
             case Outcome.STOPPED:

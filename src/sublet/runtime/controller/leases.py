@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from sublet.domain import actions as order
@@ -45,8 +45,11 @@ class Tenants(Protocol):
     def agents(self) -> Collection[str]:
         """Nodes whose agent has come."""
 
-    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> None:
-        """A node is gone with all on it; `why`, if it is known that the cloud did not take it."""
+    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> Sequence[news.Event]:
+        """A node is gone with all on it; `why`, if it is known that the cloud did not take it.
+
+        What the kernel is to hear before it hears of that.
+        """
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
@@ -153,7 +156,8 @@ class Leases:
 
     async def release_lost(self, node_id: str) -> None:
         """End a node that does not answer: nobody works there from now on, and the kernel hears when it is gone."""
-        self._tenants.node_lost(node_id, self._clock.wall.monotonic())
+        for first in self._tenants.node_lost(node_id, self._clock.wall.monotonic()):
+            self._inbox.queue(first)
         node, now_s = self._inbox.kernel.cluster.nodes.get(node_id), self._inbox.now_s()
         if node is not None and node.phase is NodePhase.READY:
             self.hear(news.NodeNoticed(now_s, node_id, now_s))

@@ -81,6 +81,7 @@ class Lifecycle:
         record.group.done, record.group.work = old.done, old.work
         record.outcome, record.ended_s, record.error, record.exit_code = Ending.NONE, None, "", None
         record.paused, record.forgiven, record.blamed = Hold.NONE, record.noticed + record.unnoticed, ""
+        record.awaited = None
         self._table.keep(record)
         self.save_facts(record)
         self.submit(record)
@@ -169,6 +170,7 @@ class Lifecycle:
         if left_usd is not None:
             record.left_usd = left_usd
         record.allow_any_width()  # its owner knows better
+        record.awaited = None
         self._change(record)
 
     def _change(self, record: JobRecord) -> None:

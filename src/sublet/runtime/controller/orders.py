@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import assert_never
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
+from sublet.domain.events import Event
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.inbox import Inbox
@@ -64,15 +66,15 @@ class Orders:
         await self._decisions.make()
         self._waits.look()
 
-    def warn(self, event: news.NodeNoticed | news.NodeLost) -> None:
-        """A node goes: those who have workers there must know."""
+    def warn(self, event: news.NodeNoticed | news.NodeLost) -> Sequence[Event]:
+        """A node goes: those who have workers there must know. What the kernel is to hear before a loss."""
         try:
             if isinstance(event, news.NodeLost):
-                self._router.node_lost(event.node_id, self._wall.monotonic(), event.why)
-            else:
-                self._router.node_noticed(event)
+                return self._router.node_lost(event.node_id, self._wall.monotonic(), event.why)
+            self._router.node_noticed(event)
         except Exception:  # what the kernel orders is done all the same
             log.exception("%s of %s went wrong", type(event).__name__, event.node_id)
+        return ()
 
     def hear_plan(self, event: news.PlanMade, refusal: order.RefusePlan | None) -> None:
         """The kernel has taken a plan, or refused it."""

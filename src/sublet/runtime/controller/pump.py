@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -47,8 +47,8 @@ class Journal(Protocol):
 class Outlet(Protocol):
     """Where it goes on from here."""
 
-    def warn(self, event: news.NodeNoticed | news.NodeLost) -> None:
-        """A node goes: those who have workers there must know. Raises nothing."""
+    def warn(self, event: news.NodeNoticed | news.NodeLost) -> Sequence[Event]:
+        """A node goes: those who have workers there must know. What is to be heard before a loss. Raises nothing."""
 
     def hear_plan(self, event: news.PlanMade, refusal: RefusePlan | None) -> None:
         """The kernel has taken a plan, or refused it."""
@@ -199,14 +199,17 @@ class Pump:
             event = news.NodeLost(event.at_s, event.node_id)
         if event.at_s < (earliest_s := max(self.kernel.now_s, self._bill.settled_s)):
             event = replace(event, at_s=earliest_s)
+        before: list[Action] = []
         if isinstance(event, news.NodeLost):  # before the kernel forgets who was there
-            self._outlet.warn(event)
+            for first in self._outlet.warn(event):
+                before += self._hear(replace(first, at_s=event.at_s))
+            event = replace(event, at_s=max(event.at_s, self.kernel.now_s))
         try:
             actions = self._bill.handle(event)
         except SubletError as error:  # news that cannot be: the kernel is as it was before it, and so is the log
             log.exception("the kernel refused %s", event)
             self._chronicle.add(HistoryRow(kind="Refused", text=str(error)))
-            return []
+            return before
         self._store.append(event.at_s, line_from(event, actions))
         self._journal.add(event, actions)
         if isinstance(event, news.NodeNoticed):
@@ -220,7 +223,7 @@ class Pump:
             )
         if isinstance(event, news.PlanMade):
             self._outlet.hear_plan(event, refusal_among(actions))
-        return actions
+        return [*before, *actions]
 
 
 def _is_old(event: Event, kernel: Kernel) -> bool:

@@ -22,7 +22,7 @@ from sublet.runtime.group.widths import widest_below
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
-__all__ = ["ASKS", "TOO_WIDE", "JobRecord", "kernel_job", "pools_for"]
+__all__ = ["ASKS", "TOO_WIDE", "Awaited", "JobRecord", "kernel_job", "pools_for"]
 
 TOO_WIDE = "too-wide"  # the warning of a job that cannot train at a width that its owner allows
 ASKS = "all its checkpoints are damaged, and it does not begin at step 0 unasked;"
@@ -33,6 +33,19 @@ WORTH_TELLING = 0.25  # relative change of a rate, or part of a job's own purse,
 SLOWEST_PER_S, FASTEST_PER_S = 1e-9, 1e12  # samples: a report beyond them is not learned from
 LEAST_RATE, MOST_RATE = 1e-12, 1e3  # whole jobs a second: one job's words must not break the plan of all
 LONGEST_PAUSE_S = 86_400.0  # wall, to regroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A width that a job had before it lost a node, and waits to have again until then."""
+
+    workers: int
+    until_s: float
+
+    def describe(self, now_s: float) -> str:
+        """In words."""
+        left_s = max(0.0, self.until_s - now_s)
+        return f"waits to have {counted(self.workers, 'worker')} again, for {left_s:.0f} s more at most"
 
 
 @dataclass(slots=True)
@@ -74,6 +87,7 @@ class JobRecord:
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
     damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
     pinned: tuple[str, int] | None = None  # (pool, workers) that no plan changes by choice: it would start over
+    awaited: Awaited | None = None  # it has lost a node, and waits for another
     warnings: dict[str, str] = field(default_factory=dict)  # by kind: what its owner should do something about
     grains: dict[str, int] = field(default_factory=dict)  # its bill by purpose as the last controller had it
     rates: dict[tuple[str, int], float] = field(default_factory=dict)  # (GPU kind, workers) -> samples/s, wall
@@ -181,6 +195,7 @@ class JobRecord:
             "closed": self.closed,
             "start_over": self.start_over,
             "pinned": self.pinned,
+            "awaited": None if self.awaited is None else [self.awaited.workers, self.awaited.until_s],
             "too_wide": self.too_wide,
             "back_to": self.back_to,
             "too_wide_why": self.too_wide_why,
@@ -217,6 +232,8 @@ class JobRecord:
         self.group.finished = plain.pop("finished", False)
         pinned = plain.pop("pinned", None)
         self.pinned = None if pinned is None else (pinned[0], pinned[1])
+        awaited = plain.pop("awaited", None)
+        self.awaited = None if awaited is None else Awaited(workers=awaited[0], until_s=awaited[1])
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
@@ -264,6 +281,8 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     if record.pinned is not None and low <= record.pinned[1] <= high:
         pools, low = record.pinned[:1], record.pinned[1]
         high = low
+    if record.awaited is not None and low <= record.awaited.workers <= high:
+        low = high = record.awaited.workers
     return Job(
         id=record.id,
         submit_s=record.submitted_s,

@@ -12,6 +12,7 @@ from collections import defaultdict
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
+from sublet.domain.events import Event
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Placement
@@ -28,6 +29,7 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.controller.notice import must_save
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
@@ -81,10 +83,11 @@ class Router:
         )
         self.attempts = Attempts(inbox, jobs=jobs, bill=bill, clock=clock)
         self.blame = Blame(inbox, jobs)
+        self._losses = NodeLosses(inbox, jobs=jobs, clock=clock)
         self._reports = Reports(
             inbox, jobs=jobs, bill=bill, gauges=gauges, clock=clock, noticed_wall=self._noticed_wall, paces=paces
         )
-        self._answers = Answers(inbox, jobs=jobs, bill=bill, attempts=self.attempts, clock=clock)
+        self._answers = Answers(inbox, jobs=jobs, bill=bill, attempts=self.attempts, losses=self._losses, clock=clock)
 
     # ------------------------------------------------------------------ orders of the kernel
 
@@ -144,6 +147,7 @@ class Router:
         elif why := record.preempted_too_often or record.blamed:
             self._jobs.give_up(record, why)
         self.blame.tick(record, wall_s)
+        self._losses.tick(record)
         self._answers.tick(record)
         self.touch(record)
 
@@ -204,27 +208,30 @@ class Router:
             if other not in self._gone and self._clock.wall_s(lost_s - last_s) <= self._needs_s(other)
         ]
 
-    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> None:
+    def node_lost(self, node_id: str, wall_s: float, why: str = "") -> list[Event]:
         """A node is gone with all on it; `why`, if it is known that the cloud did not take it.
 
-        Said again, of a node that is known to be gone, it changes nothing.
+        Said again, of a node that is known to be gone, it changes nothing. What the kernel is to hear before it.
         """
         if node_id in self._gone:
-            return
+            return []
         noticed = self._noticed_wall.pop(node_id, None) is not None
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         jobs = self._forget_node(node_id) | set(node.jobs if node is not None else ())
         records = [self._table.records[job_id] for job_id in jobs]
         there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
         blamed = set() if noticed else self.blame.judge_loss(node_id, there, wall_s, why)
+        first: list[Event] = []
         for record in records:
             self.touch(record)
             self.attempts.unpin(record)
             if record in there:
+                first += self._losses.lose(record, node_id)
                 self._bill.settle_job(record.id, self._inbox.now_s())
                 record.unnoticed += not noticed and record.id not in blamed
                 record.lost_wall_s = wall_s
             record.group.node_lost(node_id, wall_s)
+        return first
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""

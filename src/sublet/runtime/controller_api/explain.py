@@ -42,6 +42,8 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
             notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
     elif state is not None and not controller.decisions.refused:
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
+    if state is not None and record.awaited is not None:
+        notes.append(f"it lost a node (elastic.on_node_loss: replace): {record.awaited.describe(controller.now_s())}")
     if state is not None and controller.decisions.refused:
         notes.append(
             f"the policy's plans are refused, and what was decided before stands: {controller.decisions.refused}"

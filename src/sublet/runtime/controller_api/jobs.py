@@ -71,6 +71,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "workers_wanted": 0 if state is None or state.shape is None else state.shape.gpus,
         "min_workers": record.spec.min_workers,
         "max_workers": record.spec.max_workers,
+        "on_node_loss": str(record.spec.on_node_loss),
         "shape": "" if state is None or state.shape is None else str(state.shape),
         "node_ids": [node_id for node_id, _ in kernel.tenancy.placement.get(record.id, ())],
         "generation": 0 if state is None else state.generation,
@@ -121,6 +122,8 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
         return (
             f"has spent {spent}, the rest is kept back for stopping; next: sublet budget top-up --job {record.id} USD"
         )
+    if record.paused is Hold.GIVEN_UP and record.blamed:
+        return f"{'saves and leaves' if record.spec.sdk else 'leaves'}, and has failed then: {record.blamed}"
     if record.paused:
         words = HELD_BACK if record.spec.sdk else HELD_BACK | UNMODIFIED
         return words.get(record.paused, record.refused)
@@ -129,6 +132,8 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
     if record.in_vain:
         times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"
         return f"does not train: {times} failed, and it is tried again: {record.in_vain_why}"
+    if record.awaited is not None:
+        return f"{record.awaited.describe(sources.now_s)}; then it goes on with what there is"
     return record.too_narrow or sources.plan_reasons.get(record.id, "waits for a plan")
 
 

@@ -102,6 +102,7 @@ class JobView(BillView):
     workers_wanted: int  # what the plan gives it
     min_workers: int
     max_workers: int
+    on_node_loss: str  # continue, replace, restart or fail
     shape: str  # "2 x cpu-spot": workers and pool; "" without any
     node_ids: list[str]
     generation: int

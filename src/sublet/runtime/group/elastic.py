@@ -38,6 +38,7 @@ from sublet.runtime.group.states import (
     Training,
 )
 from sublet.runtime.group.workers import Worker, WorkerPhase
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 
@@ -151,6 +152,8 @@ class ElasticGroup(Regrouping):
             case _ if ours:
                 self._unjudged = Unjudged()
                 self.state = Idle(wall_s)
+                if self.broken and self.spec.on_node_loss is OnNodeLoss.RESTART:
+                    self._roster.end_all(0.0, wall_s)
             case _:
                 self._form_if_ready(wall_s)
 
@@ -329,7 +332,7 @@ class ElasticGroup(Regrouping):
         waited_s = wall_s - state.since_s
         match state:
             case Idle():
-                if waited_s > overdue.PARK_S and self._roster.members:
+                if waited_s > overdue.parked_s(self.spec) and self._roster.members:
                     self.broken = True
                     self._next_round()
                     self._tell_to_leave(self._roster.members, wall_s)

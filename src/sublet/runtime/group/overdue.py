@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from sublet.runtime.group.failures import Failure, Fault
 from sublet.runtime.group.states import Cry, Forming, Training
 from sublet.runtime.group.workers import Worker
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Joined, Stepped
 
-__all__ = ["find_hang", "find_silence", "find_unformed", "late_starters"]
+__all__ = ["find_hang", "find_silence", "find_unformed", "late_starters", "parked_s"]
 
 SILENT_S = 60.0  # a group that makes no step, in no script of its own, for so long and for STEPS steps, hangs
 FIRST_STEP_S = 300.0  # the same for the first step in a process, which may compile
@@ -27,6 +28,11 @@ ADOPTED_S = 5.0  # without a step after the controller came back, until all meet
 SAVE_S = 60.0  # for a checkpoint before a width that was never tried; then it is tried all the same
 TAIL_S = 600.0  # for what a script does after its training
 WORKS_S = 60.0  # a script without the SDK that runs for so long at a width can train at it
+
+
+def parked_s(spec: JobSpec) -> float:
+    """How long survivors stand that have no order; those that wait for another node, for as long as they wait."""
+    return max(PARK_S, spec.replace_s) if spec.on_node_loss is OnNodeLoss.REPLACE else PARK_S
 
 
 def late_starters(launched: Iterable[Worker], wall_s: float) -> list[Worker]:

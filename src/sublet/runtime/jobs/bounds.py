@@ -27,12 +27,14 @@ __all__ = [
     "RANGES",
     "VARIABLE_PATTERN",
     "MarketChoice",
+    "OnNodeLoss",
     "absolute",
     "checkpoints_kept",
     "command",
     "job_name",
     "kinds",
     "market",
+    "node_loss",
     "number",
     "path",
     "retries",
@@ -70,6 +72,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {  # what a job could have; b
     "restart_s": (0.0, 1e6),
     "grace_s": (0.0, 1e6),
     "hang_s": (1.0, 1e9),
+    "replace_s": (1.0, 1e6),
     "checkpoint_every_s": (1e-3, 1e9),
     "purse_usd": (1e-6, MOST_USD),
     "deadline_s": (1e-3, 1e9),
@@ -83,6 +86,15 @@ class MarketChoice(StrEnum):
     AUTO = "auto"  # on any
     SPOT = "spot"
     ON_DEMAND = "on-demand"
+
+
+class OnNodeLoss(StrEnum):
+    """What a job does that loses a node."""
+
+    CONTINUE = "continue"  # the survivors go on
+    REPLACE = "replace"  # they wait for another node in its place, for a while
+    RESTART = "restart"  # all start again from the last checkpoint
+    FAIL = "fail"  # it has failed, and can be resumed
 
 
 def job_name(name: str) -> None:
@@ -120,6 +132,14 @@ def market(choice: str) -> MarketChoice:
         return MarketChoice(choice)
     except ValueError:
         raise InvalidValue("resources.spot", choice, "auto, spot or on-demand") from None
+
+
+def node_loss(choice: str) -> OnNodeLoss:
+    """The choice by its name."""
+    try:
+        return OnNodeLoss(choice)
+    except ValueError:
+        raise InvalidValue("elastic.on_node_loss", choice, "continue, replace, restart or fail") from None
 
 
 def checkpoints_kept(count: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import InvalidValue
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
 from sublet.runtime.jobs.mistakes import shorten
@@ -96,6 +97,7 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
             min_workers=low,
             max_workers=high,
             sizes=tuple(file.elastic.sizes) if file.elastic else (),
+            on_node_loss=OnNodeLoss(file.elastic.on_node_loss if file.elastic else "continue"),
             accelerators=kinds,
             market=file.resources.market(),
             work=file.training.work(),
@@ -112,6 +114,7 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
                 restart_s=file.elastic.restart if file.elastic else None,
                 grace_s=file.stop_duration,
                 hang_s=file.training.hang,
+                replace_s=file.elastic.replace_within if file.elastic else None,
             ),
         )
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["out_of_bounds"]
 
-DURATIONS: Final = frozenset({"restart_s", "grace_s", "hang_s", "checkpoint_every_s", "deadline_s"})
+DURATIONS: Final = frozenset({"restart_s", "grace_s", "hang_s", "replace_s", "checkpoint_every_s", "deadline_s"})
 
 
 def out_of_bounds(  # noqa: PLR0913 - what the file says, and what was made of it
@@ -65,6 +65,7 @@ def _numbers(file: JobFile, deadline_s: float | None) -> dict[str, tuple[str, fl
         "restart_s": ("elastic.restart", file.elastic.restart if file.elastic else None),
         "grace_s": ("stop_duration", file.stop_duration),
         "hang_s": ("training.hang", file.training.hang),
+        "replace_s": ("elastic.replace_within", file.elastic.replace_within if file.elastic else None),
         "checkpoint_every_s": (
             "checkpoint.interval",
             None if file.checkpoint.interval == "auto" else file.checkpoint.interval,

@@ -126,10 +126,22 @@ class Elastic(_Group):
     sizes: list[Whole] = Field(
         default=[], description="Only these numbers of workers; without it all within the range."
     )
-    on_node_loss: Literal["continue"] = Field(default="continue", description="Survivors go on.")
+    on_node_loss: Literal["continue", "replace", "restart", "fail"] = Field(
+        default="continue",
+        description="Survivors go on; wait for another node; all start again from the last checkpoint; the job fails.",
+    )
+    replace_within: Duration | None = Field(
+        default=None, description="How long to wait for another node; then the survivors go on."
+    )
     restart: Duration | None = Field(
         default=None, description="Pause at a resize, first guess; measured while it runs."
     )
+
+    @model_validator(mode="after")
+    def _waits_for_something(self) -> Elastic:
+        if self.replace_within is not None and self.on_node_loss != "replace":
+            raise ValueError("with on_node_loss: replace beside replace_within")
+        return self
 
 
 class Target(_Group):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sublet.runtime.jobs import bounds
-from sublet.runtime.jobs.bounds import MarketChoice
+from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss
 
 __all__ = ["JobSpec", "Retries"]
 
@@ -34,6 +34,8 @@ class JobSpec:
     min_workers: int = 1
     max_workers: int = 1
     sizes: tuple[int, ...] = ()  # allowed numbers of workers; () = all from min to max
+    on_node_loss: OnNodeLoss = OnNodeLoss.CONTINUE
+    replace_s: float = 600.0  # cloud time: how long to wait for another node, where that is what it does
     accelerators: tuple[str, ...] = ()  # GPU kinds that will do; () = any
     market: MarketChoice = MarketChoice.AUTO
     work: float | None = None  # samples over the whole job, if the user knows; the session tells otherwise
@@ -66,3 +68,4 @@ class JobSpec:
             bounds.retries(f"retry.{name}", getattr(self.retries, name))
         bounds.checkpoints_kept(self.checkpoint_keep)
         bounds.market(self.market)
+        bounds.node_loss(self.on_node_loss)

@@ -32,6 +32,7 @@ class Outlet:
     def warn(self, event):
         node = self.pump.kernel.cluster.nodes.get(event.node_id)
         self.done.append((type(event).__name__, "gone" if node is None else node.phase.value))
+        return ()
 
     def hear_plan(self, event, refusal):
         pass

@@ -10,6 +10,7 @@ import pytest
 
 from sublet.errors import BadInput, InvalidValue, SubletError
 from sublet.runtime.jobs.file import job_from_command, job_from_file, job_from_text, json_schema, name_from
+from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import Retries
 from tests.rigs.job_file import WHOLE
 
@@ -43,6 +44,7 @@ def test_every_key_reaches_the_job(folder):
     assert spec.secrets == {"TOKEN": "hush"}
     assert spec.sdk
     assert (spec.min_workers, spec.max_workers, spec.sizes) == (2, 16, (2, 4, 8, 16))
+    assert (spec.on_node_loss, spec.replace_s) == ("replace", 300.0)
     assert (spec.accelerators, spec.market) == (("A100", "L4"), "spot")
     assert (spec.work, spec.samples_per_s, spec.restart_s) == (512_000.0, 100.0, 0.5)
     assert (spec.checkpoint_dir, spec.checkpoint_every_s, spec.checkpoint_keep) == (str(folder / "ck"), 600.0, 5)
@@ -52,6 +54,20 @@ def test_every_key_reaches_the_job(folder):
 
 def test_a_secret_is_never_part_of_how_a_job_prints(folder):
     assert "hush" not in repr(job(WHOLE, folder, **SURROUNDINGS))
+
+
+def test_what_a_job_does_when_it_loses_a_node_is_one_of_four(folder):
+    text = "run: python plain.py\nelastic: {workers: 2, on_node_loss: %s}"
+    for choice in ("continue", "replace", "restart", "fail"):
+        spec = job(text % choice, folder)
+        assert (spec.on_node_loss, spec.replace_s) == (choice, 600.0)
+        assert spec_from_json(spec_to_json(spec, secrets=True)) == spec
+    assert "elastic.on_node_loss" in str(complaint(text % "panic", folder))
+    assert "replace_within" in str(complaint(text % "fail, replace_within: 5m", folder))
+    assert "elastic.replace_within" in str(complaint(text % "replace, replace_within: 100ms", folder))
+    facts = spec_to_json(spec, secrets=True) | {"on_node_loss": "panic"}
+    with pytest.raises(InvalidValue, match="on_node_loss"):
+        spec_from_json(facts)
 
 
 def test_one_line_is_enough(folder):

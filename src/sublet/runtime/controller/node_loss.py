@@ -1,0 +1,66 @@
+"""What a job does when it loses a node, as its owner chose (`elastic.on_node_loss`).
+
+    continue   the survivors go on, at whatever width the policy gives them
+    replace    the survivors stand and wait: for a while no plan gives the job another width than it had
+    restart    all its workers start again from the last checkpoint (the group sees to that)
+    fail       the survivors save and leave, and the job has failed; it can be resumed
+
+A node that was left in time, after a notice, is not lost: nobody was on it any more.
+"""
+
+from __future__ import annotations
+
+from sublet.domain import events as news
+from sublet.domain.events import Event
+from sublet.domain.quantity import counted
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.records import Awaited, JobRecord
+from sublet.runtime.jobs.bounds import OnNodeLoss
+
+__all__ = ["NodeLosses"]
+
+
+class NodeLosses:
+    """Of all jobs."""
+
+    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, clock: Clock) -> None:
+        self._inbox, self._jobs, self._clock = inbox, jobs, clock
+
+    def lose(self, record: JobRecord, node_id: str) -> list[Event]:
+        """A node is gone on which it had workers; what the kernel must hear before it hears of that."""
+        state = self._inbox.kernel.jobs.get(record.id)
+        if state is None or record.paused or record.outcome:
+            return []
+        match record.spec.on_node_loss:
+            case OnNodeLoss.FAIL:
+                record.blamed = record.blamed or f"it lost {node_id}, and its elastic.on_node_loss is fail"
+            case OnNodeLoss.REPLACE if record.awaited is None and state.gpus:
+                until_s = self._inbox.now_s() + record.spec.replace_s
+                record.awaited = Awaited(workers=state.gpus, until_s=until_s)
+                text = f"waits for another node in place of {node_id}, for {record.spec.replace_s:g} s at most"
+                self._inbox.note(HistoryRow(kind="AwaitsNode", job_id=record.id, text=text))
+                return [news.JobChanged(self._inbox.now_s(), self._jobs.describe(record))]
+            case _:
+                pass
+        return []
+
+    def moved(self, record: JobRecord) -> None:
+        """It trains in the shape of the last order; if that is as wide as it was, it waits no more."""
+        if record.awaited is not None and record.group.size >= record.awaited.workers:
+            self._wait_no_more(record)
+
+    def tick(self, record: JobRecord) -> None:
+        """Nobody waits for ever."""
+        if record.awaited is not None and self._inbox.now_s() >= record.awaited.until_s:
+            wide = counted(record.awaited.workers, "worker")
+            text = f"{wide} could not be had again in time: it goes on with what there is"
+            self._inbox.note(HistoryRow(kind="AwaitsNode", job_id=record.id, text=text))
+            self._wait_no_more(record)
+
+    def _wait_no_more(self, record: JobRecord) -> None:
+        record.awaited = None
+        self._jobs.relearn(record)
+        self._jobs.save_facts(record)
