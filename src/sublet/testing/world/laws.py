@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 from sublet.errors import InvariantBroken, NoAccess
+from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending
@@ -118,10 +119,16 @@ class Laws:
             return
         healthy = now_s - controllers.up_since_s > quiet_s and process.stopped_until_s < now_s - quiet_s
         linked = now_s - stage.parted_until_s.get(instance.node_id, -math.inf) > quiet_s
-        if healthy and linked and instance.node.connected:
+        if healthy and linked and self._is_in_use(instance.node_id):
             stage.truth.complaints.append(
                 ("L31", f"{instance.node_id} ended for its lease though its controller was there and reachable")
             )
+
+    def _is_in_use(self, node_id: str) -> bool:
+        """The controller counts on it; one that it gives back may end as it likes."""
+        controller = self._stage.controllers.controller
+        node = None if controller is None else controller.kernel.cluster.nodes.get(node_id)
+        return node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED)
 
     def _started(self, away_s: float) -> None:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
