@@ -35,8 +35,8 @@ class _Renting(Supply):
 
     def rent(self, node_id: str, offer_id: str, now_s: float) -> None:
         """This node was asked for."""
-        number = int(node_id.lstrip("n")) if node_id.lstrip("n").isdigit() else self._rented + 1
-        self._rented = max(self._rented, number)
+        number = int(node_id.lstrip("n")) if node_id.lstrip("n").isdigit() else self.numbered + 1
+        self.numbered = max(self.numbered, number)
         self.cluster.add(node_id, self.offers[offer_id])
         self.ledger.open(node_id, offer_id, now_s)
 

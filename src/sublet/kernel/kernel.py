@@ -121,7 +121,7 @@ class Kernel:
             case news.NodeReady() | news.NodeNoticed() | news.NodeLost() | news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
             case news.NodesFound():
-                self.supply.skip_numbers(event.highest)
+                self.supply.numbered = max(self.supply.numbered, event.highest)
             case news.PriceChanged():
                 self.supply.reprice(self._offer_id(event), event.price, event.at_s)
                 self._call_for_plan()

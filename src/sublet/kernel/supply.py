@@ -37,7 +37,7 @@ class Supply:
         self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
         self._tightened = False  # limits or quotas are other ones, and more may be held than they allow
-        self._rented = 0
+        self.numbered = 0  # of the last node that was asked for, or is known to have been
 
     @property
     def budget(self) -> Budget:
@@ -92,15 +92,6 @@ class Supply:
         """What was sold out may be had again."""
         self.offering.retry(offer_id)
         self.changed = True
-
-    def skip_numbers(self, highest: int) -> None:
-        """Nodes up to this one have been: a second one of the same name would be taken for the first."""
-        self._rented = max(self._rented, highest)
-
-    @property
-    def numbered(self) -> int:
-        """The number of the last node that was asked for."""
-        return self._rented
 
     def refill(self, budget: Budget) -> None:
         """The user set another budget."""
@@ -186,8 +177,8 @@ class Supply:
         return any(sum(held[o] for o in p.offer_ids) * p.gpus_per_node > (p.max_gpus or 0) for p in quotas)
 
     def _rent(self, offer_id: str, now_s: float) -> Action:
-        self._rented += 1
-        node_id = f"n{self._rented}"
+        self.numbered += 1
+        node_id = f"n{self.numbered}"
         self.cluster.add(node_id, self.offers[offer_id])
         self.ledger.open(node_id, offer_id, now_s)
         return RentNode(node_id, offer_id)
@@ -221,7 +212,7 @@ class Supply:
             **self.offering.facts(),
             "budget": to_plain(self.budget),
             "hold": dict(self.hold),
-            "rented": self._rented,
+            "rented": self.numbered,
             "changed": self.changed,
             "short": self.short,
             "most_nodes": self.purse.most_nodes,
@@ -232,7 +223,7 @@ class Supply:
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there; made with the offers, limits, quotas and budget of these facts."""
         self.offering.restore(facts)
-        self.hold, self._rented = dict(facts["hold"]), facts["rented"]
+        self.hold, self.numbered = dict(facts["hold"]), facts["rented"]
         self.changed, self.short, self.purse.most_nodes = facts["changed"], facts["short"], facts["most_nodes"]
         self.cluster.restore(facts["cluster"], self.offers)
         self._tightened = self._over_limits()
