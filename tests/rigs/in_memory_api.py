@@ -14,7 +14,7 @@ from typing import Any
 from sublet.api.client import Client, connect
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
-from sublet.errors import NotNow, OutOfBudget
+from sublet.errors import NoSuchJob, NotNow, OutOfBudget
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.protocol import Api, Submitted
 from sublet.runtime.controller_api.views import (
@@ -121,6 +121,8 @@ class InMemoryApi:
         return list(self.rows.values())  # type: ignore[arg-type]
 
     async def job(self, job_id: str) -> JobView:
+        if job_id not in self.rows:
+            raise NoSuchJob(job_id, self.rows)
         return self.rows[job_id]  # type: ignore[return-value]
 
     async def cancel(self, job_id: str, *, now: bool = False) -> JobView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
@@ -123,7 +124,12 @@ def _answer(**facts: Any) -> dict[str, Any]:
 
 def _add_jobs(app: FastAPI, api: Api) -> None:
     async def resolve(ref: str) -> str:
-        return job_id_from(ref, await api.jobs())
+        try:
+            return job_id_from(ref, await api.jobs())
+        except NoSuchJob as error:
+            with suppress(NoSuchJob):  # one that ended long ago is not in the list, and found by its whole id
+                return (await api.job(ref))["id"]
+            raise error from None
 
     @app.get("/v1/jobs")
     async def jobs() -> dict[str, Any]:

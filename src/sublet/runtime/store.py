@@ -26,9 +26,10 @@ from sublet.runtime.schema import (
     refuse_damage,
 )
 
-__all__ = ["STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
+__all__ = ["SNAPSHOTS_KEPT", "STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
 
 SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel, and the one that the log begins with
+LAST_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM (SELECT number FROM jobs UNION ALL SELECT number FROM shelf)"
 CUT_TABLES = ("events", "history")
 STORE_FAILURES = (sqlite3.Error, StaleController)  # nothing may be done any more
 
@@ -145,17 +146,22 @@ class Store:
 
     def put(self, key: str, value: str) -> None:
         """Remember it."""
-        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def _write(self, sql: str, values: tuple[Any, ...]) -> None:
+    def write(self, sql: str, values: tuple[Any, ...]) -> None:
+        """One statement, for those who keep something here that is not among the verbs."""
         with self.transaction():
             self._db.execute(sql, values)
+
+    def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Likewise."""
+        return self._db.execute(sql, values).fetchall()
 
     # ------------------------------------------------------------------ the log
 
     def append(self, at_s: float, line: str) -> None:
         """One event with the orders that followed it."""
-        self._write("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
+        self.write("INSERT INTO events (at_s, line) VALUES (?, ?)", (at_s, line))
 
     def lines(self, *, after: int = 0, until: int | None = None) -> Iterator[str]:
         """The log as a journal: from the start, or from the event after this one on; to its end, or to that event."""
@@ -202,8 +208,8 @@ class Store:
     def add_job(self, job_id: str, key: str, spec: str) -> None:
         """A job came; `key` tells a repeated submission."""
         with self.transaction():
-            (number,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM jobs").fetchone()
-            self._write("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (job_id, number, key or None, spec, "{}"))
+            (number,) = self._db.execute(LAST_NUMBER).fetchone()
+            self.write("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (job_id, number, key or None, spec, "{}"))
 
     def job_by_key(self, key: str) -> tuple[str, str] | None:
         """(id, spec) of the job that was submitted under this key."""
@@ -213,13 +219,14 @@ class Store:
     def change_job(self, job_id: str, *, spec: str | None = None, facts: str | None = None) -> None:
         """Another specification, or other facts, as JSON."""
         if spec is not None:
-            self._write("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
+            self.write("UPDATE jobs SET spec = ? WHERE job_id = ?", (spec, job_id))
         if facts is not None:
-            self._write("UPDATE jobs SET facts = ? WHERE job_id = ?", (facts, job_id))
+            self.write("UPDATE jobs SET facts = ? WHERE job_id = ?", (facts, job_id))
 
-    def jobs(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """(id, spec, facts) in order of submission."""
-        rows = self._db.execute("SELECT job_id, spec, facts FROM jobs ORDER BY number")
+    def jobs(self, job_id: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """(id, spec, facts) in order of submission; of one, if it is named."""
+        found = "SELECT job_id, spec, facts FROM jobs WHERE ? IS NULL OR job_id = ? ORDER BY number"
+        rows = self._db.execute(found, (job_id, job_id))
         return [(job_id, spec, json.loads(facts)) for job_id, spec, facts in rows]
 
     # ------------------------------------------------------------------ history
@@ -254,13 +261,6 @@ class Store:
         with self.transaction():
             self._db.execute(f"DELETE FROM {table} WHERE seq <= ?", (until,))  # noqa: S608 - one of our own names
             self.put(f"{table}_cut", str(until))
-
-    def spare(self) -> tuple[int, int]:
-        """Up to which event the log is not needed for a start; and the number of the last row of history."""
-        newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?"
-        seqs = [int(seq) for (seq,) in self._db.execute(newest, (SNAPSHOTS_KEPT,))]
-        (last,) = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM history").fetchone()
-        return (seqs[-1] if len(seqs) == SNAPSHOTS_KEPT else 0), last
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

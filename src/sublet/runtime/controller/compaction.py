@@ -21,7 +21,7 @@ from sublet.runtime.archive import Kept, WholeLog, archive_lines
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.paces import PACES, Paces
-from sublet.runtime.store import Store
+from sublet.runtime.store import SNAPSHOTS_KEPT, Store
 
 __all__ = ["Compaction"]
 
@@ -57,7 +57,7 @@ class Compaction:
 
     def _next(self) -> tuple[Kept, int, int] | None:
         """What to cut: its first and last number; None = not worth a file yet."""
-        spare, last_row = self._store.spare()
+        spare, last_row = self._spare()
         least = self._paces.events_a_file
         for kind, until in ((Kept.EVENTS, spare), (Kept.HISTORY, last_row - self._paces.history_kept)):
             first = self._store.cut_until(kind) + 1
@@ -65,6 +65,13 @@ class Compaction:
             if count >= least:  # what would be left is not worth one of its own
                 return kind, first, until if count < 2 * least else first + least - 1
         return None
+
+    def _spare(self) -> tuple[int, int]:
+        """Up to which event the log is not needed for a start; and the number of the last row of history."""
+        newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?"
+        seqs = [int(seq) for (seq,) in self._store.query(newest, (SNAPSHOTS_KEPT,))]
+        ((last,),) = self._store.query("SELECT COALESCE(MAX(seq), 0) FROM history")
+        return (seqs[-1] if len(seqs) == SNAPSHOTS_KEPT else 0), int(last)
 
     async def _cut(self) -> None:
         try:

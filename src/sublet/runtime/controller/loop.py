@@ -44,6 +44,7 @@ from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.recovery import Recovery
 from sublet.runtime.controller.router import Router
+from sublet.runtime.controller.shelving import Shelving
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stored_jobs import StoredJobs
@@ -57,6 +58,7 @@ from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.shelf import Shelf
 from sublet.runtime.store import STORE_FAILURES, MetaKey, Store
 
 __all__ = ["Controller"]
@@ -164,6 +166,10 @@ class Controller:
             wall=clock.wall,
         )
         self.compaction = Compaction(inbox, store=store, alarms=self.alarms, files=files, paces=paces)
+        self._stored = StoredJobs(inbox, store=store, secret_files=self.secret_files, factory=self.factory)
+        self.shelving = Shelving(
+            inbox, table=table, bill=self.bill, shelf=Shelf(store), stored=self._stored, paces=paces
+        )
         self.memory = Memory(
             inbox,
             adopt=inbox.adopt,
@@ -173,6 +179,7 @@ class Controller:
             store=store,
             clock=clock,
             compaction=self.compaction,
+            shelving=self.shelving,
             paces=paces,
         )
         inbox.connect(journal=self.memory, outlet=self._orders, alarms=self.alarms)
@@ -197,12 +204,11 @@ class Controller:
         self.store.claim(self._holder, after=self._life, facts=facts)
 
     async def _recover(self) -> None:
-        stored = StoredJobs(self.inbox, store=self.store, secret_files=self.secret_files, factory=self.factory)
         recovery = Recovery(
             pump=self.inbox,
             orders=self._orders,
             table=self.table,
-            stored=stored,
+            stored=self._stored,
             memory=self.memory,
             jobs=self.jobs,
             router=self.router,
@@ -268,7 +274,7 @@ class Controller:
 
     @property
     def records(self) -> dict[str, JobRecord]:
-        """Every job ever, by id."""
+        """Every job that is at hand, by id; those that ended long ago are on the shelf."""
         return self.table.records
 
     def now_s(self) -> float:

@@ -36,7 +36,8 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import PACES, Paces
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.records import JobRecord, kernel_job
+from sublet.runtime.controller.shelving import Shelving
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S, mark
@@ -64,11 +65,12 @@ class Memory:
         store: Store,
         clock: Clock,
         compaction: Compaction,
+        shelving: Shelving,
         paces: Paces = PACES,
     ) -> None:
         self._inbox, self._adopt, self._table, self._jobs = inbox, adopt, table, jobs
         self._bill, self._store, self._clock, self._paces = bill, store, clock, paces
-        self._compaction = compaction
+        self._compaction, self._shelving = compaction, shelving
         self._since = 0  # events since the last snapshot
         self._told: set[str] = set()  # jobs that have ended, and whose last facts are saved
         self._marked = -MARK_EVERY_S  # monotonic
@@ -91,20 +93,29 @@ class Memory:
 
     def write(self) -> None:
         """All of it, as of the last event in the log."""
-        facts = {
-            "kernel": self._inbox.kernel.facts(),
-            "bill": self._bill.facts(),
-            "timers": {timer_to_text(timer): each.at_s for timer, each in self.timers.items()},
-        }
         with self._store.transaction():
             for record in self._table.records.values():  # the log before this will not be asked again
                 if record.id not in self._told:
                     self._jobs.save_facts(record)
+            self._shelving.clear()
             self._told = {record_id for record_id in self._table.records if record_id not in self._table.live}
             mark(self._store, self._clock)
             self._store.put(MetaKey.BUDGET_IN_FORCE, json.dumps(to_plain(self._inbox.kernel.supply.budget)))
+            facts = {
+                "kernel": self._inbox.kernel.facts(),
+                "bill": self._bill.facts(),
+                "timers": {timer_to_text(timer): each.at_s for timer, each in self.timers.items()},
+            }
             self._store.add_snapshot(KERNEL_VERSION, json.dumps(facts, separators=(",", ":")))
         self._since = 0
+
+    def take_back(self, job_id: str) -> JobRecord | None:
+        """A job that is on the shelf, for somebody who asks for it; None if there is none."""
+        with self._store.transaction():
+            record = self._shelving.take_back(job_id)
+            if record is not None:
+                self.write()
+        return record
 
     def mark(self) -> None:
         """A sign of life, while it matters for somebody's bill when this controller was last seen."""
@@ -205,10 +216,11 @@ class Memory:
     def _note_outcomes(self, ended: Ended) -> None:
         """How a job ended stands in the log, whatever the facts of its record say. What was for what, they say."""
         for job_id, (outcome, at_s) in ended.items():
-            record = self._table.records[job_id]
-            record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
+            if (record := self._table.records.get(job_id)) is not None:  # else it is on the shelf
+                record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
         for record in self._table.records.values():
             self._bill.take_over(record.id, record.grains, record.outcome)
+        self._shelving.fold()
 
     def _follow_timers(self, event: Event, actions: list[Action]) -> None:
         if isinstance(event, news.TimerFired):

@@ -35,6 +35,10 @@ class StoredJobs:
         for job_id, text, facts in self._store.jobs():
             yield self._record(job_id, text, facts)
 
+    def read_one(self, job_id: str) -> JobRecord:
+        """The same, of one that is among them."""
+        return next(self._record(*row) for row in self._store.jobs(job_id))
+
     def _record(self, job_id: str, text: str, facts: dict[str, Any]) -> JobRecord:
         submitted_s = float(facts.get("submitted_s", 0.0))
         try:

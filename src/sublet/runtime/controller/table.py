@@ -1,4 +1,4 @@
-"""Which jobs there are: all that ever were, those that live, and those that the kernel has heard of."""
+"""Which jobs there are: all that are at hand, those that live, and those that the kernel has heard of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["JobTable"]
 class JobTable:
     """By id."""
 
-    records: dict[str, JobRecord] = field(default_factory=dict)  # every job ever
+    records: dict[str, JobRecord] = field(default_factory=dict)  # all but those on the shelf
     live: dict[str, JobRecord] = field(default_factory=dict)  # those that have not ended, or whose workers have not
     submitted: set[str] = field(default_factory=set)  # jobs that the kernel has heard of
 

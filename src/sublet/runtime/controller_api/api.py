@@ -9,6 +9,7 @@ from sublet.domain import events as news
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.shelving import EARLIER
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.commands import JobCommands
 from sublet.runtime.controller_api.dry_run import answer_dry_run
@@ -19,6 +20,7 @@ from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
 from sublet.runtime.controller_api.money import (
     budget_view,
     change_budget,
+    earlier_cost_view,
     job_cost_view,
     top_up_purse,
     total_cost_view,
@@ -43,6 +45,7 @@ class ControllerApi:
         self._commands = JobCommands(
             controller.inbox,
             records=controller.records,
+            take_back=controller.memory.take_back,
             jobs=controller.jobs,
             bill=controller.bill,
             feasibility=controller.feasibility,
@@ -159,6 +162,8 @@ class ControllerApi:
         costs = [job_cost_view(job_view(record, sources), controller.bill.jobs[record.id]) for record in records]
         if job_id is not None:
             return costs[0]
+        if (earlier := controller.shelving.shelf.sums()).jobs:
+            costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
         return total_cost_view(costs, controller.bill, controller.kernel.ledger.burn())
 
     async def budget(self) -> views.BudgetView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sublet.domain.money import Money
@@ -30,17 +30,18 @@ class JobCommands:
         inbox: Inbox,
         *,
         records: Mapping[str, JobRecord],
+        take_back: Callable[[str], JobRecord | None],
         jobs: Lifecycle,
         bill: Bill,
         feasibility: Feasibility,
         secret_files: SecretFiles,
     ) -> None:
         self._inbox, self._records, self._jobs, self._bill = inbox, records, jobs, bill
-        self._feasibility, self._secret_files = feasibility, secret_files
+        self._feasibility, self._secret_files, self._take_back = feasibility, secret_files, take_back
 
     def find(self, job_id: str) -> JobRecord:
-        """What the controller knows of a job."""
-        record = self._records.get(job_id)
+        """What the controller knows of a job, however long ago that was."""
+        record = self._records.get(job_id) or self._take_back(job_id)
         if record is None:
             raise NoSuchJob(job_id, self._records)
         return record

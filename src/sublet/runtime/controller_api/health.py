@@ -34,6 +34,7 @@ def health_view(controller: Controller, settings: Settings, *, started: bool, wa
         "wall_up_s": wall_up_s,
         "last_reconcile_wall_s": ago_s,
         "stopping": controller.stopping,
+        "earlier_jobs": controller.shelving.shelf.sums().jobs,
     }
 
 

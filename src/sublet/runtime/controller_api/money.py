@@ -10,8 +10,17 @@ from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import PURPOSES, Account, Bill
 from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView
+from sublet.runtime.shelf import ShelfSums
 
-__all__ = ["bill_view", "budget_view", "change_budget", "job_cost_view", "top_up_purse", "total_cost_view"]
+__all__ = [
+    "bill_view",
+    "budget_view",
+    "change_budget",
+    "earlier_cost_view",
+    "job_cost_view",
+    "top_up_purse",
+    "total_cost_view",
+]
 
 
 def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
@@ -76,6 +85,22 @@ def job_cost_view(job: JobView, account: Account) -> CostView:
         "preemptions_noticed": job["preemptions_noticed"],
         "preemptions_unnoticed": job["preemptions_unnoticed"],
         "forecast_usd": job["forecast_usd"],
+        "jobs": [],
+    }
+
+
+def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
+    """The bill of the jobs that are on the shelf, as one."""
+    return {
+        **bill_view(account),
+        "job_id": "",
+        "name": f"{sums.jobs} earlier jobs",
+        "usd_on_demand": Money(account.on_demand).usd or None,
+        "usd_per_h": 0.0,
+        "steps_lost": sums.steps_lost,
+        "preemptions_noticed": sums.noticed,
+        "preemptions_unnoticed": sums.unnoticed,
+        "forecast_usd": None,
         "jobs": [],
     }
 

@@ -18,11 +18,14 @@ def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
     """Take a job; durable when it returns."""
     if key and (known := controller.store.job_by_key(key)) is not None:
         return {"job_id": known[0], "name": controller.records[known[0]].spec.name}
+    if key and (known := controller.shelving.shelf.by_key(key)) is not None:
+        return {"job_id": known[0], "name": known[1]}
     if controller.stopping:
         raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
     warning = refuse_impossible(controller.feasibility, spec)
     expected = expected_of(controller, spec)
     number = 1 + sum(record.spec.name == spec.name for record in controller.records.values())
+    number += controller.shelving.shelf.called(spec.name)
     record = controller.add(f"{spec.name}-{number}", spec, key)
     if warning:
         controller.note(HistoryRow(kind="Warning", job_id=record.id, text=warning))

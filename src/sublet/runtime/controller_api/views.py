@@ -274,6 +274,7 @@ class HealthView(TypedDict):
     wall_up_s: float
     last_reconcile_wall_s: float | None  # ago
     stopping: bool
+    earlier_jobs: int  # that ended long ago, and are shown only to whoever asks for one by its id
 
 
 class HistogramView(TypedDict):

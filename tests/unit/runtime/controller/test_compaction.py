@@ -164,7 +164,8 @@ def test_of_a_history_that_was_cut_people_are_told_where_the_rest_is(story):
     asyncio.run(live())
     files = sorted(story.folder.glob("history-*.gz"))
     rows = [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
-    assert [row["seq"] for row in rows] == list(range(1, cut_until(story, Kept.HISTORY) + 1))
+    cut = cut_until(story, Kept.HISTORY)  # what is beyond it was archived when the controller ended, and is here too
+    assert [row["seq"] for row in rows if row["seq"] <= cut] == list(range(1, cut + 1))
     assert {"at", "text", "facts"} <= rows[0].keys()
 
 
@@ -265,7 +266,7 @@ def test_a_program_that_ends_at_any_moment_of_a_cut_loses_nothing_and_tells_noth
     Compaction(inbox, store=store, alarms=Alarms(), paces=paces).look()  # the next one goes on
     inbox.drain()
     log = WholeLog(store)
-    assert (list(log.lines()), log.cut) == (lines, store.spare()[0])
+    assert (list(log.lines()), log.cut) == (lines, store.snapshots()[1][0])
     assert sum(1 for _ in store.lines()) == len(lines) - log.cut
     assert store.snapshots()[-1][0] == log.cut  # from where a replay can begin
     store.close()
