@@ -115,17 +115,12 @@ def _one_breath(patch: pytest.MonkeyPatch) -> None:
 
 def _start(patch: pytest.MonkeyPatch) -> None:
     """N3: a provider that does not answer once ends the controller at its start."""
-    mended = Recovery._compare_nodes
 
     async def open_provider(self):
         await self.provider.open(self.leases.hear)
-
-    async def compare_nodes(self, held):
         await self.provider.list()
-        await mended(self, held)
 
     patch.setattr(Recovery, "_open_provider", open_provider)
-    patch.setattr(Recovery, "_compare_nodes", compare_nodes)
 
 
 def _stop(patch: pytest.MonkeyPatch) -> None:
@@ -140,10 +135,10 @@ def _refused(patch: pytest.MonkeyPatch) -> None:
 
 def _twice(patch: pytest.MonkeyPatch) -> None:
     """N6: what was ordered while the controller came back is ordered again."""
-    compare, rent = Recovery._compare_nodes, Leases.rent
+    repeat, rent = Recovery._repeat_orders, Leases.rent
 
-    async def compare_nodes(self, held):
-        await compare(self, list(self.pump.kernel.cluster.nodes))
+    def repeat_orders(self, held):
+        repeat(self, list(self.pump.kernel.cluster.nodes))
 
     async def rent_again(self, action):
         if action.node_id in self._asked:  # as if nobody had asked
@@ -152,7 +147,7 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
         else:
             await rent(self, action)
 
-    patch.setattr(Recovery, "_compare_nodes", compare_nodes)
+    patch.setattr(Recovery, "_repeat_orders", repeat_orders)
     patch.setattr(Leases, "rent", rent_again)
 
 

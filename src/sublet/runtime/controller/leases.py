@@ -35,6 +35,7 @@ __all__ = ["Leases", "Tenants"]
 
 log = logging.getLogger("sublet.leases")
 LIST_TRIES = 5
+LISTED_WITHIN_S = 60.0  # wall: clouds list a new node when they like, within a minute
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
@@ -53,6 +54,9 @@ class Tenants(Protocol):
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
+
+    def has_spoken(self, node_id: str, since_s: float) -> bool:
+        """Its agent, since then (wall)."""
 
 
 class Leases:
@@ -265,11 +269,9 @@ class Leases:
                 )
                 self._inbox.spawn(self.release(node_id), f"sweep {node_id}")
             for node_id, node in list(self._inbox.kernel.cluster.nodes.items()):
-                absent = node_id not in listed and node.phase in (NodePhase.READY, NodePhase.NOTICED)
+                absent = node_id not in listed and self._should_be_listed(node, began)
                 missed[node_id] = missed[node_id] + 1 if absent else 0
-                if (
-                    missed[node_id] == self._paces.absences
-                ):  # the provider may know more; and if it is there all the same, it goes
+                if missed[node_id] == self._paces.absences:  # the provider may know more
                     self._inbox.spawn(self.release_lost(node_id), f"lost {node_id}")
                 if self._agent_is_late(node, began):
                     self._inbox.note(
@@ -277,6 +279,14 @@ class Leases:
                     )
                     self._inbox.spawn(self.release(node_id), f"give up {node_id}")
             self._gauges.reconciled(self._clock.wall.monotonic() - began)
+
+    def _should_be_listed(self, node: Node, wall_s: float) -> bool:
+        """It is not new, and nobody has heard of it lately: then a listing without it says something."""
+        if node.phase not in (NodePhase.READY, NodePhase.NOTICED):
+            return False
+        if wall_s - self._rented_wall.get(node.id, -LISTED_WITHIN_S) < LISTED_WITHIN_S:
+            return False
+        return not self._tenants.has_spoken(node.id, wall_s - self._paces.sweep_s)
 
     def _agent_is_late(self, node: Node, wall_s: float) -> bool:
         rented = self._rented_wall.get(node.id)

@@ -114,7 +114,7 @@ class Recovery:
         self.pump.note(HistoryRow(kind="Recovered", text=text))
         held = list(kernel.cluster.nodes)
         await self._meet_the_world(absence, other_offers)
-        await self._compare_nodes(held)
+        self._repeat_orders(held)
         await self._release_silent_nodes(absence)
         self.orders.holding = False
         self._finish_moves()
@@ -176,20 +176,13 @@ class Recovery:
             raise BadInput(self.store.path, why, hint=hint) from error
         return [news.OffersChanged(self.pump.now_s(), offers, dict(self.limits))]
 
-    async def _compare_nodes(self, held: list[str]) -> None:
-        """What the last controller held, with what there is; orders for others were given a moment ago."""
-        try:
-            absent = set(held) - {node.node_id for node in await self.provider.list()}
-        except Exception as error:  # noqa: BLE001 - as in _open_provider
-            log.warning("the provider cannot be listed (%s): what is gone is found later", error)
-            absent = set()
+    def _repeat_orders(self, held: list[str]) -> None:
+        """To rent and to give back, of the last controller; those for other nodes were given a moment ago."""
         for node in [node for node_id, node in self.pump.kernel.cluster.nodes.items() if node_id in held]:
             if node.phase is NodePhase.REQUESTED:  # the same token: at most one node comes of it
                 self.orders.carry_out(order.RentNode(node.id, node.offer.id))
             elif node.phase is NodePhase.RELEASING:
                 self.orders.carry_out(order.ReleaseNode(node.id))
-            elif node.id in absent:  # the provider may know since when
-                self.pump.spawn(self.leases.release_lost(node.id), f"lost {node.id}")
 
     async def _release_silent_nodes(self, absence: Absence) -> None:
         """Give agents time to come; a node whose agent stays away is given back, and counts as lost."""

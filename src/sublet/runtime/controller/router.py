@@ -71,6 +71,7 @@ class Router:
         self._noticed_wall: dict[str, float] = {}  # node -> when its notice came
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
         self._gone: set[str] = set()  # nodes that were lost or given back; an id is never used again
+        self._spoke_wall: dict[str, float] = {}  # node -> when its agent last said something
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
         self._addresses = Addresses(alarms)
         self._vouching = Vouching(
@@ -239,10 +240,15 @@ class Router:
             self.touch(self._table.records[job_id])
             self._table.records[job_id].group.node_released(node_id, wall_s)
 
+    def has_spoken(self, node_id: str, since_s: float) -> bool:
+        """Its agent, since then (wall)."""
+        return self._spoke_wall.get(node_id, -math.inf) >= since_s
+
     def _forget_node(self, node_id: str) -> set[str]:
         """It is gone; jobs that have, or had, workers there."""
         self._gone.add(node_id)
         self.agents.discard(node_id)
+        self._spoke_wall.pop(node_id, None)
         self._vouching.forget(node_id)
         self._addresses.forget(node_id)
         return self._jobs_on.pop(node_id, set())
@@ -252,6 +258,7 @@ class Router:
     def hear_agent(self, node_id: str, message: wire.ToController) -> None:
         """An agent speaks."""
         wall_s = self._clock.wall.monotonic()
+        self._spoke_wall[node_id] = wall_s
         match message:
             case wire.Hello():
                 self._agent_came(node_id, message, wall_s)

@@ -16,7 +16,9 @@ from sublet.errors import NoAccess, NoAnswer
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller import leases
 from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.router import Router
 from sublet.runtime.providers.protocol import Billed
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
@@ -168,8 +170,7 @@ def test_an_order_to_a_node_that_is_lost_in_the_same_breath_is_void(tmp_path):
 # ---------------------------------------------------------------------- a cloud that does not answer at the start
 
 
-@pytest.mark.parametrize("trouble", ["lists_to_fail", "opens_to_fail"])
-def test_a_controller_that_comes_back_outlives_a_cloud_that_does_not_answer(tmp_path, trouble):
+def test_a_controller_that_comes_back_outlives_a_cloud_that_does_not_answer(tmp_path):
     story = a_story(tmp_path)
     story.cloud.trouble = NoAnswer("describe_instances", "503 Service Unavailable")
 
@@ -177,9 +178,9 @@ def test_a_controller_that_comes_back_outlives_a_cloud_that_does_not_answer(tmp_
         async with story.controller(crash=True) as api:
             await api.submit(a_spec())
             await spread_over(api, 2)
-        setattr(story.cloud, trouble, 1)
+        story.cloud.opens_to_fail, story.cloud.lists_to_fail = 1, 1
         async with story.controller() as api:
-            assert getattr(story.cloud, trouble) == 0
+            assert story.cloud.opens_to_fail == 0
             await trained(api, "j-1", 5)
             assert len(story.cloud.rented) == 2
         assert story.cloud.nodes == {}
@@ -260,6 +261,53 @@ def test_a_node_whose_agent_came_though_its_rent_was_never_answered_is_lost_not_
         asyncio.run(live())
     assert [record.getMessage() for record in caplog.records] == []
     check(replay(story.log()))
+
+
+# ---------------------------------------------------------------------- a node that is not listed
+
+
+async def list_nothing():
+    return []
+
+
+def sweep_often(api):
+    api._controller.leases._paces = Paces(sweep_s=0.3, absences=2)
+    api._controller.inbox.spawn(api._controller.leases.sweeping(), "sweeping")
+
+
+def test_a_new_node_is_not_missed_before_clouds_list_it(tmp_path, monkeypatch):
+    story = a_story(tmp_path)
+    monkeypatch.setattr(Router, "has_spoken", lambda self, node_id, since_s: False)
+
+    async def live():
+        async with story.controller() as api:
+            sweep_often(api)
+            story.cloud.list = list_nothing
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 5)
+            await asyncio.sleep(1.0)
+            assert list(api._controller.kernel.cluster.nodes) == story.cloud.rented == ["n1"]
+
+    asyncio.run(live())
+
+
+def test_a_node_that_speaks_is_there_and_a_silent_one_that_nobody_lists_is_not(tmp_path, monkeypatch):
+    story = a_story(tmp_path)
+    monkeypatch.setattr(leases, "LISTED_WITHIN_S", 0.0)
+
+    async def live():
+        async with story.controller() as api:
+            sweep_often(api)
+            story.cloud.list = list_nothing
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 5)
+            await asyncio.sleep(1.0)
+            nodes = api._controller.kernel.cluster.nodes
+            assert list(nodes) == ["n1"]
+            story.cloud.lose_silently("n1")
+            await until(lambda: asyncio.sleep(0, "n1" not in nodes), "a node that is gone is waited for")
+
+    asyncio.run(live())
 
 
 # ---------------------------------------------------------------------- the start of the next one
