@@ -13,10 +13,11 @@ from sublet.testing.world.shelf import Shelf
 from sublet.testing.world.sockets import socket_pair
 from sublet.testing.world.truth import JobTruth, Truth
 from sublet.testing.world.worker import Meetings, SdkWorker
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import (
     Broke,
+    Damaged,
     Finished,
     Joined,
     Leading,
@@ -26,6 +27,7 @@ from sublet.wire.messages import (
     Regroup,
     Saved,
     SaveNow,
+    ShortOfMemory,
     StartWorker,
     Stepped,
 )
@@ -82,10 +84,10 @@ class Job:
     def run(self, seconds):
         self.world.run(self.world.now_s + seconds)
 
-    def regroup(self, *hands, broken=False):
+    def regroup(self, *hands, **more):
         self.generation += 1
         for rank, hand in enumerate(hands):
-            facts = {"generation": self.generation, "rank": rank, "world": len(hands), "broken": broken}
+            facts = {"generation": self.generation, "rank": rank, "world": len(hands), **more}
             hand.say(Regroup(worker_id=hand.name, **facts))
         self.run(1.0)
         for hand in hands[1:]:
@@ -227,10 +229,49 @@ def test_a_checkpoint_that_was_told_and_is_gone_is_a_broken_law():
     shelf = Shelf(job.meetings.storage, job.truth.jobs["job"], "job", "w")
     shelf.open(1)
     shelf.save(5)
-    assert shelf.newest() == 5
+    assert shelf.newest() == (5, [])
     job.truth.jobs["job"].told = 7
     (a,) = job.start("a")
     job.run(10.0)
     job.regroup(a)
     job.run(5.0)
     assert [law for law, _ in job.truth.complaints] == ["I4"]
+
+
+def test_who_runs_short_of_memory_tells_and_all_take_the_limit_of_the_next_order():
+    job = Job()
+    a, b = job.start("a", "b")
+    job.run(10.0)
+    job.regroup(a, b)
+    job.run(20.0)
+    assert b.worker.run_short(ends=False)
+    job.run(2.0)
+    [said] = b.said(ShortOfMemory)
+    assert (said.samples, said.micro_batch) == (16, 8)
+    assert a.said(Broke)
+    job.regroup(a, b, broken=True, micro_batch=8)
+    job.run(5.0)
+    assert a.worker.run_short(ends=True)  # the other has learned of it
+    assert a.said(ShortOfMemory)[-1].micro_batch == 4
+    assert a.code == EXIT_MEMORY
+
+
+def test_a_checkpoint_that_rots_is_passed_over_and_told_of():
+    job = Job()
+    (a,) = job.start("a")
+    job.run(10.0)
+    job.regroup(a)
+    for _ in range(3):
+        job.run(5.0)
+        a.say(SaveNow(worker_id="a"))
+    job.run(5.0)
+    saved = [message.step for message in a.said(Saved)]
+    assert len(saved) >= 3
+    assert job.meetings.storage.rot("job", job.truth.jobs["job"], random.Random(1))
+    a.worker.exit(-9)
+    (b,) = job.start("b")
+    job.run(10.0)
+    job.regroup(b)
+    job.run(5.0)
+    assert b.said(Damaged)[-1].step == b.said(Joined)[-1].step == saved[-2]
+    assert not job.truth.complaints

@@ -98,6 +98,13 @@ class TornDisk:
         """As the next boot finds it; without dice nothing is there but what must be."""
         return self._next(self._root.torn(dice))
 
+    def rot(self, path: Path, dice: random.Random) -> None:
+        """A bit of a file is another one now, and nobody notices."""
+        file = self._find(path)
+        assert isinstance(file, _File)
+        file.now[dice.randrange(len(file.now))] ^= 1 << dice.randrange(8)
+        file.kept = bytes(file.now)
+
     # ------------------------------------------------------------------------------------------- orders
 
     def names(self, folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.node_faults import NODE_KINDS
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Fault
+from sublet.testing.world.worker_faults import WORKER_KINDS
 from sublet.wire import messages as wire
 
 __all__ = ["KINDS", "schedule"]
@@ -348,4 +349,5 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "user_scale": _user_scale,
     "user_top_up": _user_top_up,
     **NODE_KINDS,
+    **WORKER_KINDS,
 }

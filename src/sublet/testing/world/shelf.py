@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
-from sublet.errors import DamagedCheckpoint, NoCheckpointLeft
+from sublet.errors import DamagedCheckpoint
 from sublet.testing.torn_disk import PowerCut, TornDisk
 from sublet.testing.world.heap import World
 from sublet.testing.world.machine import EPOCH_S, WorldDice
@@ -25,9 +26,20 @@ class Storage:
         self.world, self.wall = world, _DiskWall(world)
         self.disk = TornDisk(wall=self.wall)
 
-    def cut_power(self) -> None:
-        """It comes back with what it must have kept, and perhaps more."""
-        self.disk = self.disk.after_power_cut(self.world.stream("power"))
+    def cut_power(self) -> bool:
+        """It comes back with what it must have kept, and perhaps more; False if there was nothing on it."""
+        before, self.disk = self.disk.orders, self.disk.after_power_cut(self.world.stream("power"))
+        return before > 0
+
+    def rot(self, job_id: str, truth: JobTruth, dice: random.Random) -> bool:
+        """A bit of its newest checkpoint is another one now; False without two of them."""
+        directory = Directory(_place_of(job_id), disk=self.disk, wall=self.wall)
+        steps = directory.steps()
+        if len(steps) < KEEP:  # the one before it may have rotted already, and nobody begins at 0 unasked
+            return False
+        self.disk.rot(directory.place_of(steps[0]) / TREE, dice)
+        truth.told = min(truth.told, steps[-1])
+        return True
 
 
 class Shelf:
@@ -62,19 +74,17 @@ class Shelf:
             disk.cut_at = disk.tears = None
         self._look()
 
-    def newest(self) -> int | None:
-        """The highest step that is whole; None if there was never any, NoCheckpointLeft if none is whole."""
-        directory, why = self._directory(), ""
-        for step in (steps := directory.steps()):
+    def newest(self) -> tuple[int | None, list[tuple[str, str]]]:
+        """The highest step that is whole, and the damaged ones above it, with the reason."""
+        directory, skipped = self._directory(), list[tuple[str, str]]()
+        for step in directory.steps():
             try:
                 directory.verify(step)
             except DamagedCheckpoint as error:
-                why = error.why
+                skipped.append((str(directory.place_of(step)), error.why))
             else:
-                return step
-        if steps:
-            raise NoCheckpointLeft(directory.path, len(steps), why)
-        return None
+                return step, skipped
+        return None, skipped
 
     def _save(self, directory: Directory, step: int) -> None:
         directory.announce(self._generation)
@@ -100,8 +110,12 @@ class Shelf:
     def _directory(self) -> Directory:
         if self._storage.disk is not self._disk:  # it has lost its power
             self._disk, self._known = self._storage.disk, KnownGood()
-        path = Path("/checkpoints") / self._job_id
+        path = _place_of(self._job_id)
         return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice)
+
+
+def _place_of(job_id: str) -> Path:
+    return Path("/checkpoints") / job_id
 
 
 class _DiskWall:

@@ -42,6 +42,9 @@ PLAIN = (
     "no_storage",
     "node_clock",
     "told_inside",
+    "short_of_memory",
+    "lost_power",
+    "rot",
 )
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
 OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led there

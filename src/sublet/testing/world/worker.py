@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from sublet.errors import SubletError
+from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.testing.world.awaiting import Task
 from sublet.testing.world.heap import World
 from sublet.testing.world.machine import EPOCH_S
@@ -18,8 +18,9 @@ from sublet.testing.world.sockets import WorldSocket
 from sublet.testing.world.truth import JobTruth
 from sublet.train.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
 from sublet.train.following import Entry, Following
-from sublet.wire.exits import EXIT_LOST
+from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
 from sublet.wire.messages import (
+    Damaged,
     Finished,
     FromWorkerMessage,
     Joined,
@@ -27,6 +28,7 @@ from sublet.wire.messages import (
     Regroup,
     Saved,
     SaveFailed,
+    ShortOfMemory,
     StartWorker,
     Stepped,
 )
@@ -38,6 +40,7 @@ FIRST_SAVE_S = 15.0  # as saving.py has it
 CUT_AGAIN_S = 0.1  # slower than in a real process, where it is for sockets that torch opens meanwhile
 SHARE_S = 0.1  # mean, to hand a state over
 MOST_READ = 1 << 16
+AT_ONCE = 16  # samples, of a script that says nothing else
 
 
 class SdkWorker:
@@ -52,7 +55,7 @@ class SdkWorker:
         line: WorldSocket,
         exited: Callable[[int], None],
     ) -> None:
-        self._meetings, self._world, self.host = meetings, meetings.world, host
+        self.meetings, self._world, self.host = meetings, meetings.world, host
         self.id, self.job_id = order.worker_id, order.job_id
         self.dead = self.hung = False
         self._socket, self._exited = line, exited
@@ -65,6 +68,8 @@ class SdkWorker:
             self._line, self.keeper, TableGroup(self), self._new_group, wait_s=ORDER_S, wall=wall
         )
         self._turn_is_due = False  # of the line
+        self._at_once = AT_ONCE  # samples
+        self.trains = False  # in a group, and makes steps
         self._every_s = float({**order.defaults, **order.env}.get("SUBLET_CHECKPOINT_EVERY_S", "30"))
         self._saved_s: float | None = None
         self._saving: int | None = None  # the step that is being written
@@ -74,11 +79,11 @@ class SdkWorker:
 
     @property
     def _truth(self) -> JobTruth:
-        return self._meetings.truth.jobs[self.job_id]
+        return self.meetings.truth.jobs[self.job_id]
 
     def complain(self, law: str, what: str) -> None:
         """A worker has seen a law broken."""
-        self._meetings.truth.complaints.append((law, f"{self.job_id}: {what}"))
+        self.meetings.truth.complaints.append((law, f"{self.job_id}: {what}"))
 
     # ------------------------------------------------------------------ its line
 
@@ -125,7 +130,7 @@ class SdkWorker:
     # ------------------------------------------------------------------ its group
 
     def _new_group(self, order: Regroup) -> TableGroup:
-        return TableGroup(self, self._meetings.table(self.job_id, order), order)
+        return TableGroup(self, self.meetings.table(self.job_id, order), order)
 
     def poke(self) -> None:
         """Look whether what it waits for has come."""
@@ -160,10 +165,13 @@ class SdkWorker:
                 state_s=entry.state_s,
             )
         )
+        self._at_once = min(self._at_once, entry.micro_batch or self._at_once)
+        self.trains = True
         group.table.train(group.rank)
 
     def broke(self, why: str) -> None:
         """Its group is gone under it while it trains."""
+        self.trains = False
         if not self.dead and not self.hung:
             self._task.begin(self._following.recover(why), self._came)
 
@@ -190,6 +198,7 @@ class SdkWorker:
             self._report(group.generation, step, step_s)
             self._save_if_due(step)
         if ordered:
+            self.trains = False
             self._task.begin(self._following.change(), self._came)
         elif step >= self._truth.steps and group.rank == 0:
             self._world.after(self._truth.write_s, self._finish, group)
@@ -239,6 +248,20 @@ class SdkWorker:
         self.say(Finished(worker_id=self.id, step=truth.steps, done=float(truth.steps)))
         group.table.finish()
 
+    def run_short(self, *, ends: bool) -> bool:
+        """A step does not fit into memory: fewer samples at a time from now on. False if that is none."""
+        group, tried = self._following.group, self._at_once
+        if self.dead or self.hung or not group.stands or tried <= 1:
+            return False
+        self._at_once = tried // 2
+        facts = {"generation": group.generation, "step": self.steps, "samples": tried, "micro_batch": self._at_once}
+        self.say(ShortOfMemory(worker_id=self.id, ends=ends, **facts))
+        if ends:
+            self.exit(EXIT_MEMORY)
+        elif group.world > 1:
+            group.hang_up()
+        return True
+
     # ------------------------------------------------------------------ its end
 
     def end_well(self) -> None:
@@ -266,7 +289,7 @@ class SdkWorker:
         self._task.drop()
         if self._saving is not None:
             self.keeper.die_saving(self._saving)
-        if self._meetings.network.passes(self.host, self.host):
+        if self.meetings.network.passes(self.host, self.host):
             self._following.group.close()
 
 
@@ -290,7 +313,12 @@ class Keeper:
     async def load(self) -> bool:
         """The newest that is whole."""
         await self._task.sleep(self._truth.write_s / 2)
-        step = self._shelf.newest()
+        step, skipped = self._shelf.newest()
+        if skipped:
+            paths, told = tuple(path for path, _ in skipped), -1 if step is None else step
+            self._worker.say(Damaged(worker_id=self._worker.id, paths=paths, why=skipped[0][1], step=told))
+            if step is None:
+                raise NoCheckpointLeft("checkpoints", len(skipped), skipped[0][1])
         if (step or 0) < self._truth.told:
             self._worker.complain("I4", f"checkpoint {self._truth.told} was acknowledged, and {step} is the newest")
         self.steps = step or 0
