@@ -125,6 +125,7 @@ class Life:
             lease_s=self.story.lease_s + 30.0,
             boot_s=boot_s,
             metadata_url=SERVICE if self.story.told_inside else "",
+            lease_file=f"/run/{node_id}.lease",
         )
         node = WorldNode(self.site, facts, lambda: self._agent_gone(node_id, gone))
         return node

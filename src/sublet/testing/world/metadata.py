@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from datetime import UTC, datetime
 
@@ -20,7 +21,10 @@ MOST_READ = 1 << 16
 
 
 class MetadataService:
-    """Of one machine. `mood`: "" = well, silent = takes questions and never answers, odd = answers with errors."""
+    """Of one machine.
+
+    `mood`: "" = well, down = nobody listens, silent = takes questions and never answers, odd = answers with errors.
+    """
 
     address = "tcp:169.254.169.254:80"
 
@@ -49,6 +53,8 @@ class MetadataService:
 
     def answer(self) -> WorldSocket:
         """The machine's end of a connection."""
+        if self.mood == "down":
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         ours, theirs = socket_pair(self._process, self._process)
         asked = bytearray()
 

@@ -146,6 +146,7 @@ class Way:
         self._last_s = 0.0
         self.hole = False  # what is sent arrives nowhere, and nobody says so
         self.in_flight = 0  # bytes
+        self.drained: Callable[[], None] = lambda: None  # there is room again
         self.give_up: Callable[[], None] | None = None  # the sender's kernel, after a quarter of an hour
 
     def put(self, chunk: Chunk) -> None:
@@ -168,7 +169,10 @@ class Way:
         elif self._queue and self._network.passes(self.source, self.target):
             while self._queue and self._queue[0][0] <= self._network.world.now_s and not self.hole:
                 _, chunk = self._queue.popleft()
+                was_full = self.in_flight > MOST_IN_FLIGHT
                 self.in_flight -= len(chunk or b"")
+                if was_full and self.in_flight <= MOST_IN_FLIGHT:
+                    self.drained()
                 self._deliver(chunk)
 
 
@@ -182,6 +186,7 @@ class Connection:
         self.up = Way(network, socket.host, server, self.transport.came)
         self.down = Way(network, server, socket.host, socket.came)
         self.up.give_up, self.down.give_up = self.reset, self.reset
+        self.up.drained = lambda: socket.on_ready()  # noqa: PLW0108 - whoever listens then
 
     @property
     def unconfirmed(self) -> int:
@@ -198,7 +203,7 @@ class Connection:
 
     def reset(self) -> None:
         """Both sides are told at once that it is gone."""
-        self.socket.came(None)
+        self.socket.reset()
         self.transport.came(None)
 
     def forget(self) -> None:

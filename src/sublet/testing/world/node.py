@@ -81,6 +81,8 @@ class WorldNode(Process):
         self._selector = WorldSelector()
         self._line: WorldSocket | None = None
         self._dice = site.world.stream("nodes")
+        if facts.lease_file:
+            site.storage.write(facts.lease_file, b"")
         self._agent = Agent(facts, self._machine())
         self.at_end(self._close)
         self.wake(site.world.now_s + facts.boot_s)
@@ -167,6 +169,7 @@ class WorldNode(Process):
         if not network.passes(self.host, CONTROLLER) and self._dice.random() < NO_ROUTE:
             raise OSError(errno.EHOSTUNREACH, "no route to host")
         self._line = WorldSocket(self, network)
+        self._line.short = True
         self._line.connect_ex(address_from(address)[1])
         return self._line
 
@@ -201,6 +204,7 @@ class NodeProcesses:
             storage.append(order.log, f"{order.note}\n" if order.note else "")
         ours, theirs = socket_pair(self._node, self._node)
         theirs.on_ready = lambda: None  # until whoever it is listens
+        ours.short = True
         pid, host = world.new_pid(), self._node.host
         self._lines[pid] = theirs
 
@@ -235,6 +239,10 @@ class NodeProcesses:
     def met_at(self, port: int) -> bool:
         """By the sockets of this machine."""
         return self.site.scripts.met_at(self._node.host, port)
+
+    def line(self, pid: int) -> WorldSocket:
+        """The worker's end of its line."""
+        return self._lines[pid]
 
     def lines(self) -> list[WorldSocket]:
         """The workers' ends of their lines, for whoever would write there."""

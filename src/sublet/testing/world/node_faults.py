@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.node import WorldNode
 from sublet.testing.world.stage import Stage
+from sublet.wire.lines import to_line
+from sublet.wire.messages import Ping, SaveFailed
 
 __all__ = ["NODE_KINDS"]
 
 AWAY_S = (2.0, 20.0, 60.0)
 JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
 WARNINGS_S = (120.0, 30.0, 5.0)
-MOODS = ("silent", "odd")
+FLOOD_LINE, FLOOD_LINES, FLOOD_S = 200_000, 30, 0.02  # bytes; more in all than an agent keeps; between two
+MOODS = ("down", "silent", "odd")
 
 
 def _nodes(stage: Stage) -> list[tuple[Instance, WorldNode]]:
@@ -76,12 +80,50 @@ def _babble(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
+def _flood(stage: Stage, dice: random.Random) -> bool:
+    """A worker has more to say than anybody can send: a script whose every save fails, with a page of reasons."""
+    found = [(node, pid) for _, node in _nodes(stage) for pid in node.processes.running]
+    if not found:
+        return False
+    node, pid = dice.choice(found)
+    program = node.processes.running[pid]
+    line = to_line(SaveFailed(worker_id=program.id, step=1, why="x" * FLOOD_LINE))
+
+    def say(left: int) -> None:
+        with contextlib.suppress(OSError):
+            if pid in node.processes.running and left:
+                node.processes.line(pid).send(line)
+                stage.world.after(FLOOD_S, say, left - 1)
+
+    say(FLOOD_LINES)
+    return True
+
+
+def _odd_orders(stage: Stage, dice: random.Random) -> bool:
+    """What a newer controller may say to an older agent: words that it does not know, or cannot follow."""
+    if not (connections := stage.network.connections):
+        return False
+    words = [
+        b'{"type":"Telepathy","worker_id":"w"}\n',
+        to_line(Ping()),
+        b'{"type":"StartWorker","worker_id":"odd","job_id":"odd","argv":[]}\n',
+        b'{"type":"EndWorker","worker_id":"odd","grace_s":1e400}\n',
+        b'{"type":"SaveNow","worker_id":"odd"}\n',
+        b"\n\n{}\n",
+    ]
+    dice.choice(connections).transport.write(b"".join(dice.sample(words, dice.randint(1, 4))))
+    return True
+
+
 def _no_storage(stage: Stage, dice: random.Random) -> bool:
     """The file server is away: whoever asks it for a file is told that the handle is stale."""
     if not (nodes := _nodes(stage)):
         return False
     storage = nodes[0][1].site.storage
-    storage.gone = True
+    if dice.random() < 0.5:
+        storage.gone = True
+    else:
+        storage.flaky = random.Random(dice.random())  # noqa: S311 - no secret
     stage.world.after(dice.choice(AWAY_S), storage.come_back)
     return any(node.workers for _, node in nodes)
 
@@ -124,6 +166,8 @@ NODE_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "end_agent": _end_agent,
     "no_forks": _no_forks,
     "babble": _babble,
+    "flood": _flood,
+    "odd_orders": _odd_orders,
     "no_storage": _no_storage,
     "node_clock": _node_clock,
     "told_inside": _told_inside,

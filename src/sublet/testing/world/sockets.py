@@ -12,6 +12,7 @@ from sublet.testing.world.heap import Process
 __all__ = ["WorldSelector", "WorldSocket", "socket_pair"]
 
 MOST_UNSENT = 1 << 18  # bytes in flight, before a send would have to wait
+SHORT, FULL_S = 0.01, 0.05  # of the sends, where that happens; until there is room again, at most
 
 
 class Connected(Protocol):
@@ -42,6 +43,8 @@ class WorldSocket:
         self.process, self.host, self._network = process, process.host, network
         self.closed = False
         self.on_ready: Callable[[], None] = lambda: process.wake(process.world.now_s)
+        self.short = False  # the kernel takes a part of what is sent now and then, and no more for a moment
+        self._full = self._reset = False
         self._received, self._over, self._error = bytearray(), False, 0
         self._connection: Connected | None = None
         self._peer: WorldSocket | None = None  # of a pair, on one machine
@@ -67,6 +70,11 @@ class WorldSocket:
         """Nobody listens there."""
         self._error = errno.ECONNREFUSED
         self.on_ready()
+
+    def reset(self) -> None:
+        """The other side knows nothing of this connection (RST): the next call tells."""
+        self._reset = True
+        self.came(None)
 
     def join(self, peer: WorldSocket) -> None:
         """Be one end of a pair."""
@@ -99,10 +107,14 @@ class WorldSocket:
         return errno.EINPROGRESS
 
     def send(self, data: Any) -> int:
-        """All of it, or BlockingIOError."""
-        sent = bytes(data)
+        """All of it, mostly; or BlockingIOError."""
+        if self._reset:
+            raise ConnectionResetError
         if self._over and self._peer is None:
             raise BrokenPipeError
+        if self._full:
+            raise BlockingIOError
+        sent = self._taken(bytes(data))
         if self._peer is not None:
             if self._peer.closed:
                 raise BrokenPipeError
@@ -115,12 +127,28 @@ class WorldSocket:
             self._connection.send_up(sent)
         return len(sent)
 
+    def _taken(self, data: bytes) -> bytes:
+        """What the kernel has room for."""
+        world = self.process.world
+        dice = world.stream("sockets")
+        if not self.short or len(data) <= 1 or dice.random() >= SHORT:
+            return data
+        self._full = True
+        world.after(dice.uniform(0.0, FULL_S), self._make_room)
+        return data[: dice.randrange(1, len(data))]
+
+    def _make_room(self) -> None:
+        self._full = False
+        self.on_ready()
+
     def sendall(self, data: Any) -> None:
         """As `send`."""
         self.send(data)
 
     def recv(self, size: int) -> bytes:
         """What is there; b"" at its end, BlockingIOError while there is nothing."""
+        if self._reset:
+            raise ConnectionResetError
         if self._received:
             was_full = self.unread > MOST_UNSENT
             data = bytes(self._received[:size])
@@ -151,6 +179,8 @@ class WorldSocket:
     @property
     def writable(self) -> bool:
         """A write would not wait."""
+        if self._full:
+            return False
         if self._connection is not None:
             return self._connection.unconfirmed <= MOST_UNSENT
         if self._peer is not None:

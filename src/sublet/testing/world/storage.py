@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class Storage:
         self._held: dict[int, _File] = {}
         self._numbers = itertools.count(3)
         self.gone = False  # nobody answers: a server that is away
+        self.flaky: random.Random | None = None  # it answers now and then
 
     # ------------------------------------------------------------------ what programs do
 
@@ -59,7 +61,7 @@ class Storage:
 
     def come_back(self) -> None:
         """The server answers again."""
-        self.gone = False
+        self.gone, self.flaky = False, None
 
     # ------------------------------------------------------------------ what an agent sees
 
@@ -123,7 +125,7 @@ class Storage:
         return self._files[path]
 
     def _answer(self, path: str) -> None:
-        if self.gone:
+        if self.gone or (self.flaky is not None and self.flaky.random() < 0.5):
             raise OSError(errno.ESTALE, "stale file handle", path)
 
     def _note_read(self, file: _File) -> None:

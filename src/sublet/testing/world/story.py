@@ -39,6 +39,8 @@ PLAIN = (
     "end_agent",
     "no_forks",
     "babble",
+    "flood",
+    "odd_orders",
     "no_storage",
     "node_clock",
     "told_inside",
