@@ -139,10 +139,10 @@ class Pump:
         if self._listening and not self._pumping and not self.ended.is_set():
             try:
                 self._store.insist()  # what groups say to agents is in no transaction
+                self._outlet.drain()  # how a job ended is written down at once
             except STORE_FAILURES as error:
                 self.fail(error)
                 return
-            self._outlet.drain()
             self._pump()
 
     def fail(self, error: Exception) -> SubletError:

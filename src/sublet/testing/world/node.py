@@ -85,7 +85,8 @@ class WorldNode(Process):
             site.storage.write(facts.lease_file, b"")
         self._agent = Agent(facts, self._machine())
         self.at_end(self._close)
-        self.wake(site.world.now_s + facts.boot_s)
+        self._begins_s = site.world.now_s + facts.boot_s
+        self.wake(self._begins_s)
 
     def _machine(self) -> Machine:
         # A socket and a selector of the world have what the agent uses of them, and no descriptor.
@@ -117,6 +118,11 @@ class WorldNode(Process):
         return self.world.now_s + (TURN_S if self._selector.select() else max(TURN_S, patience_s))
 
     # ------------------------------------------------------------------ as clouds, faults and laws see it
+
+    @property
+    def booted(self) -> bool:
+        """Its agent has begun, and has not ended."""
+        return not self.dead and self.world.now_s > self._begins_s
 
     @property
     def workers(self) -> list[Program]:

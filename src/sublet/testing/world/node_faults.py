@@ -24,7 +24,7 @@ MOODS = ("down", "silent", "odd")
 def _nodes(stage: Stage) -> list[tuple[Instance, WorldNode]]:
     """Those on which the shipped agent runs."""
     found = [(instance, instance.node) for instance in stage.cloud.alive()]
-    return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and not node.dead]
+    return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and node.booted]
 
 
 def _kill_agent(stage: Stage, dice: random.Random) -> bool:
