@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sublet.domain.budget import UNLIMITED, Budget, Limit
@@ -293,13 +294,18 @@ class Controller:
         """Take a job; it is on disk when this returns."""
         if self.inbox.ended.is_set():
             raise self.inbox.failure or NotNow(spec.name, "brought to a controller that has ended", "be submitted")
+        with self.writing():
+            return self.jobs.add(job_id, spec, key)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """For what must be on disk when it is answered: a store that fails ends the controller, and that is said."""
         try:
-            record = self.jobs.add(job_id, spec, key)
+            yield
         except STORE_FAILURES as error:
             raise self.inbox.fail(error) from error
         if self.inbox.failure is not None:
             raise self.inbox.failure
-        return record
 
     # ------------------------------------------------------------------ time
 

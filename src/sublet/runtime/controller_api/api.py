@@ -87,27 +87,32 @@ class ControllerApi:
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
         """End it."""
         await self.started()
-        return self._view(self._commands.cancel(job_id, now=now))
+        with self._controller.writing():
+            return self._view(self._commands.cancel(job_id, now=now))
 
     async def pause(self, job_id: str) -> views.JobView:
         """Save it and take its workers away."""
         await self.started()
-        return self._view(self._commands.pause(job_id))
+        with self._controller.writing():
+            return self._view(self._commands.pause(job_id))
 
     async def resume(self, job_id: str, *, start_over: bool = False) -> views.JobView:
         """Let it go on."""
         await self.started()
-        return self._view(self._commands.resume(job_id, start_over=start_over))
+        with self._controller.writing():
+            return self._view(self._commands.resume(job_id, start_over=start_over))
 
     async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
         """Let it spend more."""
         await self.started()
-        return self._view(self._commands.top_up(job_id, usd))
+        with self._controller.writing():
+            return self._view(self._commands.top_up(job_id, usd))
 
     async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
         """Other widths."""
         await self.started()
-        return self._view(self._commands.scale(job_id, low=low, high=high))
+        with self._controller.writing():
+            return self._view(self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
@@ -185,7 +190,8 @@ class ControllerApi:
             average_usd_per_h=average_usd_per_h,
             purse_usd=purse_usd,
         )
-        self._controller.tell(news.BudgetChanged(self._controller.now_s(), budget))
+        with self._controller.writing():
+            self._controller.tell(news.BudgetChanged(self._controller.now_s(), budget))
         return await self.budget()
 
     async def top_up(self, usd: float) -> views.BudgetView:
