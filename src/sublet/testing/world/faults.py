@@ -18,6 +18,7 @@ from sublet.wire import messages as wire
 __all__ = ["KINDS", "schedule"]
 
 OUTAGES_S = (2.0, 20.0, 90.0)
+LONGEST_AWAY_S = 50.0  # between two controllers
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
 RENT_LIES = ("done, but an error", "error", "refused", "slow")
 RELEASE_LIES = ("error", "done, but an error")
@@ -64,6 +65,7 @@ def _restart_machine(stage: Stage, dice: random.Random) -> bool:
         return False
     if dice.random() < 0.5:
         stage.controllers.clock.jump_s += dice.uniform(-120.0, 120.0)  # it has no battery, and NTP comes later
+        stage.doubt_grains += stage.cloud.burn_grains_per_s() * (LONGEST_AWAY_S + 2 * stage.story.lease_s)
     stage.controllers.crash(process, machine=True)
     return True
 

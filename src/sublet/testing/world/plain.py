@@ -71,14 +71,16 @@ class PlainCloud:
         return sum(150.0 * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
 
     def _cost_grains(self, instance: Instance) -> float:
+        """What ran, at the price of its time; and what is missing to the least that is billed, at the last one."""
         offer = next(offer for offer in self.offers if offer.id == instance.offer_id)
         ended_s = self.world.now_s if instance.ended_s is None else instance.ended_s
-        if instance.ended_s is not None:
-            ended_s = max(ended_s, instance.began_s + offer.minimum_billing_s)
-        changes, grains = self._prices[instance.offer_id], 0.0
+        changes, grains, last = self._prices[instance.offer_id], 0.0, 0.0
         for (since_s, price), until_s in zip(changes, [*(at for at, _ in changes[1:]), math.inf], strict=True):
-            paid_s = min(until_s, ended_s) - max(since_s, instance.began_s)
-            grains += price.micro_usd_per_h * max(0.0, paid_s) * 1e6
+            if since_s <= ended_s:
+                last = price.micro_usd_per_h * 1e6
+                grains += last * max(0.0, min(until_s, ended_s) - max(since_s, instance.began_s))
+        if instance.ended_s is not None:
+            grains += last * max(0.0, offer.minimum_billing_s - (ended_s - instance.began_s))
         return grains
 
     # ------------------------------------------------------------------ what it is made to do
@@ -130,8 +132,8 @@ class PlainCloud:
     def create(self, node_id: str, offer_id: str, token: str) -> None:
         """One machine per token, ever."""
         if (old := self.instances.get(token)) is not None:
-            if old.ended_s is not None:
-                raise RentFailed(offer_id, "the node of this token is gone")
+            if old.ended_s is not None:  # it was rented and paid for: no refusal, but old news
+                self.world.after(self._dice.uniform(0.1, NEWS_S), self.tell_lost, old)
             return
         if self.world.now_s < self._sold_out.get(offer_id, 0.0):
             raise RentFailed(offer_id, "sold out")

@@ -34,6 +34,7 @@ class Stage:
     effects: Counter[str] = field(default_factory=Counter)
     parted_until_s: dict[str, float] = field(default_factory=dict)  # by node
     unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
+    doubt_grains: float = 0.0  # nobody can know whether they were charged: clocks were wrong after a boot
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end
     on_fault: Callable[[Fault, bool], None] = lambda *_: None  # for whoever looks on: what struck, with an effect?

@@ -113,7 +113,7 @@ class Users:
         """More for the purse of all; asked once, since twice would be twice as much."""
         if self._story.purse_usd is not None:
             self.topped_up_usd += usd  # it may be there, or not: it may be spent
-            self._ask(lambda api: _quietly(api.top_up(usd)))
+            self._ask(lambda api: _quietly(lambda: api.top_up(usd)))
 
     # ------------------------------------------------------------------ how they ask
 
@@ -134,7 +134,7 @@ class Users:
         if job_id is not None and (verb is not wish or asked is None or asked.dead):
 
             async def ask(api: ControllerApi) -> None:
-                await _quietly(verb(api, job_id))
+                await _quietly(lambda: verb(api, job_id))
                 if wishes and wishes[0] is verb:
                     del wishes[0]
 
@@ -154,9 +154,9 @@ class Users:
             self._controllers.border.post(path, body, hear, key=key)
 
 
-async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+async def _quietly(ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Whatever is refused: it is an answer."""
     try:
-        await work
+        await ask()
     except SubletError:
         return
