@@ -169,12 +169,15 @@ class Infeasible(SubletError):
 
 
 class RentFailed(SubletError):
-    """A cloud did not give a node; nothing is paid. `wait_s` is when to try this offer again."""
+    """A cloud did not give a node; nothing is paid. `wait_s` is when to try this offer again.
+
+    `was_there`: an earlier call with this token did have one, which was paid for, and it is gone.
+    """
 
     exit_code = 75
 
-    def __init__(self, offer_id: str, why: str, *, wait_s: float = 60.0) -> None:
-        self.offer_id, self.why, self.wait_s = offer_id, why, wait_s
+    def __init__(self, offer_id: str, why: str, *, wait_s: float = 60.0, was_there: bool = False) -> None:
+        self.offer_id, self.why, self.wait_s, self.was_there = offer_id, why, wait_s, was_there
         super().__init__(f"no node of {offer_id}: {why}; it is tried again in {wait_s:g} s")
 
 

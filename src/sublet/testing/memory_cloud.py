@@ -91,7 +91,9 @@ class MemoryCloud:
         await asyncio.sleep(0)
         if node_id in self.nodes:
             return
-        if offer_id in self.sold_out or token in self._gone:
+        if token in self._gone:
+            raise RentFailed(offer_id, "the node of this token is gone", was_there=True)
+        if offer_id in self.sold_out:
             raise RentFailed(offer_id, "sold out")
         self.rented.append(node_id)
         self.nodes[node_id] = node = Node(node_id, offer_id, token)

@@ -119,7 +119,7 @@ class Leases:
         node_id, token = action.node_id, self.token(action.node_id)
         self._engine.expect(node_id, token)
         self._rented_wall[node_id] = self._clock.wall.monotonic()
-        wait_s = 0.2
+        wait_s, was_there = 0.2, False
         for attempt in range(self._paces.rent_tries):
             self._store.insist()  # a controller that slept may not be the one any more
             try:
@@ -130,6 +130,8 @@ class Leases:
                 return
             except RentFailed as error:
                 self._gauges.count_call("rent", CallOutcome.REFUSED)
+                if was_there := error.was_there:
+                    break  # and was paid for
                 self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
@@ -139,7 +141,7 @@ class Leases:
                     return  # nobody waits for it any more
                 await asyncio.sleep(wait_s)
                 wait_s *= 2
-        billed = await self._give_back(node_id)  # it may exist: only its end is certain
+        billed = await self._give_back(node_id) or (Billed() if was_there else None)  # only its end is certain
         if billed is not None and not billed.nothing:  # it did, and was paid for
             self.hear(news.NodeLost(self._inbox.now_s(), node_id, billed.from_s, billed.to_s))
         else:

@@ -132,8 +132,8 @@ class PlainCloud:
     def create(self, node_id: str, offer_id: str, token: str) -> None:
         """One machine per token, ever."""
         if (old := self.instances.get(token)) is not None:
-            if old.ended_s is not None:  # it was rented and paid for: no refusal, but old news
-                self.world.after(self._dice.uniform(0.1, NEWS_S), self.tell_lost, old)
+            if old.ended_s is not None:
+                raise RentFailed(offer_id, "the node of this token is gone", was_there=True)
             return
         if self.world.now_s < self._sold_out.get(offer_id, 0.0):
             raise RentFailed(offer_id, "sold out")

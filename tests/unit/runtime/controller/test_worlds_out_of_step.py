@@ -19,7 +19,6 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller import leases
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.router import Router
-from sublet.runtime.providers.protocol import Billed
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
 
@@ -45,9 +44,7 @@ class Unruly(MemoryCloud):
 
     async def release(self, node_id):
         await self.answers.wait()
-        there = node_id in self.nodes
         await super().release(node_id)
-        return None if there else Billed(nothing=True)
 
     async def list(self):
         if self.lists_to_fail:
@@ -260,6 +257,25 @@ def test_a_node_whose_agent_came_though_its_rent_was_never_answered_is_lost_not_
     with caplog.at_level(logging.ERROR):
         asyncio.run(live())
     assert [record.getMessage() for record in caplog.records] == []
+    check(replay(story.log()))
+
+
+def test_a_node_that_came_and_went_before_its_rent_was_answered_is_paid_for(tmp_path):
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller(crash=True) as api:
+            story.cloud._greet = lambda node: None  # it dies before its agent has come
+            await api.submit(a_spec(max_workers=1))
+            await until(lambda: asyncio.sleep(0, story.cloud.nodes), "nothing is rented")
+        story.cloud.lose_silently("n1")
+        del story.cloud._greet
+        async with story.controller() as api:
+            await trained(api, "j-1", 5)
+            (lease,) = [lease for lease in api._controller.kernel.ledger.closed if lease.node_id == "n1"]
+            assert not lease.void
+
+    asyncio.run(live())
     check(replay(story.log()))
 
 

@@ -168,7 +168,7 @@ class LocalProvider:
             if known is not None or not NODE_ID.fullmatch(node_id):
                 raise InvalidValue("node_id", node_id, "letters, digits, - _ . and not in use with another token")
             if token in self._nodes.gone:
-                raise RentFailed(offer_id, "the node of this token was rented, and is gone again")
+                raise RentFailed(offer_id, "the node of this token was rented, and is gone again", was_there=True)
             self._refuse_what_is_not_for_sale(offer_id)
             gpus, now_s = self._gpus_for(offer_id), self._clock.now_s()
             record = NodeRecord(node_id=node_id, offer_id=offer_id, token=token, began_s=now_s, gpus=gpus)

@@ -176,7 +176,7 @@ class RayProvider:
         if (kind := self._supply.kinds.get(offer_id)) is None:
             raise UnknownName("offer", offer_id, self._supply.kinds)
         if token in self._gone:
-            raise RentFailed(offer_id, "the node of this token was rented, and is gone again")
+            raise RentFailed(offer_id, "the node of this token was rented, and is gone again", was_there=True)
         count = sum(claim.offer_id == offer_id for claim in self._held.values())
         if kind.most is not None and count >= kind.most:
             raise RentFailed(offer_id, f"sold out: {kind.most} can be held, {count} are")
