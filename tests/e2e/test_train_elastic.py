@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from sublet.planning.straggling import straggler_among
 from sublet.train import EXIT_LEFT, EXIT_LOST
 from tests.rigs.scenario import world
 
@@ -72,3 +74,13 @@ def test_workers_end_when_their_agent_is_gone(tmp_path):
     run = world("orphans", tmp_path)
     assert set(run["codes"].values()) == {EXIT_LOST}
     assert run["took_s"] < 5.0
+
+
+def test_every_rank_says_what_its_own_part_of_a_step_takes_and_the_one_that_limps_stands_out(tmp_path):
+    run = world("limping", tmp_path, env={"SAMPLES": "400"}, rank=2)
+    own_s = {name: median(times[1:]) for name, times in run["own_s"].items()}
+    found = straggler_among(own_s, median(run["step_s"]))
+    assert found is not None, own_s
+    assert found.worker_id == run["order"][2]
+    assert max(seconds for name, seconds in own_s.items() if name != found.worker_id) < 0.1 <= own_s[found.worker_id]
+    assert set(run["codes"].values()) == {0}

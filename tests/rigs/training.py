@@ -22,7 +22,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
 from sublet.testing.trainers import World
-from sublet.train import agent_line
+from sublet.train import agent_line, report
 from sublet.wire.messages import (
     Busy,
     Damaged,
@@ -31,10 +31,12 @@ from sublet.wire.messages import (
     Saved,
     SaveNow,
     ShortOfMemory,
+    Stepped,
 )
 
 # -------------------------------------------------------------------------------------- what the workers train
 
+LIMP_S = 0.1  # that a rank which limps takes longer for a step
 SAMPLES, FEATURES, BATCH = int(os.environ.get("SAMPLES", "1000")), 8, int(os.environ.get("BATCH", "16"))
 
 
@@ -64,6 +66,7 @@ def logged_training(directory: Path) -> None:
     """Writes down each step before it is applied (which samples) and after (that it was)."""
     torch.set_num_threads(1)
     epochs, pause_s = int(os.environ.get("EPOCHS", "3")), float(os.environ.get("PAUSE_S", "0"))
+    limps = int(os.environ.get("LIMPS", "-1"))
     micro = int(os.environ["MICRO"]) if "MICRO" in os.environ else None
     room, closed = int(os.environ.get("ROOM", "1000000")), "CLOSED" in os.environ
     model, dataset = network(), Logged()
@@ -91,6 +94,8 @@ def logged_training(directory: Path) -> None:
             dataset.asked = []
             if pause_s:
                 time.sleep(pause_s)
+            if s.rank == limps:
+                time.sleep(LIMP_S)
             while hold.exists():
                 time.sleep(0.005)
             s.step(loss)
@@ -440,9 +445,40 @@ def evaluations(directory: Path) -> dict[str, object]:
     return {"codes": world.codes(), "finished": world.finished}
 
 
+def limping(directory: Path, *, width: int = 3, rank: int = 2) -> dict[str, object]:
+    """What every rank says of its own part of a step, while one of them keeps the others waiting."""
+    report.OTHERS_EVERY_S = report.EVERY_S
+    world = World(logged_training, directory, LIMPS=str(rank), PAUSE_S="0.02", EPOCHS="1")
+    members = world.start(width)
+    world.until_ready(members)
+    world.regroup(members)
+    world.until_over()
+    said = [message for _, _, message in world.messages if isinstance(message, Stepped)]
+    own = {worker.name: [m.step_s - m.comm_s for m in said if m.worker_id == worker.name] for worker in members}
+    return {
+        "codes": world.codes(),
+        "own_s": own,
+        "step_s": [m.step_s for m in said],
+        "order": [w.name for w in members],
+    }
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (fixed, short, resizes, kills, resumes, held, orphans, one_two_one, together, late, evaluations)
+    for scenario in (
+        fixed,
+        short,
+        resizes,
+        kills,
+        resumes,
+        held,
+        orphans,
+        one_two_one,
+        together,
+        late,
+        evaluations,
+        limping,
+    )
 }
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "NodeNoticed",
     "NodeReady",
     "NodeReleased",
+    "NodeSlow",
     "NodesFound",
     "OffersChanged",
     "PlanMade",
@@ -140,6 +141,15 @@ class NodeNoticed:
     at_s: float
     node_id: str
     lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlow:
+    """It keeps its job waiting, and another is cheaper than to wait: it takes no more work, and goes when left."""
+
+    at_s: float
+    node_id: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +282,7 @@ Event = (
     | JobFailed
     | NodeReady
     | NodeNoticed
+    | NodeSlow
     | NodeLost
     | NodeReleased
     | RentRefused

@@ -118,7 +118,14 @@ class Kernel:
                 self.tenancy.serve_lines()
             case news.ProgressReported():
                 self.tenancy.note_progress(event.job_id, event.done)
-            case news.NodeReady() | news.NodeNoticed() | news.NodeLost() | news.NodeReleased() | news.RentRefused():
+            case (
+                news.NodeReady()
+                | news.NodeNoticed()
+                | news.NodeSlow()
+                | news.NodeLost()
+                | news.NodeReleased()
+                | news.RentRefused()
+            ):
                 self._hear_of_node(event)
             case news.NodesFound():
                 self.supply.numbered = max(self.supply.numbered, event.highest)
@@ -218,7 +225,8 @@ class Kernel:
         self._call_for_plan()
 
     def _hear_of_node(
-        self, event: news.NodeReady | news.NodeNoticed | news.NodeLost | news.NodeReleased | news.RentRefused
+        self,
+        event: news.NodeReady | news.NodeNoticed | news.NodeSlow | news.NodeLost | news.NodeReleased | news.RentRefused,
     ) -> None:
         node = self.cluster.nodes.get(event.node_id)
         if node is None:
@@ -235,6 +243,11 @@ class Kernel:
                     return
                 self.supply.offering.exposure.lose(node.offer.id, event.at_s)
                 self.tenancy.growing.go(node, event.at_s)
+                self.supply.mark_noticed(node)
+                self.tenancy.line_up_tenants(node)
+            case news.NodeSlow():
+                if node.phase is not NodePhase.READY:
+                    return  # it goes already
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
             case news.NodeLost():

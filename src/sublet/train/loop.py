@@ -280,7 +280,7 @@ class Session:
         if members.group.rank == 0:
             asked, world = self._link.take_save_request(), members.group.world
             self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
-            self._report.tick(members.group, self._progress, self.loss, self._saver)
+        self._report.tick(members.group, self._progress, self.loss, self._saver)
         if line is None:
             return
         if line.gone:

@@ -1,4 +1,4 @@
-"""What rank 0 tells the controller while it trains: a few times a second, means since the last time."""
+"""What ranks tell the controller while they train: rank 0 a few times a second, means since the last time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sublet.wire.messages import ShortOfMemory, Stepped
 __all__ = ["Report", "printed"]
 
 EVERY_S = 0.2
+OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within seconds, and a wide one says little
 
 
 class Report:
@@ -40,7 +41,8 @@ class Report:
     def tick(self, group: PeerGroup, progress: Progress, loss: float, saver: Saver) -> None:
         """Say something if it is time and there is something to say."""
         now_s = time.perf_counter()
-        if now_s - self._since_s < EVERY_S or not self._steps:
+        every_s = EVERY_S if group.rank == 0 else OTHERS_EVERY_S
+        if now_s - self._since_s < every_s or not self._steps:
             return
         self._say(
             Stepped(

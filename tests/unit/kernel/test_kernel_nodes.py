@@ -17,6 +17,7 @@ from sublet.domain.events import (
     NodeNoticed,
     NodeReady,
     NodeReleased,
+    NodeSlow,
     PlanMade,
     PriceChanged,
     RentRefused,
@@ -511,3 +512,24 @@ def test_a_half_empty_node_is_cleared_when_the_budget_needs_its_money():
     driver.settle(Fifo())
     assert {job_id: phase(driver, job_id) for job_id in "abc"} == dict.fromkeys("abc", Phase.RUNNING)
     assert driver.kernel.ledger.burn() == Price.from_usd_per_h("10")  # one node of each
+
+
+def test_a_slow_node_is_left_for_another_while_its_job_trains_on():
+    driver = Driver([an_offer("o", gpus=4, pool="p")], limits={"o": Limit(max_nodes=2)})
+    driver.tell(BudgetChanged(0.0, UNLIMITED))
+    driver.plan(Plan())
+    driver.submit(a_job(gpus=4))
+    (rent,) = driver.plan(Plan(shapes={"a": p(4)}, hold={"o": 1}))
+    driver.answer(driver.answer(rent)[0])
+    seen = driver.kernel.snapshot().offers["o"]
+
+    driver.now_s = 100.0
+    orders = driver.tell(NodeSlow(100.0, "n1", "it limps"))
+    assert orders == [RentNode("n2", "o"), MakePlan()]
+    assert phase(driver) is Phase.RUNNING
+    assert driver.kernel.snapshot().offers["o"].lost == seen.lost  # the cloud took nothing
+    driver.plan(Plan())
+    (move,) = driver.answer(RentNode("n2", "o"))
+    assert move == ResizeJob("a", move.generation, p(4), (("n2", 4),))
+    assert driver.answer(move) == [ReleaseNode("n1")]
+    assert driver.tell(NodeSlow(100.0, "n1")) == []  # it goes already

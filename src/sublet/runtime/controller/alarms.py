@@ -28,6 +28,7 @@ class AlarmKind(StrEnum):
     HISTORY = "history"  # something cannot be told
     IMPOSTOR = "impostor"  # a node speaks for what is not there
     POLICY = "policy"  # it failed, or does not answer
+    STRAGGLER = "straggler"  # a worker keeps its group waiting
     STORE = "store"  # it is older than what is rented, or grows
     THROTTLED = "throttled"  # a cloud wants fewer calls
     REFUSED = "refused"  # the kernel refused a plan: a fault of the policy

@@ -14,6 +14,7 @@ class Paces:
     tick_s: float = 0.25  # between two looks at every job that lives
     save_s: float = 2.0  # between two looks at which facts of jobs have changed
     progress_s: float = 2.0  # between two reports of one job to the kernel
+    straggles_s: float = 15.0  # that a worker keeps its group waiting, before it is told: a stutter is no straggler
     learn_s: float = 3.0  # between two changes of what the kernel believes of a job
     sweep_s: float = 5.0  # between two comparisons of what we hold with what the provider lists
     absences: int = 3  # listings in a row without a node, before it counts as gone: one proves nothing

@@ -226,9 +226,12 @@ class Pump:
         return [*before, *actions]
 
 
+_OF_NODES = news.NodeReady | news.NodeNoticed | news.NodeSlow | news.NodeLost | news.NodeReleased | news.RentRefused
+
+
 def _is_old(event: Event, kernel: Kernel) -> bool:
     """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
-    if isinstance(event, news.NodeReady | news.NodeNoticed | news.NodeLost | news.NodeReleased | news.RentRefused):
+    if isinstance(event, _OF_NODES):
         node = kernel.cluster.nodes.get(event.node_id)
         if node is None:
             return True

@@ -15,6 +15,7 @@ from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import ASKS, JobRecord
 from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.stragglers import Stragglers
 from sublet.wire import messages as wire
 
 __all__ = ["Reports"]
@@ -31,11 +32,12 @@ class Reports:
         bill: Bill,
         gauges: Gauges,
         clock: Clock,
+        stragglers: Stragglers,
         noticed_wall: Mapping[str, float],
         paces: Paces = PACES,
     ) -> None:
         self._inbox, self._jobs, self._bill, self._gauges, self._clock = inbox, jobs, bill, gauges, clock
-        self._noticed_wall, self._paces = noticed_wall, paces
+        self._stragglers, self._noticed_wall, self._paces = stragglers, noticed_wall, paces
         self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
         self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
 
@@ -43,6 +45,8 @@ class Reports:
         self, record: JobRecord, message: wire.FromWorkerMessage | wire.AboutWorker, step_before: int, wall_s: float
     ) -> None:
         """Its group has heard this; it was at `step_before` until then."""
+        if isinstance(message, wire.Stepped):
+            self._stragglers.hear(record, message, wall_s)
         match message:
             case wire.Joined() if message is record.group.joined:
                 self._joined(record, message, max(step_before - message.step, 0), wall_s)

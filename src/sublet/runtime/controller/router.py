@@ -35,6 +35,7 @@ from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.reports import Reports
 from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.stragglers import Stragglers
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.engines.protocol import Engine
@@ -86,7 +87,14 @@ class Router:
         self.blame = Blame(inbox, jobs)
         self._losses = NodeLosses(inbox, jobs=jobs, clock=clock)
         self._reports = Reports(
-            inbox, jobs=jobs, bill=bill, gauges=gauges, clock=clock, noticed_wall=self._noticed_wall, paces=paces
+            inbox,
+            jobs=jobs,
+            bill=bill,
+            gauges=gauges,
+            clock=clock,
+            stragglers=Stragglers(inbox, bill=bill, alarms=alarms, clock=clock, paces=paces),
+            noticed_wall=self._noticed_wall,
+            paces=paces,
         )
         self._answers = Answers(inbox, jobs=jobs, bill=bill, attempts=self.attempts, losses=self._losses, clock=clock)
 

@@ -254,6 +254,8 @@ class ElasticGroup(Regrouping):
         if message.generation > self.round.number or (self.joined and message.generation < self.joined.generation):
             return
         worker.step = message.step
+        if worker.rank > 0:
+            return  # it says what its own part takes; how far the group is, rank 0 says
         first = self.stepped is None
         self.step, self.done, self.stepped = message.step, message.done, message
         match self.state:

@@ -1,0 +1,139 @@
+"""A worker that keeps its group waiting is told of, and its node replaced where that is cheaper: a real controller."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from sublet.domain.budget import Limit
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.paces import Paces
+from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
+from sublet.wire import messages as wire
+from tests.rigs.story import Story, a_spec, phase, trained, until
+
+BRISK = Paces(straggles_s=0.3)
+SPEEDUP = 600.0
+
+
+class Limping(MemoryCloud):
+    """All ranks say what their own part of a step takes, and those on a slow node take `factor` times as long."""
+
+    slow, factor, old_sdk, plain = frozenset(), 6.0, False, False
+
+    def _advance(self, training, generation, members, passed_s):
+        limps = any(member.node_id in self.slow for member in members.values())
+        self.plain = True
+        super()._advance(training, generation, members, passed_s / (self.factor if limps else 1.0))
+        self.plain = False
+        own_s = training.step_s / len(members)
+        step_s = own_s * (self.factor if limps else 1.0)
+        for member in members.values():
+            if self.old_sdk and member.order.rank != 0:
+                continue
+            waits_s = step_s - own_s * (self.factor if member.node_id in self.slow else 1.0)
+            self._word(
+                member.node_id,
+                wire.Stepped(
+                    worker_id=member.id,
+                    generation=generation,
+                    step=member.step,
+                    done=float(member.step),
+                    epoch=0,
+                    loss=1.0,
+                    step_s=step_s,
+                    comm_s=waits_s,
+                    global_batch=1,
+                ),
+            )
+
+    def _word(self, node_id, message):
+        if not (self.plain and isinstance(message, wire.Stepped)):  # what it says of its own is not of all ranks
+            super()._word(node_id, message)
+
+
+def a_story(folder, *, boot_s=0.0, old_sdk=False):
+    story = Story(folder, limits={"spot": Limit(max_nodes=4)}, paces=BRISK)
+    story.cloud = Limping((one_gpu_offer("spot", 0.5, wind_down_s=120.0, boot_s=boot_s),), Clock(speedup=SPEEDUP))
+    story.cloud.old_sdk = old_sdk
+    story.cloud.jobs["j-1"] = Training(steps=400_000, step_s=0.02)
+    return story
+
+
+@asynccontextmanager
+async def limp(story, width=3):
+    """A job of this width trains, then the last of its nodes begins to limp."""
+    async with story.controller() as api:
+        await api.submit(a_spec(min_workers=width, max_workers=width))
+        await phase(api, "j-1", "running")
+        await trained(api, "j-1", 20)
+        group = api._controller.records["j-1"].group
+        before = set(story.cloud.nodes)
+        slow = next(worker.node_id for worker in group.workers.values() if worker.rank == width - 1)
+        story.cloud.slow = frozenset({slow})
+
+        async def warned():
+            return [text for text in (await api.job("j-1"))["warnings"] if "as long as" in text]
+
+        (text,) = await until(warned, "nobody was told")
+        yield api, slow, before, text
+
+
+def test_with_much_left_the_slow_node_is_replaced_and_nobody_stops(tmp_path):
+    async def live():
+        async with limp(a_story(tmp_path)) as (api, slow, before, text):
+            assert slow in text
+            assert "another node saves" in text
+            assert (await api.metrics())["alarms"]["straggler"] >= 1
+
+            async def replaced():
+                view = await api.job("j-1")
+                return slow not in {n["id"] for n in await api.nodes()} and view["phase"] == "running" and view
+
+            view = await until(replaced, "it was not replaced")
+            assert view["workers"] == 3
+            assert view["preemptions_noticed"] == view["preemptions_unnoticed"] == 0
+            nodes = {node["id"] for node in await api.nodes()}
+            assert before - {slow} <= nodes  # the others stayed
+
+            async def calm():
+                return not (await api.job("j-1"))["warnings"]
+
+            await until(calm, "it is still told of a straggler")
+
+    asyncio.run(live())
+
+
+def test_where_another_node_comes_too_late_to_pay_it_is_told_of_and_stays(tmp_path):
+    async def live():
+        async with limp(a_story(tmp_path, boot_s=1e9)) as (api, slow, _, text):
+            assert "it stays" in text
+            assert "more than it saves" in text
+            for _ in range(20):
+                await asyncio.sleep(0.02)
+            assert slow in {node["id"] for node in await api.nodes()}
+
+    asyncio.run(live())
+
+
+def test_with_an_old_sdk_it_is_seen_that_all_have_become_slow(tmp_path):
+    async def live():
+        async with limp(a_story(tmp_path, old_sdk=True)) as (api, slow, _, text):
+            assert "no worker stands out" in text
+            assert slow in {node["id"] for node in await api.nodes()}
+            assert (await api.metrics())["alarms"]["straggler"] == 1
+
+    asyncio.run(live())
+
+
+def test_a_group_in_step_is_not_told_of(tmp_path):
+    async def live():
+        story = a_story(tmp_path)
+        async with story.controller() as api:
+            await api.submit(a_spec(min_workers=2, max_workers=2))
+            await phase(api, "j-1", "running")
+            await trained(api, "j-1", 200)
+            assert (await api.job("j-1"))["warnings"] == []
+            assert "straggler" not in (await api.metrics())["alarms"]
+
+    asyncio.run(live())
