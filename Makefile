@@ -5,14 +5,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP_ARGS ?= -qq
 TEST_ARGS ?= -n 2 --dist worksteal
+HOURS ?= 8
+SPEEDUP ?= 16
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
-test bench: export OMP_NUM_THREADS := 1
-test bench: export OPENBLAS_NUM_THREADS := 1
+test bench scenarios soak: export OMP_NUM_THREADS := 1
+test bench scenarios soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check bench figures faults clean help
+.PHONY: setup demo test check bench figures faults scenarios soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -35,6 +37,12 @@ bench: $(READY) ## measure speed
 faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults, from seed FROM=0; counts go to out/faults.jsonl
 	$(BIN)/python -m sublet.testing.world --seeds $(or $(SEEDS),100000) --from $(or $(FROM),0) --count out/faults.jsonl
 
+scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.json (ONLY="9 14" for some)
+	$(BIN)/python -m tests.scenarios $(ONLY)
+
+soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour); out/soak.json
+	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --json out/soak.json
+
 figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
 	$(BIN)/python -m tests.figures $(TREE)
 
@@ -43,7 +51,7 @@ clean: ## remove .venv, caches and reports
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
 # The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
 # was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sublet.api.client import Client, connect
 from sublet.api.state import StateDir
@@ -60,8 +61,13 @@ CRASH_POINTS = (
 )
 
 
+Kind = TypeVar("Kind", bound="Rig")
+
+
 class Rig:
     """One state directory, and the controllers that live in it one after the other."""
+
+    program = "tests.chaos.controller"
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.state = StateDir(folder)
@@ -80,7 +86,7 @@ class Rig:
         """A controller, which may die at `point`; returns when it answers or has died."""
         with (self.state.path / "controller.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.controller", str(self.state.path), point],
+                [sys.executable, "-m", self.program, str(self.state.path), point],
                 env={**os.environ, MARK: self.mark, "OMP_NUM_THREADS": "1"},
                 stdout=log,
                 stderr=log,
@@ -244,6 +250,7 @@ class Rig:
         store = Store(self.state.path / "log.sqlite")
         header, lines = store.get("header"), list(store.lines())
         facts = store.jobs()
+        told = Counter(row.kind for row in store.history(None, 0, 10**9))
         store.close()
         assert header is not None
         kernel = replay([header, *lines])
@@ -254,14 +261,21 @@ class Rig:
         assert spent == sum((lease.cost for lease in leases), Money()), "the bill is not the sum of its leases"
         purse = kernel.supply.budget.purse
         assert purse is None or spent <= purse, f"{spent} of {purse}"
-        return {"spent": spent, "nodes": len(leases), "events": len(lines), "facts": {j: f for j, _, f in facts}}
+        return {
+            "spent": spent,
+            "nodes": len(leases),
+            "events": len(lines),
+            "facts": {j: f for j, _, f in facts},
+            "leases": leases,
+            "told": told,
+        }
 
 
 @contextlib.contextmanager
-def rig(**settings: Any) -> Iterator[Rig]:
+def rig(kind: type[Kind] = Rig, **settings: Any) -> Iterator[Kind]:  # type: ignore[assignment]  # its own default
     """A rig in a folder of its own; whatever happens, nothing of it is left running."""
     folder = Path(tempfile.mkdtemp(prefix="sublet-chaos-"))
-    made = Rig(folder / "state", **settings)
+    made = kind(folder / "state", **settings)
     try:
         yield made
     finally:

@@ -1,0 +1,7 @@
+"""`python -m tests.soak`: see run.py."""
+
+from __future__ import annotations
+
+from tests.soak.run import main
+
+main()

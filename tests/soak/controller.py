@@ -1,0 +1,61 @@
+"""The controller of a soak: `python -m tests.soak.controller STATE_DIR`.
+
+It is the real one on the real local provider. Two things differ: nodes have no torch to import, because no worker of a
+soak uses it, and the market is drawn from the seed of the settings: supply falls (with notice) and returns, and prices
+move.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sublet.api import main as api_main
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.market.replay import MarketChange
+from sublet.market.spot import SpotTrace
+from sublet.runtime.group import overdue
+from sublet.runtime.providers.local import build as local_build
+from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.settings import Settings
+
+MOST = 6  # spot nodes at once
+EVERY_S = 180.0  # cloud: the market moves about so often
+SILENT_S = 10.0  # wall: a session that says nothing for so long hangs; a minute would leave a soak with few hangs
+
+
+def moving_market(settings: Settings, _traces: Sequence[SpotTrace], offers: Sequence[Offer]) -> Iterator[MarketChange]:
+    """Without an end; the same for every controller of one seed, so that the next one finds its place in it."""
+    rng = random.Random(f"market {settings.seed}")
+    spot = next(offer for offer in offers if offer.market is Market.SPOT)
+    yield AvailabilityChanged(0.0, spot.id, MOST)
+    at_s = 0.0
+    while True:
+        at_s += rng.expovariate(1.0 / EVERY_S)
+        if rng.random() < 0.5:
+            yield AvailabilityChanged(at_s, spot.id, rng.choice((0, 1, 2, 3, 4, MOST, MOST, MOST)))
+        else:
+            share = rng.uniform(0.5, 1.02)  # of its cap: above that the market takes all its nodes back
+            yield PriceChanged(at_s, spot.id, Price(round(spot.price.micro_usd_per_h * share)))
+
+
+class LightProvider(LocalProvider):
+    """Its nodes import nothing."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{**facts, "preload": ()})
+
+
+def main() -> None:
+    """Be a controller."""
+    local_build.LocalProvider = LightProvider  # type: ignore[misc]
+    local_build.local_supply = moving_market  # type: ignore[assignment]
+    overdue.SILENT_S = SILENT_S
+    api_main.main()
+
+
+if __name__ == "__main__":
+    main()

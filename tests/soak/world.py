@@ -1,0 +1,102 @@
+"""The rig of a soak: a real controller on the local provider, and all that is known about it from outside."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import SubletError
+from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import JobSpec
+from tests.chaos.rig import ENDED, Rig
+from tests.soak.machine import Life, Sample, lives_from, sample
+from tests.soak.work import Work
+
+__all__ = ["SoakRig"]
+
+
+class SoakRig(Rig):
+    """Watched every second; asked without patience, because it may be dead."""
+
+    program = "tests.soak.controller"
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, **settings)
+        self.lives: dict[str, Life] = {}  # every node that was ever seen
+        self.controllers: list[list[Sample]] = []  # of each, one after the other
+        self.cancelled: set[str] = set()
+        self.wanted_again: set[str] = set()  # paused, and their owner wants them back
+        self.long_id = ""
+        self.stalled = False  # it would not answer, and asking waits
+        self.store_sizes: list[tuple[float, int]] = []  # (wall s, bytes)
+        self._nodes: list[dict[str, Any]] = []
+
+    # ------------------------------------------------------------------ asking
+
+    def ask(self, what: str, **query: Any) -> dict[str, Any] | None:
+        """None while nobody answers."""
+        return None if self.stalled else super().ask(what, **query)
+
+    def asked(self, path: str, body: dict[str, Any] | None = None, key: str = "") -> dict[str, Any] | None:
+        """One try; None where nobody answers, or it is refused."""
+        if self.dead or self.stalled:
+            return None
+        try:
+            return self._client().post(f"/v1/{path}", body, key=key or path)
+        except SubletError:
+            return None
+
+    def bring(self, work: Work) -> bool:
+        """Whether it was taken; under its key it is one job, however often it is brought."""
+        spec = JobSpec(**{"cwd": str(self.state.path), **work.facts})
+        answer = self.asked("jobs", {"job": spec_to_json(spec, secrets=True)}, work.key)
+        work.job_id = "" if answer is None else str(answer["job_id"])
+        return answer is not None
+
+    def bring_back(self) -> None:
+        """Resume what was paused; a refusal means that it was not, or has ended."""
+        for job_id in sorted(self.wanted_again):
+            phase = self.job(job_id).get("phase")
+            if phase in ("paused", "out-of-budget") and self.asked(
+                f"jobs/{job_id}/resume", key=f"{job_id}{self.deaths}"
+            ):
+                continue
+            if phase is not None and phase != "pausing":
+                self.wanted_again.discard(job_id)
+
+    def draw_job(self, rng: random.Random) -> str:
+        """One that has not ended; never the long one. "" = none."""
+        views = (self.ask("jobs") or {}).get("jobs", [])
+        open_ = [view["id"] for view in views if view["phase"] not in ENDED and view["id"] != self.long_id]
+        return rng.choice(open_) if open_ else ""
+
+    # ------------------------------------------------------------------ watching
+
+    def spared(self) -> int:
+        """The agent of the long job's node; 0 = it has none."""
+        self._nodes = (self.ask("nodes") or {}).get("nodes", self._nodes)
+        for node in self._nodes:
+            if self.long_id in node["job_ids"] and node["id"] in self.lives:
+                return self.lives[node["id"]].pid
+        return 0
+
+    def look(self, *, closely: bool) -> int:
+        """See which nodes live, and `closely` how large everybody is; how many nodes there are."""
+        alive = lives_from(self.state.path / "nodes", self.lives)
+        if closely:
+            for life in alive:
+                if (seen := sample(life.pid)) is not None:
+                    life.samples.append(seen)
+            if not self.dead and self.process is not None and (seen := sample(self.process.pid)) is not None:
+                self.controllers[-1].append(seen)
+        return len(alive)
+
+    def start(self, point: str = "none") -> None:
+        """As above, with a list of its own."""
+        self.controllers.append([])
+        super().start(point)
+
+    def store_bytes(self) -> int:
+        """All files of the store."""
+        return sum(path.stat().st_size for path in self.state.path.glob("log.sqlite*"))
