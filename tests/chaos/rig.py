@@ -68,6 +68,7 @@ class Rig:
     """One state directory, and the controllers that live in it one after the other."""
 
     program = "tests.chaos.controller"
+    light = False  # nodes without torch: for jobs of talkers (tests/rigs/talker.py) and of plain scripts
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.state = StateDir(folder)
@@ -87,7 +88,7 @@ class Rig:
         with (self.state.path / "controller.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.program, str(self.state.path), point],
-                env={**os.environ, MARK: self.mark, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, MARK: self.mark, "OMP_NUM_THREADS": "1", "CHAOS_LIGHT": "1" if self.light else ""},
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).resolve().parents[2],

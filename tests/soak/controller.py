@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from sublet.api import main as api_main
 from sublet.domain.events import AvailabilityChanged, PriceChanged
@@ -19,8 +18,8 @@ from sublet.market.replay import MarketChange
 from sublet.market.spot import SpotTrace
 from sublet.runtime.group import overdue
 from sublet.runtime.providers.local import build as local_build
-from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.settings import Settings
+from tests.chaos.controller import import_nothing
 
 MOST = 6  # spot nodes at once
 EVERY_S = 180.0  # cloud: the market moves about so often
@@ -42,16 +41,9 @@ def moving_market(settings: Settings, _traces: Sequence[SpotTrace], offers: Sequ
             yield PriceChanged(at_s, spot.id, Price(round(spot.price.micro_usd_per_h * share)))
 
 
-class LightProvider(LocalProvider):
-    """Its nodes import nothing."""
-
-    def __init__(self, **facts: Any) -> None:
-        super().__init__(**{**facts, "preload": ()})
-
-
 def main() -> None:
     """Be a controller."""
-    local_build.LocalProvider = LightProvider  # type: ignore[misc]
+    import_nothing()
     local_build.local_supply = moving_market  # type: ignore[assignment]
     overdue.SILENT_S = SILENT_S
     api_main.main()

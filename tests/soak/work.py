@@ -13,8 +13,8 @@ from sublet.runtime.jobs.spec import Retries
 
 __all__ = ["Work", "draw_work", "the_long_one"]
 
-HERE = Path(__file__).parent
-TALKER, SCRIPT = str(HERE / "talker.py"), str(HERE / "script.py")
+RIGS = Path(__file__).parents[1] / "rigs"
+TALKER, SCRIPT = str(RIGS / "talker.py"), str(RIGS / "counting_script.py")
 PATIENT = Retries(preemption=None, infra=None, user=None)  # whatever is done to it, it comes to its end
 
 

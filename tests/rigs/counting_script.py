@@ -1,4 +1,4 @@
-"""A script without the SDK, as light as one can be: `python script.py STEPS STEP_MS [EXIT_CODE]`.
+"""A script without the SDK, as light as one can be: `python counting_script.py STEPS STEP_MS [EXIT_CODE]`.
 
 It counts steps in a file below SUBLET_CHECKPOINT_DIR, goes on from there, and saves when it is told to end.
 """

@@ -1,0 +1,227 @@
+"""Scenarios 7, 9 to 13, 15, 21 and 24: nodes, workers and controllers are taken from real jobs on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from sublet.runtime.jobs.spec import Retries
+from tests.chaos.rig import rig
+from tests.scenarios.stage import Stage, waited_s
+
+SPEEDUP = 10.0  # a notice of 120 s is 12 s on the wall
+pytestmark = pytest.mark.timeout(300)
+
+
+def quantile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def notices(full, notice_s, measured):
+    """Nodes of a job of three workers are announced and taken, one after the other; what each cost."""
+    times = 8 if full else 2
+    every_s = 15.0 * SPEEDUP if full else 8.0 * SPEEDUP
+    first_s = 12.0 * SPEEDUP
+    at_s = [first_s + number * (every_s + notice_s) for number in range(times)]
+    strikes = tuple(f"{at}:notice:1" for at in at_s) + tuple(f"{at + notice_s + 1.0}:restore:1" for at in at_s)
+    with rig(Stage, speedup=SPEEDUP, notice_s=notice_s, strikes=strikes, most_nodes=4) as stage:
+        stage.start()
+        span_s = (at_s[-1] + notice_s) / SPEEDUP + 6.0
+        job_id = stage.talk(steps=int(span_s / 0.05), step_ms=50.0, max_workers=3, market="spot")
+        stage.until(lambda: len(_of(stage, "NodeNoticed")) >= times, "all are announced", 400.0)
+        (view,) = stage.until_ended(job_id)
+        told = stage.told()
+        noticed, gone = (
+            [event for event in told if event["kind"] in kinds]
+            for kinds in (("NodeNoticed",), ("NodeLost", "NodeReleased", "ReleaseNode"))
+        )
+        again = [event for event in told if event["kind"] in ("JobResized", "JobStarted")]
+        assert view["phase"] == "finished", view["error"]
+        assert view["step"] == int(span_s / 0.05)
+        assert view["steps_lost"] == 0
+        assert len(noticed) == times
+        seen_s = [(event["at_s"] - at) / SPEEDUP for event, at in zip(noticed, at_s, strict=True)]
+        back_s = []
+        for event in noticed:
+            later = [other["at_s"] for other in again if other["at_s"] > event["at_s"]]
+            back_s.append((min(later) - event["at_s"]) / SPEEDUP if later else float("nan"))
+            gone_s = next(other["at_s"] for other in gone if other["node_id"] == event["node_id"])
+            assert min(later) <= gone_s, "they had not left when the node went"
+        stage.down()
+        stage.audit()
+    measured(
+        f"{times} notices of {notice_s:g} s: seen after {quantile(seen_s, 0.99):.2f} s at most, "
+        f"survivors on after {quantile(back_s, 0.95):.2f} s, 0 steps lost"
+    )
+
+
+@pytest.mark.scenario(
+    9, "spot notice of 120 s, one of several nodes", "L", heavy=True, lacks="no run on a GPU (level G)"
+)
+def test_09_a_notice_of_120_s_loses_no_step(full, measured):
+    notices(full, 120.0, measured)
+
+
+@pytest.mark.scenario(10, "spot notice of 30 s", "L", heavy=True, lacks="no run on a GPU (level G)")
+def test_10_a_notice_of_30_s_loses_no_step(full, measured):
+    notices(full, 30.0, measured)
+
+
+@pytest.mark.scenario(11, "a node dies without notice", "L", lacks="no run on a GPU (level G)")
+def test_11_a_node_that_dies_without_a_word_costs_at_most_a_checkpoint_interval(full, measured):
+    """One of three, whose survivors have the state, some times; then all at once: only the checkpoint is left."""
+    every_s, step_ms, rounds = 2.0, 20.0, 8 if full else 1
+    at_s = [50.0 + 40.0 * number for number in range(rounds + 1)]
+    strikes = [f"{at}:kill:{1 if at < at_s[-1] else 9}" for at in at_s]
+    strikes += [f"{at + 1.0}:restore:{1 if at < at_s[-1] else 9}" for at in at_s]
+    steps = int((at_s[-1] / SPEEDUP + 3.0) / (step_ms / 1e3))
+    with rig(Stage, speedup=SPEEDUP, most_nodes=3, strikes=tuple(strikes)) as stage:
+        stage.start()
+        facts = {"max_workers": 3, "market": "spot", "checkpoint_every_s": every_s * SPEEDUP}
+        job_id = stage.talk(steps=steps, step_ms=step_ms, **facts)
+        stage.until(lambda: len(_of(stage, "NodeLost")) >= rounds, "those are taken")
+        before = stage.job(job_id)
+        assert before["steps_lost"] <= rounds, "survivors had the state: at most the step under way is made again"
+        (view,) = stage.until_ended(job_id)
+        lost, on = _of(stage, "NodeLost"), _of(stage, "JobResized", "JobStarted")
+        stage.down()
+        stage.audit()
+    assert view["phase"] == "finished", view["error"]
+    assert view["step"] == steps
+    assert len(lost) == rounds + 3
+    most = (every_s + 1.0) / (step_ms / 1e3) + 1
+    assert view["steps_lost"] - before["steps_lost"] <= most, view["steps_lost"]
+    seen_s = [min(abs(row["at_s"] - at) for at in at_s) / SPEEDUP for row in lost]
+    back_s = [min(other["at_s"] - row["at_s"] for other in on if other["at_s"] > row["at_s"]) / SPEEDUP for row in lost]
+    measured(
+        f"{rounds} times one of three, then all: known after {max(seen_s):.2f} s, training again after "
+        f"{quantile(back_s, 0.95):.2f} s; {view['steps_lost']} steps lost, of at most {most:.0f} "
+        f"(a checkpoint each {every_s:g} s)"
+    )
+
+
+def _of(stage, *kinds):
+    return [event for event in stage.told() if event["kind"] in kinds]
+
+
+@pytest.mark.scenario(12, "all nodes at once", "L", lacks="level S is in the seeds of `make faults`, not here")
+def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loop(measured):
+    with rig(Stage, speedup=SPEEDUP, most_nodes=3, strikes=("60:kill:9", "61:restore:9")) as stage:
+        stage.start()
+        job_id = stage.talk(steps=500, step_ms=20.0, max_workers=3, market="spot", checkpoint_every_s=1.0 * SPEEDUP)
+        stage.until(lambda: any(event["kind"] == "NodeLost" for event in stage.told()), "all are taken")
+        saved = stage.saved_step(job_id)
+        back_s = waited_s(stage, lambda: stage.job(job_id).get("phase") == "running", "it trains again")
+        resumed = stage.job(job_id)
+        (view,) = stage.until_ended(job_id)
+        rents = [event for event in stage.told() if event["kind"] == "RentNode"]
+        stage.down()
+        audit = stage.audit()
+    assert view["phase"] == "finished"
+    assert view["step"] == 500
+    assert saved >= 0
+    assert resumed["step"] >= saved, "it went back behind what was committed"
+    assert audit["nodes"] == len(rents) <= 3 + 2 * 3, "a crash loop rents again and again"
+    measured(f"resumed from step {saved}, {back_s:.2f} s after the sweep; {len(rents)} rents in all")
+
+
+@pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "L", lacks="S in the seeds")
+def test_13_a_second_notice_during_the_recovery_of_the_first_shrinks_once_each(measured):
+    """Two nodes of four are announced within a second; the supply is back before they would have gone."""
+    with rig(Stage, speedup=SPEEDUP, most_nodes=4, notice_s=60.0, strikes=("60:notice:1", "66:notice:1")) as stage:
+        stage.start()
+        job_id = stage.talk(steps=900, step_ms=20.0, max_workers=4, market="spot")
+        stage.until(lambda: len(_of(stage, "NodeNoticed")) >= 2, "both are announced")
+        (view,) = stage.until_ended(job_id)
+        told = stage.told()
+        stage.down()
+        audit = stage.audit()
+    noticed = [event["node_id"] for event in told if event["kind"] == "NodeNoticed"]
+    lost = [event["node_id"] for event in told if event["kind"] == "NodeLost"]
+    assert view["phase"] == "finished"
+    assert (view["step"], view["steps_lost"]) == (900, 0)
+    assert len(noticed) == len(set(noticed)) == 2, "a notice is one notice"
+    assert len(lost) == len(set(lost))
+    assert set(lost) <= set(noticed), "nobody was taken who was not announced"
+    assert view["preemptions_noticed"] == 2
+    measured(f"2 notices 0.6 s apart: {view['resizes']} resizes, {audit['nodes']} nodes, 0 steps lost")
+
+
+@pytest.mark.scenario(
+    7, "the controller is gone for ever", "L", lacks="on a real cloud: an instance that shuts itself down"
+)
+def test_07_without_a_controller_jobs_train_on_until_the_lease_is_over_and_then_everything_ends(measured):
+    lease_s = 4.0
+    with rig(Stage, speedup=SPEEDUP, lease_s=lease_s, most_nodes=2) as stage:
+        stage.start()
+        job_id = stage.talk(steps=10_000, step_ms=20.0, max_workers=2, market="spot", checkpoint_every_s=1.0 * SPEEDUP)
+        stage.until_width(job_id, 2)
+        stage.until(lambda: stage.saved_step(job_id) > 0, "it has saved")
+        stage.kill()
+        at_death, died_s = stage.saved_step(job_id), time.monotonic()
+        time.sleep(lease_s / 2)
+        assert len(stage.workers()) == 2, "no controller is no reason to stop within the lease"
+        trained_on = waited_s(stage, lambda: stage.saved_step(job_id) > at_death, "it trains on and saves")
+        stage.until(lambda: not stage.agents(), "every node has ended itself")
+        gone_s = time.monotonic() - died_s
+        stage.until(lambda: not stage.workers(), "no worker is left")
+        last = stage.saved_step(job_id)
+        time.sleep(0.5)
+        assert stage.saved_step(job_id) == last, "somebody still trains"
+    assert gone_s <= lease_s + 60.0
+    measured(
+        f"lease {lease_s:g} s: all nodes ended {gone_s:.2f} s after the death; saved at step {at_death} before and at "
+        f"{last} after it ({trained_on:.2f} s)"
+    )
+
+
+@pytest.mark.scenario(21, "a rank hangs while its process lives", "L", lacks="a stalled NCCL: no GPU here")
+def test_21_a_worker_that_hangs_is_found_ended_and_the_job_goes_on_with_its_dollars_shown(measured, monkeypatch):
+    silent_s = 3.0  # a minute outside of tests
+    monkeypatch.setenv("CHAOS_SILENT_S", str(silent_s))
+    with rig(Stage, speedup=SPEEDUP, most_nodes=2) as stage:
+        stage.start()
+        job_id = stage.talk(steps=400, step_ms=20.0, max_workers=2, market="spot", checkpoint_every_s=1.0 * SPEEDUP)
+        stage.until_width(job_id, 2)
+        stage.until(lambda: stage.saved_step(job_id) > 0, "it has saved")
+        (hung, *_) = stage.workers()
+        os.kill(hung, signal.SIGSTOP)
+        found_s = waited_s(stage, lambda: hung not in stage.workers(), "the one that hangs is ended")
+        (view,) = stage.until_ended(job_id)
+        said = [event["text"] for event in stage.told() if "hang" in event["text"]]
+        stage.down()
+        stage.audit()
+    assert view["phase"] == "finished"
+    assert view["step"] == 400
+    assert said, "nobody was told"
+    assert view["failures_infra"] >= 1
+    assert view["usd_restart"] > 0, "what the hang cost stands in the bill"
+    measured(
+        f"ended after {found_s:.2f} s (limit {silent_s:g} s here, 60 s by default); "
+        f"restarts cost USD {view['usd_restart']:.5f}"
+    )
+
+
+@pytest.mark.scenario(24, "a user's bug: exit 1 at step 0", "L")
+def test_24_a_script_that_fails_at_once_is_tried_as_often_as_its_owner_says_and_no_more(measured):
+    with rig(Stage, speedup=SPEEDUP, most_nodes=2) as stage:
+        stage.start()
+        once = stage.count(steps=0, ends_with=1, name="once", retries=Retries(user=0))
+        thrice = stage.count(steps=0, ends_with=1, name="thrice", retries=Retries(user=2))
+        ended = stage.until_ended(once, thrice)
+        time.sleep(2.0)  # whoever loops would start again
+        ended = [stage.job(once), stage.job(thrice)]
+        starts = [e for e in stage.told(job=thrice) if e["kind"] in ("JobStarted", "StartJob")]
+        stage.down()
+        audit = stage.audit()
+    assert [view["phase"] for view in ended] == ["failed", "failed"]
+    assert [view["failures_user"] for view in ended] == [1, 3]
+    assert [view["exit_code"] for view in ended] == [1, 1]
+    assert not stage.workers()
+    cap = 2 * 0.526 * 1.5 * 60.0 / 3600.0  # two nodes on demand for a minute and a half each
+    assert audit["spent"].usd <= cap
+    measured(f"1 and 3 attempts, then failed; USD {audit['spent'].usd:.4f} for both ({len(starts)} rows of starts)")
