@@ -206,7 +206,7 @@ class Rig:
         nodes = list((self.state.path / "nodes").glob("*.life"))
         pids = []
         for path in nodes:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # gone, or not written yet
                 pids.append(int(path.read_text(encoding="ascii").split()[0]))
         return [pid for pid in pids if pid in self.processes()]
 
