@@ -1,8 +1,9 @@
 """A worker that says what a session of `sublet.train` says, and trains nothing: `python talker.py STEPS STEP_MS`.
 
-Members meet over sockets of loopback. Rank 0 counts the steps and the others follow it; whoever loses another says that
-the group broke. A step is a number, and a checkpoint a file with that number in it. It costs next to nothing, so that
-hundreds of jobs fit on a small machine with all that the controller does about elastic ones.
+Members meet over sockets of loopback. Rank 0 counts the steps and the others follow it; all leave a group after the same
+step, as the members of a real one do, and whoever loses another says that it broke. A step is a number, and a checkpoint
+a file with that number in it. It costs next to nothing, so that hundreds of jobs fit on a small machine with all that
+the controller does about elastic ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sublet.wire.lines import LineBuffer, Message, to_line
 
 REPORT_S = 0.5
 FORM_S = 20.0  # for all members to come
+OVER, STOP = -1, -2  # instead of a step: all is done; somebody has an order, so all leave after this step
 LATE_ORDER_S = 2.0  # a peer that has left may have heard of the next group a little sooner
 
 
@@ -136,6 +138,8 @@ class Talker:
     def _lead(self, order: wire.Regroup) -> None:
         self._peers.extend(self._gather(order))
         tops = [int(self._read(peer)) for peer in self._peers]
+        if self.order is not None:
+            raise Given
         top, source = max([self.step, *tops]), "peer"
         if top < 0:
             source = "checkpoint" if self.file.exists() else "fresh"
@@ -146,9 +150,11 @@ class Talker:
         while self.step < self.steps:
             self._rest(time.monotonic() + self.step_s)
             self._tell_peers(self.step + 1)
-            for peer in self._peers:
-                self._read(peer)
+            answers = [int(self._read(peer)) for peer in self._peers]
             self.step += 1
+            if self.order is not None or STOP in answers:
+                self._tell_peers(STOP)
+                raise Given
             now_s = time.monotonic()
             if self.wants_save or now_s - saved_s > self.every_s:
                 self.wants_save, saved_s = False, now_s
@@ -157,7 +163,7 @@ class Talker:
                 reported_s = now_s
                 self._report(order)
         self._save()
-        self._tell_peers(-1)
+        self._tell_peers(OVER)
         self.say(wire.Finished(worker_id=self.worker_id, step=self.step, done=float(self.step)))
         os._exit(0)
 
@@ -175,8 +181,10 @@ class Talker:
         self._write(leader, self.step)
         self._joined(order, int(self._read(leader)), "peer")
         while (step := int(self._read(leader))) >= 0:
-            self._write(leader, step)
+            self._write(leader, step if self.order is None else STOP)
             self.step = step
+        if step == STOP:
+            raise Given
         os._exit(0)
 
     def _gather(self, order: wire.Regroup) -> list[socket.socket]:
@@ -199,11 +207,15 @@ class Talker:
         return ready
 
     def _rest(self, until_s: float) -> None:
-        """A step's time; an order that comes meanwhile ends the group after it."""
+        """A step's time."""
         while (left_s := until_s - time.monotonic()) > 0:
             self.hear(left_s)
-        if self.order is not None:
-            raise Given
+            if self._is_broken():
+                raise Given
+
+    def _is_broken(self) -> bool:
+        """The group has lost a member: what is under way is dropped. Any other order is followed after the step."""
+        return self.order is not None and self.order.broken
 
     # ------------------------------------------------------------------ peers
 
@@ -229,7 +241,7 @@ class Talker:
                 if not data:
                     raise Given("a peer is gone")
                 text += data
-            elif self.order is not None:
+            elif self._is_broken():
                 raise Given
         return text
 
