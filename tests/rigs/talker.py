@@ -1,9 +1,9 @@
 """A worker that says what a session of `sublet.train` says, and trains nothing: `python talker.py STEPS STEP_MS`.
 
-Members meet over sockets of loopback. Rank 0 counts the steps and the others follow it; all leave a group after the same
-step, as the members of a real one do, and whoever loses another says that it broke. A step is a number, and a checkpoint
-a file with that number in it. It costs next to nothing, so that hundreds of jobs fit on a small machine with all that
-the controller does about elastic ones.
+Members meet over sockets of loopback. Rank 0 counts the steps and the others follow it; all leave a group after the
+same step, as the members of a real one do, and whoever loses another says that it broke. A step is a number, and a
+checkpoint a file with that number in it. It costs next to nothing, so that hundreds of jobs fit on a small machine with
+all that the controller does about elastic ones.
 """
 
 from __future__ import annotations

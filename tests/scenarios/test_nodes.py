@@ -42,7 +42,7 @@ def notices(full, notice_s, measured):
         again = [event for event in told if event["kind"] in ("JobResized", "JobStarted")]
         assert view["phase"] == "finished", view["error"]
         assert view["step"] == int(span_s / 0.05)
-        assert view["steps_lost"] == 0, [f"{row['at_s']:.1f} {row['kind']} {row['node_id']} {row['text']}" for row in told]
+        assert view["steps_lost"] == 0, [(row["at_s"], row["kind"], row["node_id"], row["text"]) for row in told]
         assert len(noticed) == times
         seen_s = [(event["at_s"] - at) / SPEEDUP for event, at in zip(noticed, at_s, strict=True)]
         back_s = []
