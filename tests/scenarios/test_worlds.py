@@ -1,0 +1,306 @@
+"""Scenarios 1, 4, 8, 18, 25, 28, 30, 31, 32 and 39 in a simulated world: the shipped controller and agents, virtual time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sublet.runtime.controller.states import Ending
+from sublet.testing.world.heap import Crash
+from sublet.testing.world.network import CONTROLLER
+from sublet.testing.world.story import draw_story
+from tests.scenarios.worlds import a_job, a_story, every, fault, lived
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(900)
+
+
+class CrashingProvider:
+    """The controller dies before or after the so many-th call of its provider."""
+
+    def __init__(self, real, life, process, point):
+        self._real, self._life, self._process, self._point = real, life, process, point
+
+    def __getattr__(self, name):
+        real = getattr(self._real, name)
+        if name not in ("rent", "release", "list"):
+            return real
+
+        async def call(*args):
+            point = self._point
+            point["seen"] += 1
+            mine = point["seen"] == point["at"]
+            if mine and point["before"]:
+                self._die()
+            answer = await real(*args)
+            if mine and not point["before"]:
+                self._die()
+            return answer
+
+        return call
+
+    def _die(self):
+        self._life.stage.controllers.crash(self._process)
+        raise Crash
+
+
+def dies_at_call(number, *, before, seen=None):
+    point = {"seen": 0, "at": number, "before": before} if seen is None else seen
+
+    def watch(life):
+        real = life.cloud.provider
+        life.cloud.provider = lambda process, clock, store: CrashingProvider(
+            real(process, clock, store), life, process, point
+        )
+
+    return watch
+
+
+@pytest.mark.scenario(1, "the controller is killed before and after every commit and provider call", "S")
+def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
+    """A life with a notice, a loss, a pause and a second job; every point of it, or a sample."""
+    faults = (fault(40.0, "take_told"), fault(70.0, "notice", 3), fault(90.0, "user_pause", 1))
+    story = a_story(
+        jobs=(a_job(), a_job("job1", at_s=30.0, max_workers=1, steps=100)), faults=faults, keeps_records=True
+    )
+    calls = {"seen": 0, "at": -1, "before": True}
+    plain = lived(story, dies_at_call(0, before=True, seen=calls))
+    commits = plain.outcome.commits
+    rng = random.Random(1)
+    points = [("commit", number, before) for number in range(commits) for before in (True, False)]
+    points += [("call", number + 1, before) for number in range(calls["seen"]) for before in (True, False)]
+    tried = points if full else rng.sample(points, 30)
+    deaths = 0
+    for kind, number, before in tried:
+        if kind == "commit":
+
+            def watch(life, number=number, before=before):
+                life.stage.disk.crash_in(number, before=before)
+        else:
+            watch = dies_at_call(number, before=before)
+        outcome = lived(story, watch, sound=False).outcome
+        assert outcome.broken is None, f"{kind} {number} {'before' if before else 'after'}: {outcome.broken}"
+        deaths += outcome.lives > 1
+    assert deaths > 0.9 * len(tried), "points that were not reached prove nothing"
+    measured(
+        f"{len(tried)} of {len(points)} points ({commits} commits and {calls['seen']} calls, before and after): "
+        f"{deaths} deaths, 0 leaked, 0 twice, all jobs ended, ledgers agree"
+    )
+
+
+@pytest.mark.scenario(4, "a new instance is missing in listings for up to 60 s", "S")
+def test_04_a_node_that_no_listing_shows_yet_is_neither_rented_again_nor_forgotten(full, measured):
+    nodes = 0
+    for seed in range(20 if full else 3):
+
+        def watch(life):
+            life.cloud.lie("list", "invisible", 300.0)
+
+        found = lived(a_story(seed, keeps_records=bool(seed % 2)), watch)
+        instances = list(found.life.cloud.instances.values())
+        assert len(instances) == len({instance.node_id for instance in instances}) == 2, "one was rented twice"
+        assert any(instance.visible_s > instance.began_s for instance in instances), "all were visible at once"
+        nodes += len(instances)
+    measured(f"{nodes} nodes in {seed + 1} lives, each rented once")
+
+
+@pytest.mark.scenario(
+    18, "writes that the disk forgets: a power cut", "S", lacks="checkpoints: see 14, on a pessimist's disk"
+)
+def test_18_what_was_acknowledged_is_known_after_every_crash(full, measured):
+    """Law I18 over seeds that crash in commits: whatever a user was told is there in the next life."""
+    promised = deaths = 0
+    for seed in range(60 if full else 6):
+        faults = tuple(fault(10.0 + 15.0 * number, "crash_commit", 31 * seed + number) for number in range(6))
+        jobs = tuple(a_job(f"job{number}", at_s=5.0 + 12.0 * number, max_workers=1, steps=60) for number in range(5))
+        found = lived(a_story(seed, jobs=jobs, faults=faults, most_nodes=4))
+        controller = found.life.stage.controllers.controller
+        known = set(controller.records)
+        assert set(found.life.stage.users.promised.values()) <= known
+        assert len(known) == 5
+        promised += len(found.life.stage.users.promised)
+        deaths += found.outcome.lives - 1
+    assert deaths > seed
+    measured(f"{promised} submissions acknowledged over {deaths} crashes in commits: 0 lost")
+
+
+@pytest.mark.scenario(25, "a budget reaches its cap in the middle of a step", "S")
+def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measured):
+    """Law I1 looks every 5 s at the cloud's own books; a third of the lives has a controller killed on the way."""
+    spent, stopped = [], 0
+    for seed in range(60 if full else 6):
+        purse = 0.02 + 0.004 * (seed % 7)
+        faults = (fault(60.0 + seed, "kill_controller", seed),) if seed % 3 == 0 else ()
+        jobs = (a_job(steps=20_000, step_s=0.2), a_job("job1", at_s=20.0, steps=20_000, step_s=0.5))
+        found = lived(
+            a_story(seed, jobs=jobs, faults=faults, purse_usd=purse, policy=("max-speedup", "price")[seed % 2])
+        )
+        share = found.life.cloud.spent_grains() / 3.6e15 / purse
+        spent.append(share)
+        if not faults:
+            assert share <= 1.0, share
+        for record in found.life.stage.controllers.controller.records.values():
+            assert record.outcome is not Ending.FAILED
+            truth = found.life.stage.truth.jobs[record.id]
+            assert (record.checkpoint_step or 0) <= truth.saved
+            if truth.top > 0:
+                stopped += 1
+                assert truth.saved > 0, "it trained, and left no checkpoint to go on from"
+    measured(
+        f"{len(spent)} purses spent to {min(spent):.0%} to {max(spent):.1%} of what was in them; {stopped} jobs stopped "
+        "with a checkpoint"
+    )
+
+
+@pytest.mark.scenario(
+    28, "no capacity in the wanted pool for hours", "S", lacks="a deadline that cannot be met: by unit tests only"
+)
+def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
+    waits = []
+    for seed in range(10 if full else 2):
+        started = []
+
+        def watch(life, started=started):
+            life.cloud.sell_out("spot", 900.0)
+            every(
+                life,
+                1.0,
+                lambda: started or not life.stage.truth.jobs["job0-1"].top or started.append(life.stage.world.age_s),
+            )
+
+        job = a_job(steps=3000, step_s=0.5, max_workers=1)
+        found = lived(a_story(seed, jobs=(job,), policy="price", span_s=600.0), watch)
+        rented = [instance.offer_id for instance in found.life.cloud.instances.values()]
+        assert rented[0] == "on-demand"
+        assert started, "it never trained"
+        waits.append(started[0] - job.at_s - job.boot_s - 20.0)  # a machine takes up to 20 s to boot
+    assert max(waits) <= 60.0
+    measured(f"{len(waits)} lives without spot: on demand and training within {max(waits) + 21:.1f} s, boot included")
+
+
+@pytest.mark.scenario(30, "clocks: five minutes off, an hour back, summer time, a day ahead", "S")
+def test_30_clocks_may_jump_and_no_lease_or_ledger_minds(full, measured):
+    jumps = (300.0, -300.0, 3600.0, -3600.0, 86_400.0, 1.0)
+    lives = 0
+    for seed in range(30 if full else 6):
+        jump_s = jumps[seed % len(jumps)]
+
+        def watch(life, jump_s=jump_s):
+            def jump():
+                life.stage.controllers.clock.jump_s += jump_s
+
+            life.stage.world.after(60.0, jump)
+
+            def never_negative():
+                controller = life.stage.controllers.controller
+                if controller is not None and life.stage.controllers.ready:
+                    assert controller.kernel.ledger.spent(controller.now_s()).grains >= 0
+
+            every(life, 5.0, never_negative)
+
+        faults = (fault(80.0, "kill_controller", seed),) if seed % 2 else ()
+        found = lived(a_story(seed, faults=faults, keeps_records=seed % 3 != 0), watch)
+        ends = [i for i in found.life.cloud.instances.values() if i.node is not None and i.node.ended_for_lease]
+        if not faults:
+            assert not ends, "a lease ended because somebody set a clock"
+        lives += found.outcome.lives
+    measured(
+        f"{seed + 1} jumps of {min(jumps):g} to {max(jumps):g} s over {lives} controllers: ledgers agree, none negative"
+    )
+
+
+@pytest.mark.scenario(31, "a network partition of 30 s, 5 min, 1 h; one way only", "S, L")
+def test_31_a_partition_kills_nobody_early_and_nobody_trains_twice_afterwards(full, measured):
+    """Law I5 sees every step: none by an older generation. L31: no node ends while its controller is reachable."""
+    lives = 0
+    for length_s in (30.0, 300.0, 3600.0):
+        for ways in ("both", "up", "down"):
+            for seed in range(4 if full else 1):
+
+                def watch(life, length_s=length_s, ways=ways):
+                    def part():
+                        alive = life.cloud.alive()
+                        if not alive:
+                            return
+                        host = alive[0].node_id
+                        both = {"up": (host, CONTROLLER), "down": (CONTROLLER, host)}
+                        cut = list(both.values()) if ways == "both" else [both[ways]]
+                        stage = life.stage
+                        stage.network.block(*cut)
+                        stage.parted_until_s[host] = stage.world.now_s + length_s
+                        stage.world.after(length_s, lambda: stage.network.unblock(*cut))
+                        before = stage.truth.jobs["job0-1"].top
+
+                        def soon():
+                            if length_s == 30.0:
+                                assert not alive[0].node.ended_for_lease, "killed within 30 s"
+
+                        stage.world.after(29.0, soon)
+                        life.before = before
+
+                    life.stage.world.after(60.0, part)
+
+                job = a_job(steps=1500, step_s=0.5)
+                found = lived(a_story(seed, jobs=(job,), lease_s=90.0, span_s=min(length_s + 120.0, 900.0)), watch)
+                truth = found.life.stage.truth.jobs["job0-1"]
+                assert truth.done
+                assert truth.top > found.life.before
+                lives += 1
+    measured(f"{lives} partitions of 30 s to 1 h, both ways and one: no early end, no step twice by two generations")
+
+
+@pytest.mark.scenario(32, "duplicate, reordered and delayed messages; repeated requests", "S")
+def test_32_a_request_that_is_repeated_is_one_job_and_late_words_change_nothing(full, measured):
+    lives = hits = 0
+    for seed in range(40 if full else 5):
+        kinds = ("slow_net", "reset_line", "hole", "wild_report", "forge", "kill_controller")
+        faults = tuple(
+            fault(15.0 + 20.0 * number, kinds[(seed + number) % len(kinds)], 7 * seed + number) for number in range(6)
+        )
+        jobs = tuple(a_job(f"job{number}", at_s=5.0 + 20.0 * number, steps=200) for number in range(3))
+        found = lived(a_story(seed, jobs=jobs, faults=faults, http=bool(seed % 2)))
+        assert len(found.life.stage.controllers.controller.records) == 3, "one key, one job"
+        lives, hits = lives + 1, hits + sum(found.outcome.effects.values())
+    measured(f"{lives} lives with {hits} faults of lines: 3 keys, 3 jobs each; every step made once")
+
+
+PRINT = """
+import sys
+from sublet.testing.world.life import live
+from sublet.testing.world.story import draw_story
+for seed in map(int, sys.argv[1:]):
+    outcome = live(draw_story(seed))
+    print(seed, outcome.digest, outcome.events, outcome.commits)
+"""
+
+
+@pytest.mark.scenario(
+    39, "the same seed twice", "S", lacks="one machine and one Python here; the same command shows others"
+)
+def test_39_the_same_seed_writes_the_same_log_byte_for_byte(full, measured):
+    seeds = [str(seed) for seed in range(40 if full else 4)]
+    versions = [sys.executable]
+    logs = {}
+    for name, hashes in (("0", "0"), ("1", "1"), ("random", "random")):
+        env = {**os.environ, "PYTHONHASHSEED": hashes}
+        done = subprocess.run(
+            [versions[0], "-c", PRINT, *seeds],
+            env=env,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=600,
+            check=True,
+        )
+        logs[name] = done.stdout
+    assert logs["0"] == logs["1"] == logs["random"]
+    assert len(set(line.split()[1] for line in logs["0"].splitlines())) == len(seeds), "digests that are all alike"
+    measured(f"{len(seeds)} seeds, 3 processes with other hashes: equal logs on Python {sys.version.split()[0]}")
