@@ -15,7 +15,9 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+WORST = ("FAILED", "not run", "not met", "in part", "met")
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -34,7 +36,7 @@ def main() -> None:
     names = " or ".join(f"test_{number:02d}_" for number in asked.numbers)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "900", str(HERE)]
     code = subprocess.run([*command, *(["-k", names] if names else [])], env=env, cwd=ROOT, check=False).returncode
-    found = sorted((json.loads(line) for line in rows), key=lambda row: (row["number"], row["test"]))
+    found = together([json.loads(line) for line in rows])
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -45,7 +47,23 @@ def main() -> None:
     sys.exit(code)
 
 
-def table(rows: list[dict[str, object]]) -> str:
+def together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each scenario, whose tests may be several: it is as well met as the worst of them."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (row["number"], row["test"])):
+        kept = found.setdefault(row["number"], {**row, "tests": []})
+        kept["tests"].append(row["test"])
+        if kept["tests"] == [row["test"]]:
+            continue
+        kept["state"] = min(kept["state"], row["state"], key=WORST.index)
+        kept["level"] = ", ".join(dict.fromkeys(f"{kept['level']}, {row['level']}".split(", ")))
+        kept["seconds"] = round(kept["seconds"] + row["seconds"], 1)
+        for name in ("why", "figure"):
+            kept[name] = "; ".join(dict.fromkeys(text for text in (kept[name], row[name]) if text))
+    return [found[number] for number in sorted(found)]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
     """For a person; Markdown, so that it can be put into a page."""
     lines = ["| # | fault | level | state | figure of this run | what is missing |", "|---|---|---|---|---|---|"]
     for row in rows:
