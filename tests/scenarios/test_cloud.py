@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -106,10 +107,8 @@ def test_03_a_create_that_failed_by_its_own_word_is_found_and_paid_for_or_ended(
     async def first():
         provider = cloud.provider(calls=calls)
         await provider.open(lambda news: None)
-        with pytest.raises(SubletError):
-            while True:  # the first answer is the lie; asked again it is the instance that exists
-                await provider.rent("n1", cloud.offer_id, "token-1")
-                raise NoAnswer("renting n1", "told by the test: it is there all the same")
+        with suppress(NoAnswer):  # whether it asks again by itself or not: then its controller dies
+            await provider.rent("n1", cloud.offer_id, "token-1")
         await provider.close()
 
     async def second():
