@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(config, items):
     heavy = [item for item in items if (mark := item.get_closest_marker("scenario")) and mark.kwargs.get("heavy")]
     if ALL or not heavy:
         return
-    kept = random.Random(f"scenarios {SEED}").sample(sorted(heavy, key=lambda item: item.name), HEAVY_IN_A_TEST)
+    named = sorted(heavy, key=lambda item: item.name)
+    kept = random.Random(f"scenarios {SEED}").sample(named, min(HEAVY_IN_A_TEST, len(named)))
     for item in heavy:
         if item not in kept:
             item.add_marker(pytest.mark.skip(reason=f"heavy: `make scenarios` runs it, or SCENARIO_SEED (now {SEED})"))
