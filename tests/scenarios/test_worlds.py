@@ -60,7 +60,6 @@ def dies_at_call(number, *, before, seen=None):
     return watch
 
 
-@pytest.mark.xfail(strict=True, reason="a node that boots while nobody is there loses seconds of its bill (law I6)")
 @pytest.mark.scenario(1, "the controller is killed before and after every commit and provider call", "S")
 def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
     """A life with a notice, a loss, a resize and a second job; every point of it, or a sample."""
@@ -109,7 +108,6 @@ def test_04_a_node_that_no_listing_shows_yet_is_neither_rented_again_nor_forgott
     measured(f"{nodes} nodes in {seed + 1} lives, each rented once")
 
 
-@pytest.mark.xfail(strict=True, reason="a node that boots while nobody is there loses seconds of its bill (law I6)")
 @pytest.mark.scenario(
     18, "writes that the disk forgets: a power cut", "S", lacks="checkpoints: see 14, on a pessimist's disk"
 )
