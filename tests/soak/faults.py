@@ -60,7 +60,7 @@ class Faults:
     # ------------------------------------------------------------------ to processes
 
     def _kill_a_worker(self, _now_s: float) -> bool:
-        return self._signal(self._world.workers(), signal.SIGKILL)
+        return self._signal(self._world.victims(), signal.SIGKILL)
 
     def _kill_a_node(self, _now_s: float) -> bool:
         spared = self._world.spared()
@@ -68,7 +68,7 @@ class Faults:
 
     def _hang_a_worker(self, _now_s: float) -> bool:
         """For ever: somebody has to notice."""
-        return self._signal(self._world.workers(), signal.SIGSTOP)
+        return self._signal(self._world.victims(), signal.SIGSTOP)
 
     def _kill_the_controller(self, _now_s: float) -> bool:
         if self._world.dead or self._world.stalled:

@@ -18,6 +18,7 @@ __all__ = ["Findings", "Law", "findings_from", "table"]
 
 MOST_GROWTH = 0.05  # of memory, after a warm-up
 WARM_UP_S = 60.0
+WAL_BYTES = 5_000_000  # SQLite's own log is cut at 1,000 pages, and keeps its length
 SEEN_LATE_S = 1.0  # a node's end is seen at the next look
 WINDOW = 5  # samples whose median is taken
 
@@ -65,7 +66,7 @@ def findings_from(
     agent = _growth(old.samples if old is not None else [])
     parts = sum(job["usd_total"] for job in bill.get("jobs", []))
     usd = audit["spent"].usd
-    errors = log.count("Traceback")
+    errors = [line for line in log.splitlines() if " ERROR " in line or line.startswith("Traceback")]
     sizes = world.store_sizes
     laws = (
         Law(name="every job came to its right end", holds=not wrong, figure=f"{len(work) - len(wrong)} of {len(work)}"),
@@ -96,7 +97,12 @@ def findings_from(
             holds=agent.get("files", 0) <= 0,
             figure=f"{agent.get('files', 0):+d}" if agent else "none was old enough",
         ),
-        Law(name="nothing unexpected in the controller's log", holds=not errors, figure=f"{errors} tracebacks"),
+        Law(
+            name="the store grows by less than a kilobyte an event",
+            holds=idle["store"] <= WAL_BYTES + 1000 * audit["events"] + 4000 * len(work),
+            figure=f"{idle['store'] / 1e6:.2f} MB after {audit['events']} events, {len(work)} jobs",
+        ),
+        Law(name="nothing unexpected in the controller's log", holds=not errors, figure=f"{len(errors)} errors"),
     )
     facts = {
         **run,
@@ -116,6 +122,7 @@ def findings_from(
         "store_bytes_at_the_end": idle["store"],
         "controller_growth": controller,
         "agent_growth": agent,
+        "errors": errors[:20],
         "wrong": wrong,
         "laws": {law.name: [law.holds, law.figure] for law in laws},
     }
@@ -127,7 +134,9 @@ def table(found: Findings) -> str:
     width = max(len(law.name) for law in found.laws)
     rows = [f"{'holds' if law.holds else 'BROKEN':6}  {law.name:{width}}  {law.figure}" for law in found.laws]
     names = ("wall_s", "phases", "faults", "preemptions_noticed", "resizes", "controllers", "nodes", "events", "told")
-    return "\n".join([*rows, *(f"{name}: {found.facts[name]}" for name in names), *found.facts["wrong"]])
+    return "\n".join(
+        [*rows, *(f"{name}: {found.facts[name]}" for name in names), *found.facts["wrong"], *found.facts["errors"]]
+    )
 
 
 def _wrong(world: SoakRig, work: Work, ended: dict[str, dict[str, Any]]) -> str:

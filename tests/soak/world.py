@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ class SoakRig(Rig):
                 return self.lives[node["id"]].pid
         return 0
 
+    def victims(self) -> list[int]:
+        """Workers of all jobs but the long one."""
+        spared = self.spared()
+        return [pid for pid in self.workers() if not spared or _parent_of(pid) != spared]
+
     def look(self, *, closely: bool) -> int:
         """See which nodes live, and `closely` how large everybody is; how many nodes there are."""
         alive = lives_from(self.state.path / "nodes", self.lives)
@@ -100,3 +106,10 @@ class SoakRig(Rig):
     def store_bytes(self) -> int:
         """All files of the store."""
         return sum(path.stat().st_size for path in self.state.path.glob("log.sqlite*"))
+
+
+def _parent_of(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return int(stat.rpartition(")")[2].split()[1])
+    return 0
