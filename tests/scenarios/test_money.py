@@ -202,7 +202,7 @@ def test_38_a_large_fleet_is_decided_and_simulated_in_time(full, measured):
     month_s = time.perf_counter() - began_s
     assert thirty.unfinished == ()
     measured(
-        f"{nodes} nodes, {count} jobs: p99 {took[int(0.99 * len(took))] * 1e3:.1f} ms a decision, {whole_s:.1f} s in all; "
+        f"{nodes} nodes, {count} jobs: p99 {took[int(0.99 * len(took))] * 1e3:.1f} ms a decision, {whole_s:.1f} s; "
         f"30 days of 100 jobs under price: {month_s:.1f} s"
     )
 

@@ -1,0 +1,198 @@
+"""Scenarios 34 to 37: upgrades, jobs that mean harm, the border that people ask at, and a short soak."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import json
+import shutil
+import socket
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sublet.errors import SubletError
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.store import Store
+from sublet.testing.rigs import LocalRig
+from sublet.wire.lines import to_line
+from sublet.wire.messages import Hello
+from tests.chaos.rig import rig
+from tests.rigs.in_memory_api import served
+from tests.scenarios.stage import Stage
+from tests.soak.findings import table
+from tests.soak.run import soak
+
+OLD = Path(__file__).parents[1] / "data"
+pytestmark = pytest.mark.timeout(300)
+SECRET = "swordfish-5f1c"  # noqa: S105 - what must not be found anywhere
+
+
+# ---------------------------------------------------------------------- 34: upgrade
+
+
+@pytest.mark.scenario(
+    34, "an upgrade with live jobs; stores and agents of before", "L", lacks="older releases: this is the first"
+)
+def test_34_a_store_of_before_is_read_and_live_jobs_train_on_over_a_restart(tmp_path, measured):
+    """Every state directory that is kept in the tests; then a controller is replaced under a job that trains on."""
+    read = 0
+    for folder in sorted(path for path in OLD.iterdir() if path.is_dir()):
+        place = tmp_path / folder.name
+        shutil.copytree(folder, place)
+        for packed in place.glob("*.gz"):
+            packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        store = Store(place / "log.sqlite")
+        assert store.last_seq() > 0
+        assert store.jobs()
+        store.close()
+        read += 1
+    assert read
+    with rig(Stage, speedup=10.0, most_nodes=2) as stage:
+        stage.start()
+        job_id = stage.talk(steps=2000, step_ms=10.0, max_workers=2, market="spot")
+        stage.until_width(job_id, 2)
+        before, workers = stage.job(job_id), set(stage.workers())
+        stage.kill()
+        stage.start()
+        stage.until(lambda: stage.job(job_id).get("step", 0) > before["step"] + 50, "it trains on")
+        after = stage.job(job_id)
+        assert set(stage.workers()) == workers, "a worker was started again"
+        assert after["steps_lost"] == before["steps_lost"]
+    measured(f"{read} stores of before read; a controller replaced: {len(workers)} workers untouched, 0 steps lost")
+
+
+# ---------------------------------------------------------------------- 35: harm
+
+
+@pytest.mark.scenario(
+    35,
+    "a malicious job: secrets of others, a false node, paths, an endless line, labels, a fork bomb",
+    "L",
+    lacks="one user per node: jobs of one controller are not kept apart from each other's files; no limit of processes",
+)
+def test_35_a_false_node_and_a_wild_job_are_refused_and_no_secret_is_written_down(measured):
+    rig_, refused = LocalRig(), 0
+    try:
+
+        async def live():
+            nonlocal refused
+            engine, heard = rig_.engine(), []
+            await engine.open(lambda node_id, message: heard.append((node_id, message)))
+            engine.expect("n", "the-right-one")
+            for token in ("", "wrong", "the-right-on", "the-right-onee"):
+                hello = to_line(Hello(node_id="n", token=token, pid=1))
+                await asyncio.to_thread(rig_.stranger, hello)
+                refused += not heard
+            await asyncio.to_thread(rig_.stranger, b"x" * 3_000_000)  # a line without an end
+            refused += not heard
+            await engine.close()
+
+        asyncio.run(live())
+    finally:
+        rig_.clean_up()
+    assert refused == 5, "somebody without the token was believed"
+    for name in ("../../etc/passwd", "a/b", "A B", "x" * 300, "a;b", "-rf"):
+        with pytest.raises(SubletError):
+            job_from_command(["true"], name=name)
+    wild = "import os, sys\nsys.stdout.write('y' * 5_000_000)\nprint(os.environ['TOKEN'])\nraise SystemExit(3)\n"
+    with rig(Stage, speedup=10.0, most_nodes=1) as stage:
+        stage.start()
+        script = stage.state.path / "wild.py"
+        script.write_text(wild, encoding="utf-8")
+        facts = {"sdk": False, "max_workers": 1, "secrets": {"TOKEN": SECRET}, "name": "wild"}
+        job_id = stage.submit(argv=(sys.executable, str(script)), **facts)
+        (view,) = stage.until_ended(job_id)
+        answers = [stage.ask(what) for what in ("jobs", "events", "cost", "nodes", "budget")]
+        stage.down()
+        assert view["phase"] == "failed"
+        told = json.dumps([view, *answers])
+        assert SECRET not in told, "a secret is told"
+        assert len(told) < 1_000_000, "what it printed is told without bounds"
+        for path in stage.state.path.glob("log.sqlite*"):
+            assert SECRET.encode() not in path.read_bytes(), f"a secret is in {path.name}"
+        assert SECRET not in (stage.state.path / "controller.log").read_text(errors="replace")
+    measured(
+        f"{refused} false nodes and lines, 6 names refused; 5 MB in one line and a printed secret: none told or stored"
+    )
+
+
+# ---------------------------------------------------------------------- 36: the border
+
+
+@pytest.mark.scenario(
+    36, "no token, wrong host, 1,000 requests a second", "L", lacks="scopes of tokens: there is one token"
+)
+def test_36_strangers_change_nothing_and_a_flood_does_not_stop_the_loop(tmp_path, full, measured):
+    with served(tmp_path) as there:
+        host, port, token = there.client.host, there.client.port, there.client.token
+        body = json.dumps({"job": spec_to_json(job_from_command(["true"], name="echo"), secrets=True)})
+
+        def ask(method, path, **headers):
+            connection = http.client.HTTPConnection(host, port, timeout=10)
+            connection.request(method, path, body if method == "POST" else None, headers)
+            status = connection.getresponse().status
+            connection.close()
+            return status
+
+        good = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        wrong = [
+            ask("POST", "/v1/jobs", **{"Content-Type": "application/json"}),
+            ask("POST", "/v1/jobs", **{**good, "Authorization": f"Bearer {'0' * len(token)}"}),
+            ask("POST", "/v1/jobs", **{**good, "Host": "evil.example"}),
+            ask("POST", "/v1/jobs", **{**good, "Origin": "https://evil.example"}),
+            ask("POST", "/v1/jobs", **{**good, "Content-Type": "text/plain"}),
+            ask("GET", "/v1/jobs", Authorization=f"Bearer {token}", Host="rebound.example:80"),
+        ]
+        assert all(400 <= status < 500 for status in wrong), wrong
+        assert not there.api.rows, "a stranger has submitted something"
+        beats, over = [], threading.Event()
+
+        async def beat():
+            while not over.is_set():
+                beats.append(time.monotonic())
+                await asyncio.sleep(0.05)
+
+        asyncio.run_coroutine_threadsafe(beat(), there.loop)
+        time.sleep(0.3)
+        flood_s, asked = (3.0 if full else 0.7), 0
+        ends_s = time.monotonic() + flood_s
+        line = f"GET /v1/health HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+        with socket.create_connection((host, port)) as flood:
+            flood.settimeout(5.0)
+            while time.monotonic() < ends_s:
+                flood.sendall(line * 20)
+                seen = b""
+                while seen.count(b"HTTP/1.1") < 20:
+                    seen += flood.recv(65536)
+                asked += 20
+        over.set()
+        gaps = sorted(two - one for one, two in pairwise(beats))
+        assert ask("GET", "/v1/jobs", Authorization=f"Bearer {token}") == 200
+    measured(
+        f"{len(wrong)} strangers refused with {sorted(set(wrong))}; {asked / flood_s:.0f} requests a second: "
+        f"a beat of 50 ms took {gaps[len(gaps) // 2] * 1e3:.0f} ms (median), {gaps[-1] * 1e3:.0f} ms at most"
+    )
+
+
+# ---------------------------------------------------------------------- 37: soak
+
+
+@pytest.mark.scenario(
+    37, "soak: hours, jobs, random faults", "L", heavy=True, lacks="72 h: `make soak HOURS=72` is that run"
+)
+def test_37_a_short_soak_leaves_nothing_behind(full, measured):
+    hours = 0.5 if full else 0.05
+    found = soak(cloud_s=hours * 3600.0, jobs=16 if full else 4, seed=37, say=lambda text: None)
+    assert found.sound, table(found)
+    facts = found.facts
+    measured(
+        f"{hours:g} h of the cloud, {facts['jobs']} jobs, {sum(facts['faults'].values())} faults, "
+        f"{facts['nodes']} nodes, {facts['controllers']} controllers: all laws hold"
+    )
