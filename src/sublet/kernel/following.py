@@ -142,4 +142,4 @@ class Follower(Kernel):
         """As recorded; before version 3 a plan above the limits was promised in part, so only names are looked at."""
         del promises, stale
         recorded = next((action for action in self._recorded if isinstance(action, order.RefusePlan)), None)
-        return recorded or refuse_wrong_names(plan, self.jobs, self.supply)
+        return recorded or refuse_wrong_names(plan, self.jobs, self.supply, stale=False)

@@ -30,7 +30,7 @@ from sublet.kernel.refusals import (
     refuse_over_limits,
     refuse_wrong_names,
     shapes_to_promise,
-    within_widths,
+    within_terms,
 )
 from sublet.kernel.requests import PlanRequests
 from sublet.kernel.supply import Supply
@@ -365,13 +365,13 @@ class Kernel:
             tenancy.stand_in_line(state)
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
-        """What it changes; that a stale one did not see a job's new widths is no fault, but they hold."""
+        """What it changes; that a stale one did not see a job's new terms is no fault, but they hold."""
         promises = shapes_to_promise(plan, self.jobs, self.supply)
-        return within_widths(promises) if stale else promises
+        return within_terms(promises) if stale else promises
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
         """Why it is not carried out; None = it is."""
-        refusal = refuse_wrong_names(plan, self.jobs, self.supply)
+        refusal = refuse_wrong_names(plan, self.jobs, self.supply, stale=stale)
         if refusal is None and not stale:
             refusal = refuse_over_limits(plan, promises, self.tenancy.promised, self.supply)
             refusal = refusal or refuse_other_widths(promises)

@@ -16,7 +16,7 @@ __all__ = [
     "refuse_over_limits",
     "refuse_wrong_names",
     "shapes_to_promise",
-    "within_widths",
+    "within_terms",
 ]
 
 Jobs = Mapping[str, JobState]
@@ -35,11 +35,16 @@ def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> list[Promise]:
     return promises
 
 
-def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | None:
-    """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not."""
+def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> RefusePlan | None:
+    """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not.
+
+    Where a job may run can be news to a stale one.
+    """
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
-        if state is None or shape is None or (shape.pool in supply.pools and state.job.may_run_in(shape.pool)):
+        if state is None or shape is None or (stale and shape.pool in supply.pools):
+            continue
+        if shape.pool in supply.pools and state.job.may_run_in(shape.pool):
             continue
         if not supply.offering.was_offered(shape.pool):  # what went while the plan was made is no fault of it
             allowed = [pool for pool in supply.pools if state.job.may_run_in(pool)]
@@ -50,9 +55,13 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply) -> RefusePlan | N
     return None
 
 
-def within_widths(promises: Sequence[Promise]) -> list[Promise]:
-    """Those that keep to how wide the jobs may run as they are now."""
-    return [(state, shape) for state, shape in promises if shape is None or _may_be(state, shape)]
+def within_terms(promises: Sequence[Promise]) -> list[Promise]:
+    """Those that keep to where and how wide the jobs may run as they are now."""
+    return [
+        (state, shape)
+        for state, shape in promises
+        if shape is None or (_may_be(state, shape) and state.job.may_run_in(shape.pool))
+    ]
 
 
 def refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sublet.domain.actions import RefusePlan
+from sublet.domain.actions import MakePlan, RefusePlan
 from sublet.domain.budget import UNLIMITED
-from sublet.domain.events import JobSubmitted, PlanMade
+from sublet.domain.events import JobChanged, JobSubmitted, PlanMade
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.kernel.invariants import check
@@ -24,6 +24,20 @@ def test_a_plan_that_puts_a_job_where_it_may_not_run_is_refused_and_changes_noth
     assert refusal == RefusePlan("shapes[choosy].pool", "lent", "one of bought")
     assert kernel.active == {}
     assert kernel.cluster.nodes == {}
+    check(kernel)
+
+
+def test_a_stale_plan_that_did_not_see_where_a_job_may_run_is_not_refused_and_the_job_stays():
+    kernel = Kernel(OFFERS)
+    kernel.handle(JobSubmitted(0.0, a_job("pinned", gpus=1)))
+    kernel.handle(JobSubmitted(0.0, a_job("easy", gpus=1)))
+    seen = kernel.seen
+    kernel.handle(JobChanged(1.0, a_job("pinned", gpus=1, pools=("bought",))))
+    plan = Plan(shapes={"easy": Shape("lent", 1), "pinned": Shape("lent", 1)}, hold={"lent": 1})
+    orders = kernel.handle(PlanMade(2.0, plan, seen))
+    assert not any(isinstance(order, RefusePlan) for order in orders)
+    assert set(kernel.active) == {"easy"}
+    assert orders[-1] == MakePlan()
     check(kernel)
 
 
