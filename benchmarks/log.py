@@ -33,7 +33,7 @@ OFFERS = (one_gpu_offer("spot", 0.5), one_gpu_offer("on-demand", 1.5))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 EVENT_EVERY_S = 30.0  # cloud time
 EVENTS_A_JOB = 100
-UNCUT = Paces(events_a_file=10**9, history_kept=10**9)
+UNCUT = Paces(events_a_file=10**9, history_kept=10**9, jobs_kept=10**9)
 
 
 class Fast:
@@ -177,7 +177,7 @@ def measure(events: int, paces: Paces = PACES) -> Figures:
         cpu = time.process_time()
         asyncio.run(live(folder, events, paces))
         live_s = time.process_time() - cpu
-        runs = [asyncio.run(_start(folder)) for _ in range(3)]
+        runs = [asyncio.run(_start(folder, paces)) for _ in range(3)]
         store = Store(folder / "log.sqlite")
         tail = sum(1 for _ in store.lines())
         store.close()
@@ -196,7 +196,7 @@ def measure(events: int, paces: Paces = PACES) -> Figures:
         )
 
 
-async def _start(folder: Path) -> tuple[float, float, int, int, float]:
+async def _start(folder: Path, paces: Paces) -> tuple[float, float, int, int, float]:
     began = time.perf_counter()
     Store(folder / "log.sqlite").close()
     open_s = time.perf_counter() - began
@@ -206,7 +206,7 @@ async def _start(folder: Path) -> tuple[float, float, int, int, float]:
     policy = plugins.load("sublet.policies", "max-speedup")()  # type: ignore[operator]
     cloud = MemoryCloud(OFFERS, clock)
     began = time.perf_counter()
-    with api_over(cloud, folder, policy, limits=LIMITS) as api:
+    with api_over(cloud, folder, policy, limits=LIMITS, paces=paces) as api:
         running = asyncio.create_task(api.run())
         await api.started()
         start_s = time.perf_counter() - began
@@ -218,19 +218,23 @@ async def _start(folder: Path) -> tuple[float, float, int, int, float]:
     return start_s, open_s, len(jobs), seen, budget["spent_usd"]
 
 
-def main() -> None:
-    """Print the table."""
-    arguments = [each for each in sys.argv[1:] if each != "--uncut"]
-    paces = UNCUT if "--uncut" in sys.argv else PACES
+def table(sizes: list[int], paces: Paces = PACES) -> None:
+    """A line for each size."""
     print("a start after a long life" + (", nothing cut from the log" if paces is UNCUT else ""))
-    print("    events     jobs   start s   open s  store MB  archive MB     tail  made in s       USD")
-    for events in [int(each) for each in arguments] or [1_000, 10_000, 100_000, 1_000_000]:
+    print("    events  jobs at hand   start s   open s  store MB  archive MB     tail  made in s       USD")
+    for events in sizes:
         found = measure(events, paces)
         print(
-            f"{found.events:>10,} {found.jobs:>8,} {found.start_s:>9.3f} {found.open_s:>8.3f} {found.store_mb:>9.2f}"
+            f"{found.events:>10,} {found.jobs:>13,} {found.start_s:>9.3f} {found.open_s:>8.3f} {found.store_mb:>9.2f}"
             f" {found.archive_mb:>11.2f} {found.tail:>8,} {found.live_s:>10.1f} {found.spent_usd:>9,.2f}",
             flush=True,
         )
+
+
+def main() -> None:
+    """Print the table."""
+    sizes = [int(each) for each in sys.argv[1:] if each != "--uncut"]
+    table(sizes or [1_000, 10_000, 100_000, 1_000_000], UNCUT if "--uncut" in sys.argv else PACES)
 
 
 if __name__ == "__main__":

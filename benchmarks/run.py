@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import advise, allocate, decide, live, liveput, solve
+from benchmarks import advise, allocate, decide, live, liveput, log, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -47,6 +47,7 @@ def main() -> None:
         "liveput": liveput.main,
         "advise": advise.main,
         "live": live.main,
+        "log": lambda: log.table([1_000, 10_000, 100_000]),
     }
     if len(sys.argv) > 1:
         parts[sys.argv[1]]()
