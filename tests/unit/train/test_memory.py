@@ -1,6 +1,6 @@
 """What does not fit into memory is tried again with fewer samples at a time, and the batch stays as it was.
 
-Nothing here has little memory: models raise what torch raises, above a size.
+But for the last test, which needs a GPU, nothing here has little memory: models raise what torch raises, above a size.
 """
 
 from __future__ import annotations
@@ -138,3 +138,30 @@ def test_the_lowest_limit_counts():
     memory.limit(32)
     assert memory.micro_batch == 8
     assert memory.cut(7).micro_batch == memory.micro_batch == 3
+
+
+def on_a_gpu(room_gib, **more):
+    """Eight wide layers over 64 samples of 8 MiB, with so much memory; its weights, and the sizes that were given."""
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(room_gib * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(8))).cuda()
+    x = torch.randn(128, 4096, 512, generator=torch.Generator().manual_seed(1))
+    sizes = []
+    dataset = torch.utils.data.TensorDataset(x)
+    with train.session(model, adam(model), dataset, global_batch=64, epochs=1, device="cuda", **more) as s:
+        for (batch,) in s:
+            sizes.append(len(batch))
+            s.step(lambda batch=batch: (model(batch) - batch).square().mean())
+    assert (s.steps, s.global_batch) == (2, 64)
+    return flat(model), sizes
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_is_full_takes_fewer_samples_at_a_time():
+    weights, sizes = on_a_gpu(3)
+    assert (sizes[0], sizes[1]) == (64, 32)
+    fits = sizes[-1]
+    assert fits < 32
+    told, _ = on_a_gpu(3, micro_batch=fits)
+    assert torch.equal(weights, told)
