@@ -113,5 +113,8 @@ class Cloud(Protocol):
     def reprice(self, offer_id: str, price: Price) -> None:
         """From now on."""
 
+    def restart_machine(self) -> None:
+        """The controller's own machine starts anew."""
+
     def calm(self) -> None:
         """It keeps its word from now on."""

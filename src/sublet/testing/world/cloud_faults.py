@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from sublet.testing.world.ec2 import EVERYTHING, Ec2Cloud
+from sublet.testing.world.local import LocalCloud
 from sublet.testing.world.stage import Stage
 
 __all__ = ["CLOUD_KINDS"]
@@ -57,6 +58,30 @@ def _crash_call(stage: Stage, dice: random.Random) -> bool:
     return stage.controllers.alive
 
 
+def _full_folder(stage: Stage, dice: random.Random) -> bool:
+    """Nothing more can be written down of nodes for a while."""
+    if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
+        return False
+    files, for_s = stage.cloud.files, dice.uniform(5.0, 60.0)
+    files.full = True
+    stage.world.after(for_s, files.make_room)
+    _cannot_be_given_back(stage, for_s)
+    return True
+
+
+def _damaged_record(stage: Stage, dice: random.Random) -> bool:
+    """What is written down of a node cannot be read any more."""
+    if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
+        return False
+    files = stage.cloud.files
+    records = sorted(path for path in files.contents if path.suffix == ".json" and path.parent.name == "nodes")
+    if not records:
+        return False
+    victim = dice.choice(records)
+    files.contents[victim] = dice.choice([b"", b"{", b"\xff\xfe", files.contents[victim][:20], b"[1]"])
+    return True
+
+
 def _cannot_be_given_back(stage: Stage, for_s: float) -> None:
     stage.unpaid_until_s = max(stage.unpaid_until_s, stage.world.now_s + for_s + LONGEST_PAUSE_S)
 
@@ -68,5 +93,11 @@ CLOUD_KINDS: dict[str, dict[str, Callable[[Stage, random.Random], bool]]] = {
         "not_ended": _not_ended,
         "refused_end": _refused_end,
         "crash_call": _crash_call,
+        "full_folder": _full_folder,
+        "damaged_record": _damaged_record,
+    },
+    "local": {
+        "full_folder": _full_folder,
+        "damaged_record": _damaged_record,
     },
 }

@@ -212,6 +212,7 @@ class Controllers:
             return
         if machine:
             self._network.off.add(CONTROLLER)
+            self._cloud.restart_machine()
             self.clock.boots, self.clock.on_s = self.clock.boots + 1, self._world.now_s
         self.away_since_s = self._world.now_s
         self._world.after(self._dice.choice(PAUSES_S), self.start)

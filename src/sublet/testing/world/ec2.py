@@ -118,6 +118,7 @@ class Ec2Cloud(PlainCloud):
     def calm(self) -> None:
         """It keeps its word from now on."""
         super().calm()
+        self.files.make_room()
         self._crash_in = None
 
     # ------------------------------------------------------------------ what its client asks

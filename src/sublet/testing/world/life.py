@@ -22,6 +22,7 @@ from sublet.testing.world.disk import Disk
 from sublet.testing.world.ec2 import Ec2Cloud
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Broken, Laws
+from sublet.testing.world.local import LocalCloud
 from sublet.testing.world.machine import trip_wired
 from sublet.testing.world.metadata import SERVICE
 from sublet.testing.world.network import Network
@@ -113,6 +114,8 @@ class Life:
     def _cloud(self, world: World) -> Cloud:
         if self.story.cloud == "aws":
             return Ec2Cloud(world, _offers(self.story), self._boot)
+        if self.story.cloud == "local":
+            return LocalCloud(world, _offers(self.story), self._boot)
         return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:

@@ -87,6 +87,10 @@ class MemoryFiles:
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.contents[path] = bytes(data)
 
+    def make_room(self) -> None:
+        """It is full no longer."""
+        self.full = False
+
     def make_folder(self, folder: Path) -> None:
         """It is there whenever something is in it."""
 

@@ -110,6 +110,9 @@ class PlainCloud:
         self._prices[offer_id].append((self.world.now_s, price))
         self._tell(lambda clock: PriceChanged(clock.now_s(), offer_id, price))
 
+    def restart_machine(self) -> None:
+        """Nothing of its is there."""
+
     def calm(self) -> None:
         """It keeps its word from now on."""
         self._lies.clear()

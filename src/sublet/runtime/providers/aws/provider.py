@@ -308,7 +308,7 @@ class AwsProvider:
             await asyncio.sleep(every_s)
             try:
                 await work()
-            except SubletError as error:
+            except (SubletError, OSError) as error:  # OSError: no room to write it down; the next look tries again
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001 - whatever is wrong with one look, the next one is made
                 _log.exception("a look at EC2 failed")
