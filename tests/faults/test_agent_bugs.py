@@ -32,7 +32,7 @@ STALE = Story(
 
 
 def test_an_agent_outlives_a_file_server_that_is_away(monkeypatch):
-    """It held a file of a script that was started again, and asked when it was read: ESTALE ended it and its workers."""
+    """It held a file of a script that was started again, and asked when that was read: ESTALE ended the whole node."""
     assert live(STALE).broken is None
 
     def ask(self, held, set_to_ns):

@@ -69,8 +69,12 @@ class Network:
             connection.down.pump()
 
     def switch_on(self, host: str) -> None:
-        """It answers again, and knows of no connection that was."""
-        self.off.discard(host)
+        """It answers again, and knows of no connection that was: who speaks on one is told so (RST)."""
+        if host in self.off:
+            self.off.discard(host)
+            for connection in list(self.connections):
+                for way in (connection.up, connection.down):
+                    way.unknown = way.unknown or (way.hole and way.target == host)
 
     def switch_off(self, host: str) -> None:
         """A machine is gone without a word: its peers wait."""
@@ -145,17 +149,21 @@ class Way:
         self._queue: deque[tuple[float, Chunk]] = deque()
         self._last_s = 0.0
         self.hole = False  # what is sent arrives nowhere, and nobody says so
+        self.unknown = False  # the other side has forgotten it, and says so when it hears of it
         self.in_flight = 0  # bytes
         self.drained: Callable[[], None] = lambda: None  # there is room again
-        self.give_up: Callable[[], None] | None = None  # the sender's kernel, after a quarter of an hour
+        self.give_up: Callable[[], None] = lambda: None  # the sender's kernel, after a quarter of an hour
+        self._gives_up = False  # it will
 
     def put(self, chunk: Chunk) -> None:
         """Send, after all that was sent before."""
         if self.hole:
             self.in_flight += len(chunk or b"")
-            if self.give_up is not None:
+            if self.unknown:
+                self._network.world.after(2 * self._network.delay_s(), self.give_up)
+            elif not self._gives_up:
+                self._gives_up = True
                 self._network.world.after(GIVES_UP_S, self.give_up)
-                self.give_up = None
             return
         self.in_flight += len(chunk or b"")
         self._last_s = max(self._last_s, self._network.world.now_s + self._network.delay_s())

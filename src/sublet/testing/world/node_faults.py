@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from sublet.testing.world.cloud import Instance
+from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.node import WorldNode
 from sublet.testing.world.stage import Stage
 from sublet.wire.lines import to_line
@@ -18,6 +19,7 @@ AWAY_S = (2.0, 20.0, 60.0)
 JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
 WARNINGS_S = (120.0, 30.0, 5.0)
 FLOOD_LINE, FLOOD_LINES, FLOOD_S = 200_000, 30, 0.02  # bytes; more in all than an agent keeps; between two
+BLOCKED_S = 12.0  # less than a line may be silent
 MOODS = ("down", "silent", "odd")
 
 
@@ -95,6 +97,11 @@ def _flood(stage: Stage, dice: random.Random) -> bool:
                 node.processes.line(pid).send(line)
                 stage.world.after(FLOOD_S, say, left - 1)
 
+    if dice.random() < 0.5:  # and nobody takes it off its hands
+        ways = [(node.host, CONTROLLER)]
+        stage.network.block(*ways)
+        stage.parted_until_s[node.host] = max(stage.parted_until_s.get(node.host, 0.0), stage.world.now_s + BLOCKED_S)
+        stage.world.after(BLOCKED_S, stage.network.unblock, *ways)
     say(FLOOD_LINES)
     return True
 
