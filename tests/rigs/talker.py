@@ -45,6 +45,7 @@ class Talker:
         self._line = socket.socket(fileno=os.dup(int(os.environ["SUBLET_CONTROL_FD"])))
         self._lines = LineBuffer()
         self._peers: list[socket.socket] = []
+        self._reported_s = 0.0
 
     # ------------------------------------------------------------------ the line to the agent
 
@@ -146,10 +147,10 @@ class Talker:
             top = int(self.file.read_text(encoding="ascii")) if self.file.exists() else 0
         self._tell_peers(top)
         self._joined(order, top, source)
-        saved_s = reported_s = time.monotonic()
+        saved_s = began_s = time.monotonic()
         while self.step < self.steps:
-            self._rest(time.monotonic() + self.step_s)
             self._tell_peers(self.step + 1)
+            own_s = self._work()
             answers = [int(self._read(peer)) for peer in self._peers]
             self.step += 1
             if self.order is not None or STOP in answers:
@@ -159,18 +160,29 @@ class Talker:
             if self.wants_save or now_s - saved_s > self.every_s:
                 self.wants_save, saved_s = False, now_s
                 self._save()
-            if now_s - reported_s > REPORT_S:
-                reported_s = now_s
-                self._report(order)
+            self._report(order, now_s - began_s, own_s)
+            began_s = now_s
         self._save()
         self._tell_peers(OVER)
         self.say(wire.Finished(worker_id=self.worker_id, step=self.step, done=float(self.step)))
         os._exit(0)
 
-    def _report(self, order: wire.Regroup) -> None:
-        facts = {"step": self.step, "done": float(self.step), "epoch": 0, "loss": 1.0, "step_s": self.step_s}
-        stepped = wire.Stepped(worker_id=self.worker_id, generation=order.generation, global_batch=1, **facts)  # type: ignore[arg-type]
-        self.say(stepped)
+    def _report(self, order: wire.Regroup, step_s: float, own_s: float) -> None:
+        """Now and then: how long the last step took, and how much of that was waiting for the others."""
+        if time.monotonic() - self._reported_s < REPORT_S:
+            return
+        self._reported_s = time.monotonic()
+        times = {"step_s": max(step_s, own_s), "comm_s": max(step_s - own_s, 0.0)}
+        facts = {"step": self.step, "done": float(self.step), "epoch": 0, "loss": 1.0, "global_batch": 1, **times}
+        self.say(wire.Stepped(worker_id=self.worker_id, generation=order.generation, **facts))  # type: ignore[arg-type]
+
+    def _work(self) -> float:
+        """Its own part of a step, in seconds; four times that if a file `slow` beside the checkpoint names its node."""
+        slow = self.file.with_name("slow")
+        limps = slow.exists() and slow.read_text(encoding="ascii").strip() == os.environ.get("SUBLET_NODE_ID")
+        own_s = self.step_s * (4.0 if limps else 1.0)
+        self._rest(time.monotonic() + own_s)
+        return own_s
 
     def _follow(self, order: wire.Regroup) -> None:
         ends_s = time.monotonic() + FORM_S
@@ -180,9 +192,14 @@ class Talker:
         self._peers.append(leader)
         self._write(leader, self.step)
         self._joined(order, int(self._read(leader)), "peer")
+        began_s = time.monotonic()
         while (step := int(self._read(leader))) >= 0:
+            own_s = self._work()
             self._write(leader, step if self.order is None else STOP)
             self.step = step
+            now_s = time.monotonic()
+            self._report(order, now_s - began_s, own_s)
+            began_s = now_s
         if step == STOP:
             raise Given
         os._exit(0)

@@ -75,7 +75,7 @@ def cloud():
     rig.clean_up()
 
 
-@pytest.mark.scenario(2, "a create that times out, and the instance exists", "S, C")
+@pytest.mark.scenario(2, "a create that times out, and the instance exists", "C")
 def test_02_a_create_that_timed_out_is_one_instance_and_is_adopted(cloud, measured):
     calls, asked = lying(run_instances=once(ReadTimeoutError(endpoint_url="https://ec2")))
 
@@ -99,7 +99,7 @@ def test_02_a_create_that_timed_out_is_one_instance_and_is_adopted(cloud, measur
     measured(f"1 instance, adopted after {took_s:.2f} s ({len(asked)} creates asked)")
 
 
-@pytest.mark.scenario(3, "a create that answers with an error, and the instance exists", "S, C")
+@pytest.mark.scenario(3, "a create that answers with an error, and the instance exists", "C")
 def test_03_a_create_that_failed_by_its_own_word_is_found_and_paid_for_or_ended(cloud, measured):
     """The controller dies in doubt; the next one finds the instance by its tags and ends what nobody wants."""
     calls, _ = lying(run_instances=once(refusal("InternalError", 500)))

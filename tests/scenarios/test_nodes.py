@@ -1,4 +1,4 @@
-"""Scenarios 7, 9 to 13, 15, 21 and 24: nodes, workers and controllers are taken from real jobs on this machine."""
+"""Scenarios 7, 9 to 13, 21, 22 and 24: nodes, workers and controllers are taken from real jobs on this machine."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _of(stage, *kinds):
     return [event for event in stage.told() if event["kind"] in kinds]
 
 
-@pytest.mark.scenario(12, "all nodes at once", "L", lacks="level S is in the seeds of `make faults`, not here")
+@pytest.mark.scenario(12, "all nodes at once", "L")
 def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loop(measured):
     with rig(Stage, speedup=SPEEDUP, most_nodes=3, strikes=("60:kill:9", "61:restore:9")) as stage:
         stage.start()
@@ -129,7 +129,7 @@ def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loo
     measured(f"resumed from step {saved}, {back_s:.2f} s after the sweep; {len(rents)} rents in all")
 
 
-@pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "L", lacks="S in the seeds")
+@pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "L")
 def test_13_a_second_notice_during_the_recovery_of_the_first_shrinks_once_each(measured):
     """Two nodes of four are announced within a second; the supply is back before they would have gone."""
     with rig(Stage, speedup=SPEEDUP, most_nodes=4, notice_s=60.0, strikes=("60:notice:1", "66:notice:1")) as stage:
@@ -225,3 +225,34 @@ def test_24_a_script_that_fails_at_once_is_tried_as_often_as_its_owner_says_and_
     cap = 2 * 0.526 * 1.5 * 60.0 / 3600.0  # two nodes on demand for a minute and a half each
     assert audit["spent"].usd <= cap
     measured(f"1 and 3 attempts, then failed; USD {audit['spent'].usd:.4f} for both ({len(starts)} rows of starts)")
+
+
+@pytest.mark.scenario(
+    22, "a straggler at four times the step time", "L", heavy=True, lacks="G: no GPU; where it stays: a unit test alone"
+)
+def test_22_a_worker_that_keeps_the_others_waiting_is_told_of_and_its_node_replaced_where_that_is_cheaper(measured):
+    with rig(Stage, speedup=SPEEDUP, most_nodes=4) as stage:
+        stage.start()
+        job_id = stage.talk(steps=50_000, step_ms=50.0, min_workers=3, max_workers=3, market="spot")
+        stage.until_width(job_id, 3)
+        slow = stage.job(job_id)["node_ids"][-1]
+        began_s = time.monotonic()
+        (stage.state.path / "jobs" / job_id / "checkpoints" / "slow").write_text(slow, encoding="ascii")
+
+        def warned():
+            return [text for text in stage.job(job_id).get("warnings", []) if slow in text]
+
+        stage.until(warned, "nobody was told")
+        told_s = time.monotonic() - began_s
+        (text,) = warned()
+        alarms = [row for row in stage.told() if row["kind"] == "Alarm" and row["node_id"] == slow]
+        assert alarms, "it is not in the history"
+        assert "another node saves" in text
+        stage.until(lambda: slow not in (stage.job(job_id) or {"node_ids": [slow]})["node_ids"], "it is replaced")
+        view = stage.until_width(job_id, 3)
+        assert view["steps_lost"] == 0
+        stage.post(f"jobs/{job_id}/cancel")
+        stage.until_ended(job_id)
+        stage.down()
+        stage.audit()
+    measured(f"told after {told_s:.1f} s: {text.split('; ')[-1]}; replaced, 0 steps lost")

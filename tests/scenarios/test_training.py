@@ -1,4 +1,4 @@
-"""Scenarios 14, 16, 17 and 19: checkpoints and resizes of real training."""
+"""Scenarios 14, 16, 17, 19 and 23: checkpoints, resizes and memory of real training."""
 
 from __future__ import annotations
 
@@ -189,3 +189,18 @@ def _apart(first, second):
     """Of the parameters, by their norm."""
     ours, theirs = torch.tensor(first["parameters"]), torch.tensor(second["parameters"])
     return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.scenario(23, "out of memory at a larger local batch", "L", heavy=True, lacks="G: the memory of a real GPU")
+def test_23_a_step_that_does_not_fit_is_made_of_fewer_samples_and_the_global_batch_stays(tmp_path, measured):
+    small = {"SAMPLES": "64", "EPOCHS": "2"}
+    short = world("short", tmp_path / "short", width=2, env={**small, "ROOM": "3", "CLOSED": "1"})
+    plain = world("fixed", tmp_path / "plain", width=2, env=small)
+    assert min(after for _, after in short["cuts"]) == 2
+    assert short["seen"] == plain["seen"], "a sample was missed or seen twice"
+    assert short["ends"][0]["steps"] == plain["ends"][0]["steps"], "the global batch is another"
+    apart = abs(short["ends"][0]["loss"] / plain["ends"][0]["loss"] - 1.0)
+    assert apart <= 0.01, apart
+    assert set(short["codes"].values()) == {0}, "a worker failed, and its owner would pay with a retry"
+    cuts = ", ".join(f"{before} to {after}" for before, after in sorted({tuple(cut) for cut in short["cuts"]})[::-1])
+    measured(f"samples at a time: {cuts}; the same steps and samples, loss within {apart:.2%}, no worker failed")

@@ -1,0 +1,134 @@
+"""Scenarios 2, 3, 5, 12, 13 and 33 in a simulated world: a cloud that lies or sweeps, a disk that is full."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.worlds import a_job, a_story, every, fault, lived
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def unknown_s(life, worst):
+    """Keep the longest time that an instance was paid for and in no controller's books."""
+    since = {}
+
+    def look():
+        controller, stage = life.stage.controllers.controller, life.stage
+        if controller is None or not stage.controllers.ready:
+            return
+        known = controller.kernel.cluster.nodes
+        for instance in stage.cloud.alive():
+            if instance.node_id in known:
+                since.pop(instance.node_id, None)
+            else:
+                worst.append(stage.world.now_s - since.setdefault(instance.node_id, stage.world.now_s))
+
+    every(life, 1.0, look)
+
+
+def lies_about_creates(number, full, measured, *, kills):
+    worst, lied, nodes = [0.0], 0, 0
+    for seed in range(20 if full else 3):
+
+        def watch(life):
+            life.cloud.lie("rent", "done, but an error", 60.0)
+            unknown_s(life, worst)
+
+        faults = (fault(9.0 + seed, "kill_controller", seed),) if kills else ()
+        found = lived(a_story(seed, faults=faults, keeps_records=bool(seed % 2)), watch)
+        instances = [instance.node_id for instance in found.life.cloud.instances.values()]
+        assert len(instances) == len(set(instances)), f"scenario {number}: two instances for one slot"
+        lied, nodes = lied + found.life.cloud.lied.get("rent", 0), nodes + len(instances)
+    assert lied, "nobody lied"
+    assert max(worst) <= 180.0
+    measured(
+        f"{lied} lies about {nodes} instances: one per slot, unknown for {max(worst):.0f} s at most, ledgers agree"
+    )
+
+
+@pytest.mark.scenario(2, "a create that times out, and the instance exists", "S")
+def test_02_a_create_without_an_answer_is_one_instance(full, measured):
+    lies_about_creates(2, full, measured, kills=False)
+
+
+@pytest.mark.scenario(3, "a create that answers with an error, and the instance exists", "S")
+def test_03_a_create_in_doubt_when_the_controller_dies_is_found(full, measured):
+    lies_about_creates(3, full, measured, kills=True)
+
+
+@pytest.mark.scenario(5, "a terminate that is accepted and not done; one that is refused for an hour", "S")
+def test_05_a_node_that_cannot_be_given_back_is_paid_for_until_it_is_gone(full, measured):
+    """The first job ends soon, and its nodes stay for up to an hour: the ledger goes on as the cloud's books do (I6)."""
+    refused = 0
+    for seed in range(6 if full else 2):
+        for_s = 300.0 + 660.0 * (seed % 6)
+
+        def watch(life, for_s=for_s):
+            life.stage.unpaid_until_s = life.stage.world.now_s + for_s + 60.0
+            life.cloud.lie("release", "error", for_s)
+
+        jobs = (a_job(steps=60), a_job("job1", max_workers=1, steps=int(for_s + 100.0), step_s=1.0))
+        found = lived(a_story(seed, jobs=jobs, keeps_records=bool(seed % 2), span_s=for_s), watch)
+        refused += found.life.cloud.lied.get("release", 0)
+    assert refused > seed, "nothing was refused"
+    measured(f"{refused} refusals over up to {for_s / 60:.0f} min: asked again, never told as gone, ledgers agree")
+
+
+@pytest.mark.scenario(12, "all nodes at once", "S")
+def test_12_a_sweep_is_one_loss_and_no_crash_loop(full, measured):
+    rents = []
+    for seed in range(20 if full else 3):
+
+        def watch(life, seed=seed):
+            def sweep():
+                for instance in life.cloud.alive():
+                    life.cloud.take(instance, told=bool(seed % 2))
+
+            life.stage.world.after(80.0, sweep)
+
+        found = lived(a_story(seed, jobs=(a_job(max_workers=3, steps=600),)), watch)
+        truth = found.life.stage.truth.jobs["job0-1"]
+        assert truth.done
+        rents.append(len(found.life.cloud.instances))
+    assert max(rents) <= 3 + 3 * 2, f"a crash loop: {rents}"
+    measured(f"{len(rents)} sweeps of three nodes: {max(rents)} rents at most, all steps made")
+
+
+@pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "S")
+def test_13_a_notice_that_comes_to_nothing_shrinks_once(full, measured):
+    moves = []
+    for seed in range(20 if full else 3):
+
+        def watch(life):
+            def warn(*, take):
+                alive = life.cloud.alive()
+                if alive:
+                    life.cloud.notice(alive[0], 30.0)
+                    if take:
+                        life.stage.world.after(30.0, lambda: life.cloud.take(alive[0], told=True))
+
+            life.stage.world.after(60.0, lambda: warn(take=False))  # it stays, and nobody says so
+            life.stage.world.after(75.0, lambda: warn(take=True))  # during the recovery
+            life.stage.world.after(76.0, lambda: warn(take=True))  # the same once more
+
+        found = lived(a_story(seed, jobs=(a_job(max_workers=3, steps=600),), keeps_records=bool(seed % 2)), watch)
+        (record,) = found.life.stage.controllers.controller.records.values()
+        assert found.life.stage.truth.jobs["job0-1"].done
+        assert len(found.life.cloud.instances) <= 3 + 3, "it rents again and again"
+        moves.append(len(found.life.cloud.instances))
+        assert record.noticed <= 3
+    measured(f"{len(moves)} lives with three notices: {max(moves)} nodes at most, all steps made")
+
+
+@pytest.mark.scenario(33, "the store is corrupted, full, read-only or locked; an older backup is put back", "S")
+def test_33_a_full_disk_stops_the_controller_and_loses_nothing(full, measured):
+    lives = hits = 0
+    for seed in range(20 if full else 3):
+        faults = tuple(fault(30.0 + 40.0 * number, "full_disk", 5 * seed + number) for number in range(3))
+        jobs = tuple(a_job(f"job{number}", at_s=5.0 + 25.0 * number, steps=120) for number in range(3))
+        found = lived(a_story(seed, jobs=jobs, faults=faults))
+        assert len(found.life.stage.controllers.controller.records) == 3
+        lives, hits = lives + found.outcome.lives, hits + found.outcome.effects.get("full_disk", 0)
+    assert lives > hits / 2, "it did not notice"
+    measured(f"{hits} times without room: {lives} controllers, every job known and brought to its end")
