@@ -27,9 +27,10 @@ from sublet.runtime.store import Store
 from sublet.testing.world.border import Border
 from sublet.testing.world.cloud import Cloud
 from sublet.testing.world.disk import Disk
+from sublet.testing.world.fence import Fence, WatchedProvider
 from sublet.testing.world.heap import Crash, Process, World
 from sublet.testing.world.loop import LoopProcess
-from sublet.testing.world.machine import HostClock, WorldDice, WorldWall
+from sublet.testing.world.machine import HostClock, MemoryFiles, WorldDice, WorldWall
 from sublet.testing.world.network import CONTROLLER, Network
 from sublet.testing.world.story import Story
 from sublet.wire.messages import ToAgent, ToController
@@ -103,6 +104,8 @@ class Controllers:
         self._story, self._world, self._network, self._disk, self._cloud = story, world, network, disk, cloud
         self._folder, self._dice = folder, world.stream("restarts")
         self.storage: AgentDisk = DISK  # where it looks for what scripts have saved
+        self.files = MemoryFiles()  # beside the store: its archive
+        self.fence = Fence(disk)
         self.policy = MoodyPolicy(story.policy)
         self.clock = HostClock()
         self.lives = 0
@@ -158,7 +161,7 @@ class Controllers:
         controller = self.controller = Controller(
             state_dir=self._folder,
             store=store,
-            provider=self._cloud.provider(process, clock, store),
+            provider=WatchedProvider(self._cloud.provider(process, clock, store), process, self.fence.calls),
             engine=self._engine(),
             policy=self.policy,
             clock=clock,
@@ -166,6 +169,7 @@ class Controllers:
             limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
             rates=self._cloud.rates,
             dice=dice,
+            files=self.files,
             disk=self.storage,
             paces=story.paces,
             aside=lambda work: self._think(process, work),
@@ -196,6 +200,18 @@ class Controllers:
             self._world.after(HANGS_S, process.loop.begin_thread, work)
         else:
             process.loop.begin_thread(work, self._story.think_s)
+
+    def succeed(self, for_s: float) -> bool:
+        """The present one sleeps; meanwhile another begins on the same disk and at the same address."""
+        process, running = self.process, self.running
+        if process is None or running is None or not self.ready:
+            return False
+        self.fence.sleep(process, running)
+        process.stop_for(for_s)
+        self._network.process_gone(process.loop, silent=True)
+        self.process, self.away_since_s = None, self._world.now_s
+        self._world.after(self._dice.choice(PAUSES_S), self.start)
+        return True
 
     def crash_of(self, process: Process) -> None:
         """A process is gone in the middle of a commit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ class Disk:
         self._anchor = sqlite3.connect(self._uri, uri=True, isolation_level=None)
         self._crash_in: tuple[int, bool] | None = None  # (commits from now, before it)
         self.commits = 0
+        self.commits_of: Counter[int] = Counter()  # by process
         self.was_full = False  # ever
 
     def connect(self, process: Process) -> DiskConnection:
@@ -59,13 +61,13 @@ class Disk:
         """One commit of a process, or its end."""
         if self._crash_in is None:
             result = run()
-            self.commits += 1
+            self.commits, self.commits_of[process.pid] = self.commits + 1, self.commits_of[process.pid] + 1
             return result
         left, before = self._crash_in
         self._crash_in = (left - 1, before) if left > 0 else None
         if left > 0 or not before:
             result = run()
-            self.commits += 1
+            self.commits, self.commits_of[process.pid] = self.commits + 1, self.commits_of[process.pid] + 1
             if left > 0:
                 return result
         self.on_crash(process)

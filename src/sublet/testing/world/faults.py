@@ -79,6 +79,11 @@ def _stop_controller(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
+def _second_controller(stage: Stage, dice: random.Random) -> bool:
+    """It sleeps, or is cut off, and somebody starts another one on its store; then it wakes up."""
+    return stage.controllers.succeed(dice.uniform(1.0, 120.0))
+
+
 def _policy(stage: Stage, dice: random.Random) -> bool:
     stage.controllers.policy.fails = dice.randint(1, 3)
     return True
@@ -324,6 +329,7 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "kill_controller": _kill_controller,
     "restart_machine": _restart_machine,
     "stop_controller": _stop_controller,
+    "second_controller": _second_controller,
     "policy": _policy,
     "policy_hangs": _policy_hangs,
     "clock": _clock,

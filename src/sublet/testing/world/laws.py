@@ -2,7 +2,8 @@
 
 after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
 at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
-                    I32 one job per key; L31 no node ends for its lease while its controller is there and reachable
+                    I32 one job per key; F (fence.py) one controller at a time;
+                    L31 no node ends for its lease while its controller is there and reachable
 every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;
                     P no worker is waited for on a node that is gone
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from sublet.errors import InvariantBroken, NoAccess
+from sublet.errors import InvariantBroken, NoAccess, StaleController
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
@@ -67,6 +68,8 @@ class Laws:
             self.break_law(*stage.truth.complaints[0])
         if stage.users.doubles:
             self.break_law("I32", stage.users.doubles[0])
+        if why := controllers.fence.complaint(stage.world.now_s):
+            self.break_law("F", why)
         if not controllers.alive:
             return
         self._controller_lives()
@@ -103,7 +106,7 @@ class Laws:
         if self._complaints.seen:
             text, error = self._complaints.seen[0]
             self._complaints.seen.clear()
-            if not self._disk_was_full(error):
+            if not self._disk_was_full(error) and not isinstance(error, StaleController):  # which F looks at
                 self.break_law("E", f"{text[:300]} {error!r}")
 
     def _disk_was_full(self, error: BaseException | None) -> bool:

@@ -1,0 +1,92 @@
+"""Controllers that slept while another one began on their store, and the law about them.
+
+F    from the moment at which the other has claimed the store, one that slept commits nothing, rents nothing and gives
+     nothing back; and once it is awake it ends itself, because it is stale and for no other reason
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sublet.errors import StaleController
+from sublet.runtime.providers.protocol import Billed, Provider
+from sublet.testing.world.disk import Disk
+from sublet.testing.world.loop import LoopProcess
+
+__all__ = ["Fence", "WatchedProvider"]
+
+ENDS_WITHIN_S = 5.0  # of waking up: a tick, and a second for slow ones
+
+
+class WatchedProvider:
+    """As one controller sees it; whoever calls is counted."""
+
+    def __init__(self, real: Provider, process: LoopProcess, calls: Counter[int]) -> None:
+        self._real, self._process, self._calls = real, process, calls
+
+    async def rent(self, node_id: str, offer_id: str, token: str) -> None:
+        """As the real one."""
+        self._calls[self._process.pid] += 1
+        await self._real.rent(node_id, offer_id, token)
+
+    async def release(self, node_id: str) -> Billed | None:
+        """As the real one."""
+        self._calls[self._process.pid] += 1
+        return await self._real.release(node_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@dataclass
+class Slept:
+    """One of them."""
+
+    process: LoopProcess
+    running: asyncio.Task[None]
+    life: int  # which controller of this store it is
+    done: tuple[int, int] = (0, 0)  # commits and calls, when the other had claimed the store
+    since_s: float | None = None  # ... and when that was
+
+
+class Fence:
+    """Of one world."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.calls: Counter[int] = Counter()  # of providers, by process
+        self._slept: list[Slept] = []
+
+    def sleep(self, process: LoopProcess, running: asyncio.Task[None]) -> None:
+        """This one does, and another one will begin."""
+        self._slept.append(Slept(process, running, self._life()))
+
+    def _life(self) -> int:
+        return int(self._disk.rows("SELECT value FROM meta WHERE key = 'life'")[0][0])
+
+    def complaint(self, now_s: float) -> str:
+        """What one of them did that it may not; "" if they all keep still."""
+        for slept in list(self._slept):
+            if slept.process.dead:
+                self._slept.remove(slept)
+            elif self._life() > slept.life and (why := self._judge(slept, now_s)):
+                return why
+        return ""
+
+    def _judge(self, slept: Slept, now_s: float) -> str:
+        process = slept.process
+        done = (self._disk.commits_of[process.pid], self.calls[process.pid])
+        if slept.since_s is None:
+            slept.since_s, slept.done = now_s, done
+        if done != slept.done:
+            return f"controller {slept.life} was succeeded, and still commits or calls: {slept.done} -> {done}"
+        if slept.running.done():
+            error = None if slept.running.cancelled() else slept.running.exception()
+            process.kill()
+            return "" if isinstance(error, StaleController) else f"controller {slept.life} ended of {error!r}"
+        if now_s > max(process.stopped_until_s, slept.since_s) + ENDS_WITHIN_S:
+            return f"controller {slept.life} was succeeded, is awake and lives on"
+        return ""
