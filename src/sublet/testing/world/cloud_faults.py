@@ -49,6 +49,14 @@ def _refused_end(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
+def _price_garbage(stage: Stage, dice: random.Random) -> bool:
+    """The list of prices says what no price can be."""
+    if not isinstance(stage.cloud, Ec2Cloud):
+        return False
+    stage.cloud.garble(dice.choice(["0", "-1", "nan", "free", "1e9", "30.0", "0.0001"]), dice.uniform(60.0, 300.0))
+    return True
+
+
 def _crash_call(stage: Stage, dice: random.Random) -> bool:
     """The controller is gone before or after one of its next calls has reached the cloud."""
     if not isinstance(stage.cloud, Ec2Cloud):
@@ -93,6 +101,7 @@ CLOUD_KINDS: dict[str, dict[str, Callable[[Stage, random.Random], bool]]] = {
         "not_ended": _not_ended,
         "refused_end": _refused_end,
         "crash_call": _crash_call,
+        "price_garbage": _price_garbage,
         "full_folder": _full_folder,
         "damaged_record": _damaged_record,
     },

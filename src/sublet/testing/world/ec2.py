@@ -36,6 +36,7 @@ ZONES = {"use1-az1": "us-east-1a", "use1-az2": "us-east-1b"}  # id -> name
 CONFIG = AwsConfig(regions=(REGION,), instance_types=(KIND,), image="ami-1", controller="tcp:127.0.0.1:7000")
 TOKEN = re.compile(r"printf '%s' (\S+) > token")  # of the node, as the script of its first boot has it
 PAGE = 2  # reservations of one answer
+LAUNCHES_PER_S, LAUNCHES_AT_ONCE = 2.0, 5  # that EC2 lets an account make
 SHOWN_S = 3600.0  # that an instance is listed after its end
 ENDS_S = 5.0  # most, from "shutting-down" to "terminated"
 REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExceeded")
@@ -79,6 +80,11 @@ class Ec2Cloud(PlainCloud):
         self._crash_in: tuple[int, bool] | None = None
         self.on_crash: Callable[[LoopProcess], None] = lambda process: process.kill()
         self.rates = RATES
+        self.page = PAGE
+        self.garbled = ("", 0.0)
+        self._most_nodes = world.stream("account").choice([None, None, 2])
+        self.throttled = 0  # launches that were one too many
+        self._launches, self._launched_s = float(LAUNCHES_AT_ONCE), world.now_s
 
     def provider(self, process: LoopProcess, clock: Clock, store: Store) -> AwsProvider:  # type: ignore[override]  # the shipped one
         """The shipped provider, as its `build` puts it together."""
@@ -87,7 +93,7 @@ class Ec2Cloud(PlainCloud):
         return AwsProvider(
             state_dir=Path("/state"),
             clock=clock,
-            config=CONFIG,
+            config=replace(CONFIG, most_nodes=self._most_nodes),
             server_id=server_id_from(store, dice),
             calls=Calls(lambda _, __: client, dice=dice, wall=clock.wall, order_tries=1),
             offers=self.offers,
@@ -111,6 +117,10 @@ class Ec2Cloud(PlainCloud):
         if next(offer for offer in self.offers if offer.id == offer_id).market is Market.SPOT:
             self._asked_prices[offer_id] = price
 
+    def garble(self, text: str, for_s: float) -> None:
+        """Prices that are published for a while are this; what is charged stays as it was."""
+        self.garbled = (text, self.world.now_s + for_s)
+
     def crash_in(self, calls: int, *, before: bool) -> None:
         """Whoever makes that call is gone, before it is carried out or after it."""
         self._crash_in = (calls, before)
@@ -119,7 +129,7 @@ class Ec2Cloud(PlainCloud):
         """It keeps its word from now on."""
         super().calm()
         self.files.make_room()
-        self._crash_in = None
+        self._crash_in, self.garbled = None, ("", 0.0)
 
     # ------------------------------------------------------------------ what its client asks
 
@@ -141,6 +151,16 @@ class Ec2Cloud(PlainCloud):
         if (price := self._asked_prices.pop(offer.id, None)) is not None:
             self._prices[offer.id].append((self.world.now_s, price))
         return self._prices[offer.id][-1][1]
+
+    def refuse_too_many(self) -> None:
+        """A bucket of tokens of its own, for launches."""
+        grown = (self.world.now_s - self._launched_s) * LAUNCHES_PER_S
+        self._launches = min(float(LAUNCHES_AT_ONCE), self._launches + grown)
+        self._launched_s = self.world.now_s
+        if self._launches < 1.0:
+            self.throttled += 1
+            raise Ec2Error("RequestLimitExceeded", 503)
+        self._launches -= 1.0
 
     def launch(self, request: Mapping[str, Any]) -> Ec2Instance:
         """At most one per client token, ever."""
@@ -207,7 +227,12 @@ class Ec2Client:
 
     def run_instances(self, **request: Any) -> dict[str, Any]:
         """One instance."""
-        return self._through("rent", lambda: {"Instances": [self._row(self._cloud.launch(request))]})
+
+        def effect() -> dict[str, Any]:
+            self._cloud.refuse_too_many()
+            return {"Instances": [self._row(self._cloud.launch(request))]}
+
+        return self._through("rent", effect)
 
     def terminate_instances(self, InstanceIds: Sequence[str]) -> dict[str, Any]:
         """All of them."""
@@ -239,9 +264,9 @@ class Ec2Client:
             now_s = self._cloud.world.now_s
             listed = [i for i in self._cloud.by_id.values() if i.visible_s <= now_s < i.gone_s + SHOWN_S]
             found = [i for i in listed if all(_fits(i, each) for each in Filters)]
-            first = int(NextToken or 0)
-            answer: dict[str, Any] = {"Reservations": [{"Instances": [self._row(i)]} for i in found[first:][:PAGE]]}
-            return answer | ({"NextToken": str(first + PAGE)} if len(found) > first + PAGE else {})
+            first, page = int(NextToken or 0), self._cloud.page
+            answer: dict[str, Any] = {"Reservations": [{"Instances": [self._row(i)]} for i in found[first:][:page]]}
+            return answer | ({"NextToken": str(first + page)} if len(found) > first + page else {})
 
         return self._through("list", effect)
 
@@ -254,11 +279,13 @@ class Ec2Client:
         """The last price of each pool."""
 
         def effect() -> dict[str, Any]:
+            text, until_s = self._cloud.garbled
+            garbled = text if self._cloud.world.now_s < until_s else ""
             rows = [
                 {
                     "AvailabilityZone": ZONES[offer.zone],
                     "InstanceType": KIND,
-                    "SpotPrice": f"{self._cloud.published(offer).usd_per_h:.6f}",
+                    "SpotPrice": garbled or f"{self._cloud.published(offer).usd_per_h:.6f}",
                     "Timestamp": self._stamp(self._cloud.world.now_s),
                 }
                 for offer in self._cloud.offers

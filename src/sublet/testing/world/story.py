@@ -50,7 +50,16 @@ PLAIN = (
 )
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
 OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led there
-    "aws": ("throttle", "credentials", "not_ended", "refused_end", "crash_call", "full_folder", "damaged_record"),
+    "aws": (
+        "throttle",
+        "credentials",
+        "not_ended",
+        "refused_end",
+        "crash_call",
+        "price_garbage",
+        "full_folder",
+        "damaged_record",
+    ),
     "local": ("full_folder", "damaged_record"),
 }
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
