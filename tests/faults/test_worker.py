@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -275,3 +277,8 @@ def test_a_checkpoint_that_rots_is_passed_over_and_told_of():
     job.run(5.0)
     assert b.said(Damaged)[-1].step == b.said(Joined)[-1].step == saved[-2]
     assert not job.truth.complaints
+
+
+def test_no_world_imports_torch_or_scipy():
+    code = "import sys, sublet.testing.world.runner as _; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
