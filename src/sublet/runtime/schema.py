@@ -44,7 +44,9 @@ ADDED_TABLES = (  # that a store of an older version may lack
       job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, key TEXT UNIQUE, name TEXT NOT NULL,
       steps_lost INTEGER NOT NULL, noticed INTEGER NOT NULL, unnoticed INTEGER NOT NULL, packed BLOB NOT NULL
     ) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS shelf_by_name ON shelf (name)",
+    "CREATE INDEX IF NOT EXISTS shelf_by_name ON shelf (name)",  # nobody goes through what is packed
+    "CREATE INDEX IF NOT EXISTS shelf_by_number ON shelf (number)",
+    "CREATE INDEX IF NOT EXISTS shelf_by_sums ON shelf (steps_lost, noticed, unnoticed)",
 )
 
 
@@ -76,7 +78,7 @@ def prepare_tables(db: sqlite3.Connection, path: Path) -> None:
     """Make what is missing, all of it or nothing; BadInput if a newer program wrote here."""
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
         _refuse_newer(db, path)
-        found = db.execute("SELECT name FROM sqlite_master WHERE name IN ('snapshots', 'shelf_by_name')").fetchall()
+        found = db.execute("SELECT name FROM sqlite_master WHERE name IN ('snapshots', 'shelf_by_sums')").fetchall()
         if len(found) == 2 and _fact(db, MetaKey.SCHEMA) is not None:  # noqa: PLR2004 - the first and the last of them
             return
     db.execute("BEGIN IMMEDIATE")

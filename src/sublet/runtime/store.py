@@ -29,7 +29,7 @@ from sublet.runtime.schema import (
 __all__ = ["SNAPSHOTS_KEPT", "STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
 
 SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel, and the one that the log begins with
-LAST_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM (SELECT number FROM jobs UNION ALL SELECT number FROM shelf)"
+NEXT_NUMBER = "SELECT 1 + MAX(IFNULL((SELECT MAX(number) FROM jobs), 0), IFNULL((SELECT MAX(number) FROM shelf), 0))"
 CUT_TABLES = ("events", "history")
 STORE_FAILURES = (sqlite3.Error, StaleController)  # nothing may be done any more
 
@@ -208,7 +208,7 @@ class Store:
     def add_job(self, job_id: str, key: str, spec: str) -> None:
         """A job came; `key` tells a repeated submission."""
         with self.transaction():
-            (number,) = self._db.execute(LAST_NUMBER).fetchone()
+            (number,) = self._db.execute(NEXT_NUMBER).fetchone()
             self.write("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (job_id, number, key or None, spec, "{}"))
 
     def job_by_key(self, key: str) -> tuple[str, str] | None:

@@ -143,3 +143,18 @@ def test_a_store_of_the_version_before_gets_a_shelf(tmp_path):
     store = Store(tmp_path / "log.sqlite")
     assert store.query("SELECT COUNT(*) FROM shelf") == [(0,)]
     store.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "SELECT MAX(number) FROM shelf",
+        "SELECT COUNT(*) FROM shelf WHERE name = 'j'",
+        "SELECT COUNT(*), SUM(steps_lost), SUM(noticed), SUM(unnoticed) FROM shelf",
+    ],
+)
+def test_nobody_goes_through_all_that_is_packed(tmp_path, asked):
+    store = Store(tmp_path / "log.sqlite")
+    (*_, plan), *_ = store.query(f"EXPLAIN QUERY PLAN {asked}")
+    assert "INDEX shelf_by_" in plan
+    store.close()
