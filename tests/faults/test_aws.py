@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.testing.world.cloud_faults import CLOUD_KINDS
+from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.life import live
 from sublet.testing.world.story import OF_CLOUD, Fault, JobPlan, Story, draw_story
 

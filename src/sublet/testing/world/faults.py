@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from sublet.domain.money import Price
 from sublet.testing.world.cloud import Instance, NodeWorker
-from sublet.testing.world.cloud_faults import CLOUD_KINDS
+from sublet.testing.world.kinds.clouds import CLOUD_KINDS
+from sublet.testing.world.kinds.nodes import NODE_KINDS
+from sublet.testing.world.kinds.workers import WORKER_KINDS
 from sublet.testing.world.network import CONTROLLER
-from sublet.testing.world.node_faults import NODE_KINDS
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Fault
-from sublet.testing.world.worker_faults import WORKER_KINDS
 from sublet.wire import messages as wire
 
 __all__ = ["KINDS", "schedule"]
