@@ -14,10 +14,11 @@ from collections import Counter
 
 import pytest
 
+from sublet.testing.world.crash_points import crash_points
 from sublet.testing.world.runner import run_seed
-from sublet.testing.world.story import KNOWN, PLAIN
+from sublet.testing.world.story import KNOWN, PLAIN, draw_story
 
-SEEDS, A_CHUNK = 100, 25
+SEEDS, A_CHUNK = 1000, 25
 FINGERPRINT = """
 from sublet.testing.world.runner import run_seed
 print([(run_seed(seed).digest, run_seed(seed).events) for seed in (3, 11, 24)])
@@ -29,6 +30,14 @@ def test_no_law_is_broken(first: int) -> None:
     results = [run_seed(seed) for seed in range(first, first + A_CHUNK)]
     gc.collect()
     assert not {result.seed: f"{result.law}: {result.what}" for result in results if result.law}
+
+
+@pytest.mark.parametrize("seed", [2, 9])
+def test_a_controller_may_die_at_any_commit(seed: int) -> None:
+    """A sample of them; `--crash-points 1` dies at all."""
+    lives = list(crash_points(draw_story(seed, cloud="plain"), every=23))
+    assert len(lives) > 2
+    assert not {(commit, before): str(life.broken) for commit, before, life in lives if life.broken}
 
 
 def test_every_kind_of_fault_does_something() -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from sublet.testing.world.crash_points import crash_points
 from sublet.testing.world.look import look
 from sublet.testing.world.runner import Count, Result, append_row, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
@@ -28,11 +29,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at once [default: %(default)s]")
     parser.add_argument("--only", default="", metavar="KIND,...", help="faults of these kinds alone")
     parser.add_argument("--policy", default="", metavar="NAME", help="this one [default: drawn]")
-    parser.add_argument("--cloud", default="plain", metavar="NAME", help="which cloud [default: %(default)s]")
+    parser.add_argument("--cloud", default="", metavar="NAME", help="which cloud [default: by the number of the seed]")
     parser.add_argument("--shrink", type=int, default=0, metavar="N", help="shrink N seeds of every law that broke")
     parser.add_argument("--look", action="store_true", help="print the life of the first seed")
     parser.add_argument("--everyday", action="store_true", help="... with pings, steps and renewals")
     parser.add_argument("--count", type=Path, metavar="FILE", help="append the counts to this file, as a line of JSON")
+    parser.add_argument("--crash-points", type=int, default=0, metavar="N", help="die at every N-th commit instead")
     asked = parser.parse_args(words)
     kinds = tuple(filter(None, asked.only.split(","))) or PLAIN + KNOWN
     if asked.look:
@@ -40,7 +42,21 @@ def main(words: list[str] | None = None) -> int:
         outcome, rows = look(story, everyday=asked.everyday)
         _say(*map(str, rows), f"seed {asked.first}: {outcome.broken or 'no law is broken'}")
         return int(outcome.broken is not None)
-    return _run(asked, kinds)
+    return _die_everywhere(asked) if asked.crash_points else _run(asked, kinds)
+
+
+def _die_everywhere(asked: argparse.Namespace) -> int:
+    """Every N-th commit of each seed, before and after it."""
+    broken = lives = 0
+    for seed in range(asked.first, asked.first + asked.seeds):
+        story = draw_story(seed, cloud=asked.cloud, policy=asked.policy)
+        for commit, before, outcome in crash_points(story, every=asked.crash_points):
+            lives += 1
+            if outcome.broken is not None:
+                broken += 1
+                _say(f"seed {seed}, {'before' if before else 'after'} commit {commit}: {outcome.broken}")
+    _say(f"{lives} lives, each dead at another commit of {asked.seeds} seeds: {broken} broke a law")
+    return broken
 
 
 def _run(asked: argparse.Namespace, kinds: tuple[str, ...]) -> int:

@@ -15,8 +15,9 @@ from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Fault
 from sublet.wire import messages as wire
 
-__all__ = ["KINDS", "schedule"]
+__all__ = ["AT_COMMIT", "KINDS", "schedule"]
 
+AT_COMMIT = "crash_at"  # the dice are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
 LONGEST_AWAY_S = 50.0  # between two controllers
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
@@ -26,8 +27,11 @@ LIST_LIES = ("error", "invisible")
 
 
 def schedule(stage: Stage) -> None:
-    """Each fault of the story at its time."""
+    """Each fault of the story at its time; before all others, those that count commits from the first."""
     for fault in stage.story.faults:
+        if fault.kind == AT_COMMIT:
+            stage.disk.crash_in(fault.dice // 2, before=fault.dice % 2 == 0)
+            continue
         stage.world.at(stage.world.began_s + fault.at_s, _strike, stage, fault)
 
 

@@ -76,7 +76,7 @@ class Count:
         }
 
 
-def run_seed(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "plain", policy: str = "") -> Result:
+def run_seed(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "", policy: str = "") -> Result:
     """One seed; a world that breaks by itself is a finding, too."""
     try:
         outcome = live(draw_story(seed, kinds, cloud=cloud, policy=policy))
@@ -102,7 +102,7 @@ def count_seeds(
     *,
     processes: int = 2,
     kinds: Sequence[str] = PLAIN + KNOWN,
-    cloud: str = "plain",
+    cloud: str = "",
     policy: str = "",
     each: Callable[[Result], None] = lambda _: None,
 ) -> Count:

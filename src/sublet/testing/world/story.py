@@ -63,6 +63,7 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
     "local": ("full_folder", "damaged_record"),
 }
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
+CLOUDS = ("plain", "aws", "plain", "local", "plain", "aws", "plain")  # by the number of the seed: one command, all
 SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults
@@ -119,9 +120,9 @@ class Story:
     told_inside: bool = False  # machines learn from a service of their own that they will be taken
 
 
-def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "plain", policy: str = "") -> Story:
+def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "", policy: str = "") -> Story:
     """The story of a seed. Each part has dice of its own, so that other kinds of faults leave the jobs as they were."""
-    dice = _dice(seed, "story")
+    dice, cloud = _dice(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
     purse = dice.random() < 0.4
     return Story(
         seed=seed,
