@@ -30,16 +30,23 @@ def rounded(value):
     return value
 
 
+def by_the_second(offers):
+    return [{**offer, "billed_by_s": 0.0} for offer in offers]
+
+
 def translated(recorded, now):
     """A line of version 2 in the words of version 3; `now` is the same line as it is lived today.
 
     - The first line says which version of the kernel wrote it.
+    - An offer says by which intervals it is billed: until then all were billed by the second.
     - A plan above the limits was followed by a timer that its driver invented. Now the kernel refuses it, by name and
       with the limit, and sets a timer of its own unless one rings sooner. No other plan is followed by a timer for an
       offer.
     """
     if "journal" in recorded:
-        return {**recorded, "kernel": KERNEL_VERSION}
+        return {**recorded, "kernel": KERNEL_VERSION, "offers": by_the_second(recorded["offers"])}
+    if "offers" in recorded["event"]:
+        recorded = {**recorded, "event": {**recorded["event"], "offers": by_the_second(recorded["event"]["offers"])}}
     (*orders, last) = recorded["actions"] or [{}]
     if recorded["event"]["type"] == "PlanMade" and str(last.get("timer")).startswith("retry "):
         refusal, *timers = now["actions"]

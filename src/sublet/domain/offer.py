@@ -64,6 +64,7 @@ class Offer:
     zone: str = ""
     instance_type: str = ""
     minimum_billing_s: float = 60.0  # AWS bills Linux instances by the second, 60 s at least
+    billed_by_s: float = 0.0  # every begun interval of this length is charged whole, as of clouds that bill by the hour
     hazard_per_h: float = 0.0  # nodes that the cloud takes back, per node-hour, as far as is known
     reclaim_share: float = 0.0  # of the nodes held, what one reclaim takes, as far as is known; 0 = one at a time
     notice_s: float = 0.0  # before a node is taken back, as far as is known
@@ -76,6 +77,7 @@ class Offer:
         named("gpu", self.gpu)
         whole("gpus_per_node", self.gpus_per_node, 1)
         at_least("minimum_billing_s", self.minimum_billing_s, 0.0)
+        at_least("billed_by_s", self.billed_by_s, 0.0)
         at_least("hazard_per_h", self.hazard_per_h, 0.0)
         if not 0.0 <= self.reclaim_share <= 1.0:
             raise InvalidValue("reclaim_share", self.reclaim_share, "between 0 and 1")
@@ -103,7 +105,7 @@ class Offer:
     def ending(self, seconds: float) -> Money:
         """The dearest bill of a node that is gone after `seconds`."""
         cap = self.price if self.cap is None else self.cap
-        return cap.over(microseconds(seconds + self.minimum_billing_s))
+        return cap.over(microseconds(seconds + max(self.minimum_billing_s, self.billed_by_s)))
 
     @property
     def usd_per_gpu_h(self) -> float:

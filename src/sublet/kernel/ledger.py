@@ -30,21 +30,26 @@ class Lease:
     end_us: int | None = None
     cost: Money = Money()  # final once it has ended
     last_price: Price = Price(0)  # in force when it ended: what the rest of a minimum is charged at
-    minimum_us: int = 0  # shorter is charged as this; of a lease that has ended
+    minimum_us: int = 0  # shorter is charged as this, by the minimum or by begun intervals; of a lease that has ended
     void: bool = False  # the cloud refused it: never ours, never paid
 
 
 class _Meter:
     """What one node of one offer has cost since the beginning, and the readings at which open leases began."""
 
-    __slots__ = ("minimum_us", "open_count", "open_readings", "price", "read_us", "reading")
+    __slots__ = ("by_us", "minimum_us", "open_count", "open_readings", "price", "read_us", "reading")
 
-    def __init__(self, price: Price, minimum_us: int) -> None:
-        self.price, self.minimum_us = price, minimum_us
+    def __init__(self, price: Price, minimum_us: int, by_us: int = 0) -> None:
+        self.price, self.minimum_us, self.by_us = price, minimum_us, by_us
         self.reading = 0  # grains, as of read_us
         self.read_us = 0
         self.open_count = 0
         self.open_readings = 0  # sum over open leases
+
+    def charged_us(self, held_us: int) -> int:
+        """What a lease of this length is charged for, at the least."""
+        begun_us = -(-held_us // self.by_us) * self.by_us if self.by_us else 0
+        return max(self.minimum_us, begun_us)
 
     def at(self, now_us: int) -> int:
         return self.reading + self.price.micro_usd_per_h * (now_us - self.read_us)
@@ -55,7 +60,9 @@ class Ledger:
 
     def __init__(self, offers: Sequence[Offer]) -> None:
         self.prices: dict[str, list[tuple[int, Price]]] = {o.id: [(0, o.price)] for o in offers}  # (from when, price)
-        self._meters = {o.id: _Meter(o.price, microseconds(o.minimum_billing_s)) for o in offers}
+        self._meters = {
+            o.id: _Meter(o.price, microseconds(o.minimum_billing_s), microseconds(o.billed_by_s)) for o in offers
+        }
         self._open: dict[str, tuple[str, int, int]] = {}  # node -> offer, start, meter reading at start
         self._closed_grains = 0
         self.forgotten_grains = 0  # of leases that ended before the snapshot which this ledger began with
@@ -73,7 +80,7 @@ class Ledger:
     def close(
         self, node_id: str, at_s: float, *, billed_from_s: float | None = None, billed_to_s: float | None = None
     ) -> Money:
-        """The node is no longer paid for; shorter than the minimum is charged as the minimum, at the last price.
+        """The node is no longer paid for; the rest of a minimum or of a begun interval is charged at the last price.
 
         Where the cloud says what it charges for, that is what counts, within the time from our order to now.
         """
@@ -86,7 +93,8 @@ class Ledger:
             if billed_to_s is not None:
                 end_us = min(max(start_us, microseconds(billed_to_s)), now_us)
             cost, price = self._between(offer_id, start_us, end_us)
-        cost += price.micro_usd_per_h * max(0, meter.minimum_us - (end_us - start_us))
+        charged_us = meter.charged_us(end_us - start_us)
+        cost += price.micro_usd_per_h * max(0, charged_us - (end_us - start_us))
         lease = Lease(
             node_id=node_id,
             offer_id=offer_id,
@@ -94,7 +102,7 @@ class Ledger:
             end_us=end_us,
             cost=Money(cost),
             last_price=price,
-            minimum_us=meter.minimum_us,
+            minimum_us=charged_us,
         )
         return self._settle(meter, begun, lease)
 
@@ -125,12 +133,13 @@ class Ledger:
 
     def offer(self, offer: Offer, at_s: float) -> None:
         """From now on this offer is known, or its bill has another minimum."""
-        now_us, minimum_us = microseconds(at_s), microseconds(offer.minimum_billing_s)
+        now_us = microseconds(at_s)
+        minimum_us, by_us = microseconds(offer.minimum_billing_s), microseconds(offer.billed_by_s)
         if offer.id in self._meters:
-            self._meters[offer.id].minimum_us = minimum_us
+            self._meters[offer.id].minimum_us, self._meters[offer.id].by_us = minimum_us, by_us
             return
         self.prices[offer.id] = [(now_us, offer.price)]
-        meter = self._meters[offer.id] = _Meter(offer.price, minimum_us)
+        meter = self._meters[offer.id] = _Meter(offer.price, minimum_us, by_us)
         meter.read_us = now_us
 
     def price(self, offer_id: str) -> Price:
@@ -181,7 +190,7 @@ class Ledger:
                 for offer_id, changes in self.prices.items()
             },
             "meters": {
-                offer_id: [m.price.micro_usd_per_h, m.minimum_us, m.reading, m.read_us]
+                offer_id: [m.price.micro_usd_per_h, m.minimum_us, m.reading, m.read_us, m.by_us]
                 for offer_id, m in self._meters.items()
             },
             "open": to_plain(self._open),
@@ -197,8 +206,9 @@ class Ledger:
             for offer_id, changes in facts["prices"].items()
         }
         self._meters = {}
-        for offer_id, (micro_usd_per_h, minimum_us, reading, read_us) in facts["meters"].items():
-            meter = self._meters[offer_id] = _Meter(Price(micro_usd_per_h), minimum_us)
+        for offer_id, (micro_usd_per_h, minimum_us, reading, read_us, *by_us) in facts["meters"].items():
+            by = by_us[0] if by_us else 0  # not in snapshots before version 5
+            meter = self._meters[offer_id] = _Meter(Price(micro_usd_per_h), minimum_us, by)
             meter.reading, meter.read_us = reading, read_us
         self._open = {}
         for node_id, (offer_id, start_us, begun) in facts["open"].items():

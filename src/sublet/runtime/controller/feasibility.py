@@ -95,7 +95,7 @@ class Feasibility:
 
         def usd(way: _Way) -> float:
             offer, stop_s = way.cheapest, STOP_S * self._clock.speedup
-            seconds = max(offer.minimum_billing_s, offer.boot_s + stop_s)
+            seconds = max(offer.minimum_billing_s, offer.billed_by_s, offer.boot_s + stop_s)
             return way.share * Price(way.nodes * way.price.micro_usd_per_h).over(microseconds(seconds)).usd
 
         return min(usd(way) for way in self._ways(spec))

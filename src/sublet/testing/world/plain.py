@@ -80,7 +80,9 @@ class PlainCloud:
                 last = price.micro_usd_per_h * 1e6
                 grains += last * max(0.0, min(until_s, ended_s) - max(since_s, instance.began_s))
         if instance.ended_s is not None:
-            grains += last * max(0.0, offer.minimum_billing_s - (ended_s - instance.began_s))
+            held_s = ended_s - instance.began_s
+            begun_s = math.ceil(held_s / offer.billed_by_s) * offer.billed_by_s if offer.billed_by_s else 0.0
+            grains += last * max(0.0, max(offer.minimum_billing_s, begun_s) - held_s)
         return grains
 
     # ------------------------------------------------------------------ what it is made to do
