@@ -18,6 +18,9 @@ from sublet.runtime.providers.aws.offers import doubt, newest
 __all__ = ["Pools", "SpotPrices"]
 
 LONGEST_S = 1800.0  # a pool that is always refused is tried twice an hour
+STALE_S = (
+    900.0  # that a price may be without being confirmed, before nothing is rented on it: fifteen readings in a row
+)
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ class Pools:
 class SpotPrices:
     """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on.
 
-    A jump that has held for ten minutes is believed.
+    A jump that has held for ten minutes is believed. A price that nobody has confirmed for a quarter of an hour is not.
     """
 
     def __init__(
@@ -67,6 +70,14 @@ class SpotPrices:
         self._jumps: dict[str, Jump] = {}  # by offer
         self._believed_s: dict[str, float] = {}  # offer -> when its price was last heard and believed
         self.doubts: dict[str, str] = {}
+        self._asked_s: float | None = None  # when prices were first asked for
+
+    def why_not(self, offer_id: str) -> str:
+        """Why nothing should be rented at the price that is known of this offer; empty where it may be."""
+        if offer_id in self.doubts or self._asked_s is None or all(offer.id != offer_id for offer in self._spot):
+            return self.doubts.get(offer_id, "")
+        age_s = self._clock.now_s() - self._believed_s.get(offer_id, self._asked_s)
+        return "" if age_s <= STALE_S else f"nobody has confirmed it for {age_s / 60.0:.0f} min"
 
     def age_s(self) -> float | None:
         """Since the price of every spot offer was last confirmed; None without spot offers, or before that."""
@@ -85,6 +96,8 @@ class SpotPrices:
 
     async def changes(self) -> list[PriceChanged]:
         """The prices that are not what they were."""
+        if self._asked_s is None:
+            self._asked_s = self._clock.now_s()
         changes = []
         for region in sorted({offer.region for offer in self._spot}):
             kinds = sorted({offer.instance_type for offer in self._spot if offer.region == region})

@@ -163,7 +163,7 @@ class AwsProvider:
         """Write down what will be asked for, unless it is plain that it cannot be had."""
         if (wait_s := self._pools.wait_s(offer_id)) > 0:
             raise RentFailed(offer_id, self._pools.why(offer_id), wait_s=wait_s)
-        if doubt := self._prices.doubts.get(offer_id):
+        if doubt := self._prices.why_not(offer_id):
             raise RentFailed(offer_id, f"its price is not believed: {doubt}")
         most = self._config.most_nodes
         held = sum(record.offer_id == offer_id for record in self._fleet.records)
