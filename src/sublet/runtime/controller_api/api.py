@@ -88,31 +88,31 @@ class ControllerApi:
         """End it."""
         await self.started()
         with self._controller.writing():
-            return self._view(self._commands.cancel(job_id, now=now))
+            return _view(self._controller, self._commands.cancel(job_id, now=now))
 
     async def pause(self, job_id: str) -> views.JobView:
         """Save it and take its workers away."""
         await self.started()
         with self._controller.writing():
-            return self._view(self._commands.pause(job_id))
+            return _view(self._controller, self._commands.pause(job_id))
 
     async def resume(self, job_id: str, *, start_over: bool = False) -> views.JobView:
         """Let it go on."""
         await self.started()
         with self._controller.writing():
-            return self._view(self._commands.resume(job_id, start_over=start_over))
+            return _view(self._controller, self._commands.resume(job_id, start_over=start_over))
 
     async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
         """Let it spend more."""
         await self.started()
         with self._controller.writing():
-            return self._view(self._commands.top_up(job_id, usd))
+            return _view(self._controller, self._commands.top_up(job_id, usd))
 
     async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
         """Other widths."""
         await self.started()
         with self._controller.writing():
-            return self._view(self._commands.scale(job_id, low=low, high=high))
+            return _view(self._controller, self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
@@ -215,9 +215,6 @@ class ControllerApi:
         """Save and stop every job, give everything back, then let `run` return."""
         await self._controller.stop(end_jobs=end_jobs)
 
-    def _view(self, record: JobRecord) -> views.JobView:
-        return job_view(record, _sources(self._controller))
-
 
 def _settled_sources(controller: Controller) -> JobSources:
     """With a bill that goes up to this moment."""
@@ -234,3 +231,7 @@ def _sources(controller: Controller) -> JobSources:
         plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,
     )
+
+
+def _view(controller: Controller, record: JobRecord) -> views.JobView:
+    return job_view(record, _sources(controller))
