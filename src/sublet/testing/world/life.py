@@ -28,6 +28,7 @@ from sublet.testing.world.metadata import SERVICE
 from sublet.testing.world.network import Network
 from sublet.testing.world.node import Site, WorldNode
 from sublet.testing.world.plain import PlainCloud
+from sublet.testing.world.ray import RayCloud
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Story
 from sublet.testing.world.truth import JobTruth, Truth
@@ -116,6 +117,8 @@ class Life:
             return Ec2Cloud(world, _offers(self.story), self._boot)
         if self.story.cloud == "local":
             return LocalCloud(world, _offers(self.story), self._boot)
+        if self.story.cloud == "ray":
+            return RayCloud(world, _offers(self.story), self._boot)
         return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:

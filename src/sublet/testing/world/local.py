@@ -124,7 +124,10 @@ class LocalCloud(PlainCloud):
         self.by_pid[instance.pid] = instance
         self.instances[f"{instance.token}/{instance.pid}"] = instance
         boot_s = self._dice.uniform(request["boot_s"], MOST_BOOT_S)
-        instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
+        try:
+            instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
+        except OSError:  # its disk does not answer: an agent that ends as soon as it is born
+            self.end(instance)
         self.world.after(self._dice.uniform(0.0, BORN_S), self._say_who, instance)
 
     def _say_who(self, instance: Forked) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ IDLE_S = 60.0  # a steward that holds nothing and hears nothing for so long ends
 WARM_S = 120.0  # that a start waits for nodes to be warm
 CONNECT_S = 3.0
 AGAIN_S = 10.0  # wall, until a refused rent is worth another try
+Dial = Callable[[str, int], Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]  # a life line
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +62,11 @@ class RayProvider:
         preload: Sequence[str] = PRELOAD,
         dice: Dice = DICE,
         files: Files = FILES,
+        dial: Dial = asyncio.open_connection,
     ) -> None:
         positive("idle_s", idle_s)
         home = state_dir.resolve()
-        self._clock, self._cluster = clock, cluster
+        self._clock, self._cluster, self._dial = clock, cluster, dial
         self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s}
@@ -267,7 +269,7 @@ class RayProvider:
         word = b""
         while word != GONE:
             try:
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(claim.host, claim.port), CONNECT_S)
+                reader, writer = await asyncio.wait_for(self._dial(claim.host, claim.port), CONNECT_S)
             except ConnectionRefusedError:
                 self._supply.doubted.add(claim.ray_node)  # most likely the machine is dead; Ray takes long to say so
                 break
