@@ -49,6 +49,7 @@ class Count:
     hits: Counter[str] = field(default_factory=Counter)
     effects: Counter[str] = field(default_factory=Counter)
     broken: dict[str, list[int]] = field(default_factory=dict)  # law -> seeds
+    of: str = ""  # the commit that was checked out when it began
 
     def add(self, result: Result) -> None:
         """One more."""
@@ -64,7 +65,7 @@ class Count:
     def row(self, **more: Any) -> dict[str, Any]:
         """For a file of counts."""
         return {
-            "commit": commit(),
+            "commit": self.of,
             "seeds": self.seeds,
             "hours": round(self.hours, 2),
             "commits": self.commits,
@@ -107,7 +108,7 @@ def count_seeds(
     each: Callable[[Result], None] = lambda _: None,
 ) -> Count:
     """All of them; `each` is told as they come."""
-    count = Count()
+    count = Count(of=commit())
     batches = [(batch, tuple(kinds), cloud, policy) for batch in _batches(list(seeds))]
     for result in _results(batches, processes):
         count.add(result)
