@@ -10,6 +10,7 @@ import pytest
 from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears
+from sublet.testing.world import sockets
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import trip_wired
@@ -276,3 +277,18 @@ def test_a_file_server_that_is_away_costs_no_agent_its_life(scene):
     scene.run(6.0)
     assert scene.ears.all(WorkerSeen)[-1].loaded == "yes"
     assert scene.site.storage.holds == 0
+
+
+def test_a_line_that_breaks_in_the_middle_of_a_message_begins_anew_with_a_greeting(scene, monkeypatch, caplog):
+    scene.run(5.0)
+    monkeypatch.setattr(sockets, "SHORT", 1.0)
+    monkeypatch.setattr(sockets, "FULL_S", 1e6)
+    scene.start("w")
+    scene.run(0.1)
+    assert scene.ears.all(WorkerUp) == []
+    monkeypatch.setattr(sockets, "SHORT", 0.0)
+    scene.network.connections[0].reset()
+    scene.run(5.0)
+    assert len(scene.ears.all(Hello)) == 2
+    assert [up.worker_id for up in scene.ears.all(WorkerUp)] == ["w"]
+    assert "stranger" not in caplog.text
