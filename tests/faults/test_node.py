@@ -292,3 +292,22 @@ def test_a_line_that_breaks_in_the_middle_of_a_message_begins_anew_with_a_greeti
     assert len(scene.ears.all(Hello)) == 2
     assert [up.worker_id for up in scene.ears.all(WorkerUp)] == ["w"]
     assert "stranger" not in caplog.text
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("before", [True, False], ids=["before it starts", "while it runs"])
+def test_what_a_script_saves_is_seen_whatever_the_clock_of_its_machine_says(scene, jump_s, before):
+    """Files have the times of the server that keeps them."""
+    scene.run(5.0)
+    scene.site.storage.write(f"{SAVED}/model.pt", b"1")
+    for now in (before, not before):
+        if now:
+            scene.site.clocks["n"].jump_s += jump_s
+        else:
+            scene.start_script(habits=Habits(saves_every_s=8.0))
+            scene.run(6.0)
+            assert scene.ears.all(WorkerSeen)[-1].saved_ago_s is None
+    scene.run(24.0)
+    seen = [each.saved_ago_s for each in scene.ears.all(WorkerSeen)]
+    assert seen[-1] is not None
+    assert all(ago_s <= 10.0 for ago_s in seen if ago_s is not None)

@@ -13,7 +13,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading
-from sublet.runtime.agent.watching import LOOK_S, Watch
+from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
 from sublet.runtime.agent.worker import CANNOT_START, Worker
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
@@ -85,7 +85,8 @@ class Crew:
         """Its process, and the eyes on it where it has no session."""
         machine, env = self._machine, {**order.env, **own_env}
         folder = env.get("SUBLET_CHECKPOINT_DIR", "")
-        reading = Reading(folder, machine.disk) if order.reads else None  # before it can read anything
+        reading = Reading(folder, machine.disk) if order.reads else None  # before it can read anything, or save
+        newest = newest_below(folder, machine.disk) if order.watch and folder else None
         try:
             worker = self._processes.start(order, own_env)
         except OSError:
@@ -100,6 +101,7 @@ class Crew:
                 env,
                 machine.wall.monotonic(),
                 reading,
+                newest_before=newest,
                 met_at=self._processes.met_at,
                 disk=machine.disk,
                 wall=machine.wall,

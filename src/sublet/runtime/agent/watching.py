@@ -36,6 +36,7 @@ class Watch:
         now_s: float,
         reading: Reading | None = None,  # begun before it was started
         *,
+        newest_before: float | None = None,  # `newest_below` before it was started
         met_at: Callable[[int], bool] = met_at,
         disk: Disk = DISK,
         wall: Wall = WALL,
@@ -43,7 +44,8 @@ class Watch:
         self._worker_id, self._pid, self._log, self._reading = worker_id, pid, log, reading
         self._met_at, self._disk, self._wall = met_at, disk, wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
-        self._began_unix_s = wall.unix()
+        self._newest = newest_before  # of the files, by the clock of whoever keeps them
+        self._saved_s: float | None = None  # by ours
         self._active_s = self._looked_s = now_s
         self._ticks, self._printed = 0, self._length()
         self._met = False
@@ -54,31 +56,37 @@ class Watch:
         allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
         if abs(ticks - self._ticks) > allowed or printed != self._printed:  # less: a child took its time with it
             self._active_s = now_s
-        self._ticks, self._printed, self._looked_s = ticks, printed, now_s
+        self._ticks, self._printed = ticks, printed
         self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
-        return self._seen(quiet_s=now_s - self._active_s)
+        return self._seen(now_s, quiet_s=now_s - self._active_s)
 
     def last_look(self) -> WorkerSeen:
         """It has ended: what it saved on SIGTERM, say, and the sockets that it leaves behind for a while."""
         self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
-        seen = self._seen()
+        seen = self._seen(self._wall.monotonic())
         if self._reading is not None:
             self._reading.let_go()
         return seen
 
-    def _seen(self, quiet_s: float = 0.0) -> WorkerSeen:
-        saved_ago_s = self.saved_ago_s()
+    def _seen(self, now_s: float, quiet_s: float = 0.0) -> WorkerSeen:
+        saved_ago_s = self._saved_ago_s(now_s)
+        self._looked_s = now_s
         loaded = "" if self._reading is None else self._reading.look(settled=saved_ago_s is not None)
         return WorkerSeen(
             worker_id=self._worker_id, quiet_s=quiet_s, saved_ago_s=saved_ago_s, met=self._met, loaded=loaded
         )
 
-    def saved_ago_s(self) -> float | None:
-        """Since the last write below its checkpoint directory; None if there was none in its life."""
+    def _saved_ago_s(self, now_s: float) -> float | None:
+        """Since the last write below its checkpoint directory; None if there was none in its life.
+
+        Files have the times of whoever keeps them, which may be another machine with another clock: they are compared
+        with each other, and ours only tells when within the time since the last look it was.
+        """
         newest = newest_below(self._folder, self._disk) if self._folder else None
-        if newest is None or newest < self._began_unix_s:
-            return None
-        return max(0.0, self._wall.unix() - newest)
+        if newest is not None and (self._newest is None or newest > self._newest):
+            ago_s = max(0.0, self._wall.unix() - newest)
+            self._newest, self._saved_s = newest, now_s - min(ago_s, now_s - self._looked_s)
+        return None if self._saved_s is None else now_s - self._saved_s
 
     def _length(self) -> int:
         try:

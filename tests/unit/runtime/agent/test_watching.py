@@ -69,14 +69,15 @@ def test_a_process_whose_child_computes_is_not_quiet(process):
 def test_what_was_written_below_its_directory_during_its_life_is_saved(tmp_path):
     (tmp_path / "old.pt").write_text("of an earlier start")
     os.utime(tmp_path / "old.pt", (1.0, 1.0))
-    watch = Watch("w", os.getpid(), "", {"SUBLET_CHECKPOINT_DIR": str(tmp_path)}, 0.0)
-    assert watch.saved_ago_s() is None
+    before = newest_below(str(tmp_path))
+    watch = Watch("w", os.getpid(), "", {"SUBLET_CHECKPOINT_DIR": str(tmp_path)}, 0.0, newest_before=before)
+    assert watch.look(5.0, {}).saved_ago_s is None
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "new.pt").write_text("x")
-    os.utime(tmp_path / "deep" / "new.pt", (watch._began_unix_s + 1.0, watch._began_unix_s + 1.0))
-    ago_s = watch.saved_ago_s()
+    ago_s = watch.look(10.0, {}).saved_ago_s
     assert ago_s is not None
-    assert 0.0 <= ago_s < 60.0
+    assert 0.0 <= ago_s <= 5.0
+    assert watch.look(15.0, {}).saved_ago_s == ago_s + 5.0
     assert newest_below(str(tmp_path / "nowhere")) is None
 
 
