@@ -64,6 +64,7 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
 }
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
 CLOUDS = ("plain", "aws", "plain", "local", "plain", "aws", "plain")  # by the number of the seed: one command, all
+ON_NODE_LOSS = ("continue",) * 5 + ("replace", "replace", "restart", "fail")
 SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults
@@ -97,6 +98,7 @@ class JobPlan:
     sdk: bool = True
     fails: int = 0  # starts that end with an error of its own
     purse_usd: float | None = None
+    on_node_loss: str = "continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ def _draw_job(seed: int, number: int) -> JobPlan:
         sdk=sdk,
         fails=dice.choice([0, 0, 0, 0, 0, 1, 3]),
         purse_usd=round(dice.uniform(0.05, 0.2), 4) if dice.random() < 0.15 else None,
+        on_node_loss=dice.choice(ON_NODE_LOSS),
     )
 
 

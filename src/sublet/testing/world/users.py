@@ -7,6 +7,7 @@ from typing import Any
 
 from sublet.errors import BadInput, NotNow, SubletError
 from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.world.controllers import Controllers
@@ -18,6 +19,7 @@ __all__ = ["SECRET", "Users"]
 
 AGAIN_S = 5.0  # until they ask once more
 TRIES = 400
+REPLACE_S = 120.0  # for which jobs wait for another node
 SECRET = "s3cr3t"  # noqa: S105 - a law looks for it where it must not be
 NO_ANSWER = 500  # and above: it may have happened or not
 
@@ -48,6 +50,8 @@ class Users:
             min_workers=1,
             max_workers=plan.max_workers,
             sdk=plan.sdk,
+            on_node_loss=OnNodeLoss(plan.on_node_loss),
+            replace_s=REPLACE_S,
             hang_s=plan.hang_s,
             secrets={"KEY": f"{SECRET}-{plan.name}"},
             purse_usd=plan.purse_usd,
