@@ -85,7 +85,7 @@ class TornDisk:
         self.tears: random.Random | None = None  # how much of a write that is cut is done; None = nothing
         self._wall = wall
         self._inodes = itertools.count(1)
-        self._root = self._folder_of_now()
+        self._root = _Folder(next(self._inodes), self.now_ns())
         self._held: set[int] = set()  # inodes
 
     # ------------------------------------------------------------------------------------------- what is left of it
@@ -129,7 +129,7 @@ class TornDisk:
     def make_folder(self, path: Path) -> None:
         """FileExistsError if it is there already."""
         self.change()
-        self._put(path, self._folder_of_now())
+        self._put(path, _Folder(next(self._inodes), self.now_ns()))
 
     def sync_folder(self, folder: Path) -> None:
         """The names in it survive."""
@@ -140,7 +140,7 @@ class TornDisk:
     def create(self, path: Path) -> _Draft:
         """FileExistsError if it is there already."""
         self.change()
-        file = self._file_of_now()
+        file = _File(next(self._inodes), self.now_ns())
         self._put(path, file)
         return _Draft(self, file)
 
@@ -148,12 +148,12 @@ class TornDisk:
         """An empty file, unless there is one."""
         self.change()
         if path.name not in self._folder(path.parent).now:
-            self._put(path, self._file_of_now())
+            self._put(path, _File(next(self._inodes), self.now_ns()))
 
     def put(self, path: Path, content: bytes) -> None:
         """In place of what was there."""
         self.change()
-        file = self._file_of_now()
+        file = _File(next(self._inodes), self.now_ns())
         file.now[:] = content
         self._folder(path.parent).now[path.name] = file
 
@@ -216,12 +216,6 @@ class TornDisk:
         found = TornDisk(wall=self._wall)
         found._root, found._inodes = root, self._inodes
         return found
-
-    def _file_of_now(self) -> _File:
-        return _File(next(self._inodes), self.now_ns())
-
-    def _folder_of_now(self) -> _Folder:
-        return _Folder(next(self._inodes), self.now_ns())
 
     def _find(self, path: Path) -> _Node:
         node: _Node = self._root

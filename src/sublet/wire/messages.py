@@ -298,10 +298,9 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortOfMemory:
-    """`samples` at a time did not fit into its memory: from now on it takes `micro_batch`, and accumulates.
+    """`samples` at a time did not fit into its memory: `micro_batch` from now on. All members drop the step.
 
-    The step is dropped by all members. If `ends`, it happened in the script's own code: the process ends too
-    (EXIT_MEMORY) and is to be started again.
+    If `ends`, that was in the script's own code: the process ends (EXIT_MEMORY) and is to be started again.
     """
 
     worker_id: str

@@ -303,13 +303,6 @@ class ElasticGroup(Regrouping):
         self.state = replace(state, saving=None, safe=True)
         self._form_if_ready(wall_s)
 
-    def _hear_damaged(self, message: wire.Damaged, wall_s: float) -> None:
-        """If none is left, nobody begins at 0 unasked: the order counts as followed, and the job will be held."""
-        if message.step < 0 and isinstance(self.state, Forming):
-            self.broken = True
-            self.state = Idle(wall_s)
-            self._answer_move()
-
     def _hear_finished(self, message: wire.Finished, wall_s: float) -> None:
         self.step, self.done, self.finished = message.step, message.done, True
         if isinstance(self.state, Over | Stopping | Ending):

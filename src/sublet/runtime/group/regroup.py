@@ -204,6 +204,13 @@ class Regrouping(GroupCore):
             self.state = Idle(wall_s)
             self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
 
+    def _hear_damaged(self, message: wire.Damaged, wall_s: float) -> None:
+        """If none is left, nobody begins at 0 unasked: the order counts as followed, and the job will be held."""
+        if message.step < 0 and isinstance(self.state, Forming):
+            self.broken = True
+            self.state = Idle(wall_s)
+            self._answer_move()
+
     # ------------------------------------------------------------------ ends and failures
 
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:

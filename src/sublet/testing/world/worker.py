@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -106,16 +107,11 @@ class SdkWorker:
                 break
         self._turn()
 
-    def _turn(self) -> None:
-        if self.dead or self.hung:
-            return
-        if self._line.turn() < CUT_AGAIN_S and not self._turn_is_due:
+    def _turn(self, *, due: bool = False) -> None:
+        self._turn_is_due = self._turn_is_due and not due
+        if not self.dead and not self.hung and self._line.turn() < CUT_AGAIN_S and not self._turn_is_due:
             self._turn_is_due = True
-            self._world.after(CUT_AGAIN_S, self._turn_again)
-
-    def _turn_again(self) -> None:
-        self._turn_is_due = False
-        self._turn()
+            self._world.after(CUT_AGAIN_S, partial(self._turn, due=True))
 
     def _boot(self) -> None:
         if self.dead or self.hung:
