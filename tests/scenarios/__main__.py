@@ -57,7 +57,8 @@ def together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         kept["state"] = min(kept["state"], row["state"], key=WORST.index)
         kept["level"] = ", ".join(dict.fromkeys(f"{kept['level']}, {row['level']}".split(", ")))
-        kept["seconds"] = round(kept["seconds"] + row["seconds"], 1)
+        for name in ("seconds", "cpu_s"):
+            kept[name] = round(kept[name] + row[name], 2)
         for name in ("why", "figure"):
             kept[name] = "; ".join(dict.fromkeys(text for text in (kept[name], row[name]) if text))
     return [found[number] for number in sorted(found)]
@@ -71,7 +72,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append("| " + " | ".join(str(cell).replace("|", "/").replace("\n", " ") for cell in cells) + " |")
     count = Counter(str(row["state"]) for row in rows)
     lines.append("")
-    lines.append(", ".join(f"{count[state]} {state}" for state in sorted(count)))
+    spent = f"{sum(row['cpu_s'] for row in rows):.0f} s of a processor"
+    lines.append(", ".join([*(f"{count[state]} {state}" for state in sorted(count)), spent]))
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ ALL = os.environ.get("SCENARIOS") == "all"  # as `make scenarios` runs them: the
 SEED = os.environ.get("SCENARIO_SEED", "1")  # which of the heavy ones `make test` runs
 HEAVY_IN_A_TEST = 2
 _figures: dict[str, list[str]] = {}
+_cpu_s: dict[str, float] = {}
 
 
 def pytest_configure(config):
@@ -53,6 +54,16 @@ def marked(request):
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """How much of a processor it took, children that have ended included."""
+    before = os.times()
+    try:
+        return (yield)
+    finally:
+        _cpu_s[item.nodeid] = sum(os.times()[:4]) - sum(before[:4])
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     mark = item.get_closest_marker("scenario")
@@ -84,6 +95,7 @@ def _write(item, mark, report):
         "why": why,
         "figure": "; ".join(_figures.get(item.nodeid, [])),
         "seconds": round(report.duration, 1),
+        "cpu_s": round(_cpu_s.get(item.nodeid, 0.0), 2),
         "test": item.name,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -73,7 +73,7 @@ def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
     rng = random.Random(1)
     points = [("commit", number, before) for number in range(commits) for before in (True, False)]
     points += [("call", number + 1, before) for number in range(calls["seen"]) for before in (True, False)]
-    tried = rng.sample(points, min(len(points), 400)) if full else rng.sample(points, 12)
+    tried = rng.sample(points, min(len(points), 400)) if full else rng.sample(points, 6)
     deaths = 0
     for kind, number, before in tried:
         if kind == "commit":
@@ -132,7 +132,7 @@ def test_18_what_was_acknowledged_is_known_after_every_crash(full, measured):
 def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measured):
     """Law I1 looks every 5 s at the cloud's own books; a third of the lives has a controller killed on the way."""
     spent, stopped = [], 0
-    for seed in range(60 if full else 6):
+    for seed in range(60 if full else 2):
         purse = 0.15 + 0.03 * (seed % 7)
         faults = (fault(60.0 + seed, "kill_controller", seed),) if seed % 3 == 0 else ()
         jobs = (a_job(steps=20_000, step_s=0.2), a_job("job1", at_s=20.0, steps=20_000, step_s=0.5))
@@ -160,7 +160,7 @@ def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measu
 )
 def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
     waits = []
-    for seed in range(10 if full else 2):
+    for seed in range(10 if full else 1):
         started = []
 
         def watch(life, started=started):
@@ -217,7 +217,7 @@ def test_31_a_partition_kills_nobody_early_and_nobody_trains_twice_afterwards(fu
     """Law I5 sees every step: none by an older generation. L31: no node ends while its controller is reachable."""
     lives = 0
     for length_s in (30.0, 300.0, 3600.0):
-        for ways in ("both", "up", "down"):
+        for ways in ("both", "up", "down") if full else (("both", "up", "down")[int(length_s) % 7 % 3],):
             for seed in range(4 if full else 1):
 
                 def watch(life, length_s=length_s, ways=ways):
@@ -281,7 +281,7 @@ for seed in map(int, sys.argv[1:]):
     39, "the same seed twice", "S", lacks="one machine and one Python here; the same command shows others"
 )
 def test_39_the_same_seed_writes_the_same_log_byte_for_byte(full, measured):
-    seeds = [str(seed) for seed in range(40 if full else 4)]
+    seeds = [str(seed) for seed in range(40 if full else 2)]
     versions = [sys.executable]
     logs = {}
     for name, hashes in (("0", "0"), ("1", "1"), ("random", "random")):
