@@ -136,7 +136,7 @@ class Follower(Kernel):
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
         """As it was carried out; before version 4 nobody looked at the widths of jobs."""
         del stale
-        return shapes_to_promise(plan, self.jobs, self.supply)
+        return shapes_to_promise(plan, self.jobs, self.supply, stale=False)
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> order.RefusePlan | None:
         """As recorded; before version 3 a plan above the limits was promised in part, so only names are looked at."""

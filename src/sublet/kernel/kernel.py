@@ -24,14 +24,7 @@ from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.domain.timers import CheckPurse, GrowAgain, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.refusals import (
-    Promise,
-    refuse_other_widths,
-    refuse_over_limits,
-    refuse_wrong_names,
-    shapes_to_promise,
-    within_terms,
-)
+from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
@@ -365,17 +358,10 @@ class Kernel:
             tenancy.stand_in_line(state)
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
-        """What it changes; that a stale one did not see a job's new terms is no fault, but they hold."""
-        promises = shapes_to_promise(plan, self.jobs, self.supply)
-        return within_terms(promises) if stale else promises
+        return shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
-        """Why it is not carried out; None = it is."""
-        refusal = refuse_wrong_names(plan, self.jobs, self.supply, stale=stale)
-        if refusal is None and not stale:
-            refusal = refuse_over_limits(plan, promises, self.tenancy.promised, self.supply)
-            refusal = refusal or refuse_other_widths(promises)
-        return refusal
+        return refuse_plan(plan, promises, self.tenancy.promised, jobs=self.jobs, supply=self.supply, stale=stale)
 
     # ------------------------------------------------------------------ snapshots
 

@@ -12,19 +12,17 @@ from sublet.kernel.supply import Supply
 
 __all__ = [
     "Promise",
-    "refuse_other_widths",
-    "refuse_over_limits",
+    "refuse_plan",
     "refuse_wrong_names",
     "shapes_to_promise",
-    "within_terms",
 ]
 
 Jobs = Mapping[str, JobState]
 Promise = tuple[JobState, Shape | None]  # as the job is now, and what it shall have
 
 
-def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> list[Promise]:
-    """What the plan changes for the jobs as they are now."""
+def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> list[Promise]:
+    """What it changes for jobs as they are now. That a stale one did not see new terms is no fault, but they hold."""
     promises: list[Promise] = []
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
@@ -32,7 +30,23 @@ def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply) -> list[Promise]:
             continue  # it ended or was paused meanwhile, or has it already
         if shape is None or shape.pool in supply.pools:  # else nobody offers it any more
             promises.append((state, shape))
-    return promises
+    return _within_terms(promises) if stale else promises
+
+
+def refuse_plan(
+    plan: Plan,
+    promises: Sequence[Promise],
+    promised: Mapping[str, int],
+    *,
+    jobs: Jobs,
+    supply: Supply,
+    stale: bool,
+) -> RefusePlan | None:
+    """Why it is not carried out; None = it is."""
+    refusal = refuse_wrong_names(plan, jobs, supply, stale=stale)
+    if refusal is None and not stale:
+        refusal = _refuse_over_limits(plan, promises, promised, supply) or _refuse_other_widths(promises)
+    return refusal
 
 
 def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> RefusePlan | None:
@@ -55,7 +69,7 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -
     return None
 
 
-def within_terms(promises: Sequence[Promise]) -> list[Promise]:
+def _within_terms(promises: Sequence[Promise]) -> list[Promise]:
     """Those that keep to where and how wide the jobs may run as they are now."""
     return [
         (state, shape)
@@ -64,7 +78,7 @@ def within_terms(promises: Sequence[Promise]) -> list[Promise]:
     ]
 
 
-def refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
+def _refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
     """It gives a job fewer or more GPUs than its owner lets it have. None = it does not."""
     for state, shape in promises:
         if shape is not None and not _may_be(state, shape):
@@ -77,7 +91,7 @@ def _may_be(state: JobState, shape: Shape) -> bool:
     return state.job.min_gpus <= shape.gpus <= state.job.max_gpus
 
 
-def refuse_over_limits(
+def _refuse_over_limits(
     plan: Plan, promises: Sequence[Promise], promised: Mapping[str, int], supply: Supply
 ) -> RefusePlan | None:
     """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits."""
