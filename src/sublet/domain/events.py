@@ -30,6 +30,7 @@ __all__ = [
     "JobStopped",
     "JobSubmitted",
     "NodeLost",
+    "NodeNews",
     "NodeNoticed",
     "NodeReady",
     "NodeReleased",
@@ -294,3 +295,4 @@ Event = (
     | TimerFired
     | PlanMade
 )
+NodeNews = NodeReady | NodeNoticed | NodeSlow | NodeLost | NodeReleased | RentRefused  # what became of one node

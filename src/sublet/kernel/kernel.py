@@ -90,7 +90,7 @@ class Kernel:
         self._follow_up()
         return self._actions
 
-    def _hear(self, event: Event) -> None:  # noqa: PLR0915 - a case for each kind of event
+    def _hear(self, event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - a case for each kind of event
         """The most frequent first."""
         match event:
             case news.PlanMade():
@@ -111,14 +111,9 @@ class Kernel:
                 self.tenancy.serve_lines()
             case news.ProgressReported():
                 self.tenancy.note_progress(event.job_id, event.done)
-            case (
-                news.NodeReady()
-                | news.NodeNoticed()
-                | news.NodeSlow()
-                | news.NodeLost()
-                | news.NodeReleased()
-                | news.RentRefused()
-            ):
+            case news.NodeReady() | news.NodeNoticed() | news.NodeSlow() | news.NodeLost():
+                self._hear_of_node(event)
+            case news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
             case news.NodesFound():
                 self.supply.numbered = max(self.supply.numbered, event.highest)
@@ -217,10 +212,7 @@ class Kernel:
         self.tenancy.serve_lines()
         self._call_for_plan()
 
-    def _hear_of_node(
-        self,
-        event: news.NodeReady | news.NodeNoticed | news.NodeSlow | news.NodeLost | news.NodeReleased | news.RentRefused,
-    ) -> None:
+    def _hear_of_node(self, event: news.NodeNews) -> None:
         node = self.cluster.nodes.get(event.node_id)
         if node is None:
             raise UnexpectedEvent(event, "no such node, or it is gone")

@@ -216,10 +216,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """Progress, sent by rank 0 a few times a second at most; times are means per step since the last report.
-
-    The others send it every few seconds, for what their own part of a step takes: `step_s` less `comm_s`.
-    """
+    """Progress: rank 0 a few times a second at most, others rarely; times are means per step since the last."""
 
     worker_id: str
     generation: int

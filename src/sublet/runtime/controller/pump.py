@@ -231,7 +231,7 @@ _OF_NODES = news.NodeReady | news.NodeNoticed | news.NodeSlow | news.NodeLost | 
 
 def _is_old(event: Event, kernel: Kernel) -> bool:
     """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
-    if isinstance(event, _OF_NODES):
+    if isinstance(event, news.NodeNews):
         node = kernel.cluster.nodes.get(event.node_id)
         if node is None:
             return True

@@ -265,8 +265,6 @@ class ElasticGroup(Regrouping):
                     self.widths.note_step(self._wanted)
             case Gathering(saving=Saving() as saving) as state if first:  # whoever makes steps can save
                 self.state = replace(state, saving=replace(saving, until_s=wall_s + overdue.SAVE_S))
-            case _:
-                pass
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
@@ -296,8 +294,6 @@ class ElasticGroup(Regrouping):
                 self.state = replace(state, progress_s=wall_s)
             case Gathering(saving=Saving(step=step)) as state if failed or message.step >= step:
                 self._await_no_save(state, wall_s)
-            case _:
-                pass
 
     def _await_no_save(self, state: Gathering, wall_s: float) -> None:
         self.state = replace(state, saving=None, safe=True)
