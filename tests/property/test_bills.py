@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from fractions import Fraction
 
@@ -13,8 +12,8 @@ from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost, NodeNoticed, PriceChanged
 from sublet.domain.money import Price, microseconds
 from sublet.domain.plan import Phase
-from sublet.kernel.journal import event_from_json
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
 from sublet.runtime.controller.bill import Bill
 from sublet.testing.driver import Driver
@@ -64,15 +63,14 @@ def test_parts_add_up_to_the_ledger_and_each_job_pays_for_what_it_held(script):
     bill = Bill(kernel, runs, replaying=True)
     held: dict[str, Fraction] = defaultdict(Fraction)
     at_us = 0
-    for line in journal[1:]:
-        event = event_from_json(json.loads(line)["event"])
-        now_us = microseconds(event.at_s)
+    for step in steps_from(journal[1:], first=2):
+        now_us = microseconds(step.event.at_s)
         for node in kernel.cluster.nodes.values():  # what every job held since the last event
             price = kernel.ledger.price(node.offer.id).micro_usd_per_h
             for job_id, gpus in node.jobs.items():
                 held[job_id] += Fraction(price * (now_us - at_us) * gpus, node.offer.gpus_per_node)
         at_us = now_us
-        bill.handle(event)
+        assert bill.handle(step.event, step.orders) == step.orders  # the life that was lived, not one like it
     bill.settle(kernel.now_s)
     parts = {job_id: account.total.grains for job_id, account in bill.jobs.items()}
     assert sum(parts.values()) + bill.unused == kernel.ledger.spent(kernel.now_s).grains
