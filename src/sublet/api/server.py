@@ -61,7 +61,8 @@ async def serve(
 ) -> None:
     """Until `run` returns; then clients are let go, and the address and the token vanish."""
     host, port = sock.getsockname()[:2]
-    app = application(api, port=port, token_digest=state.new_token())
+    token_digest = state.new_token()
+    app = application(api, port=port, token_digest=token_digest)
     config = uvicorn.Config(
         app,
         http=bounded_connections(),
@@ -92,7 +93,6 @@ async def serve(
             await api.shutdown(end_jobs=False)
         await running
     finally:
-        state.address_file.unlink(missing_ok=True)
-        state.token_file.unlink(missing_ok=True)
+        state.withdraw(pid=pid, token_digest=token_digest)
         server.should_exit = True
         await serving

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -123,6 +124,15 @@ class StateDir:
     def publish(self, address: Address) -> None:
         """Let clients find the controller."""
         self.write(self.address_file, json.dumps(asdict(address)))
+
+    def withdraw(self, *, pid: int, token_digest: bytes) -> None:
+        """Let nobody look for this controller any more; what its successor has put there meanwhile stays."""
+        with contextlib.suppress(NoController):
+            if self.address().pid == pid:
+                self.address_file.unlink(missing_ok=True)
+        with contextlib.suppress(NoController):
+            if digest(self.token()) == token_digest:
+                self.token_file.unlink(missing_ok=True)
 
     def address(self) -> Address:
         """Where it listens; NoController if it does not."""

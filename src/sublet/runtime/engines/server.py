@@ -14,7 +14,7 @@ from sublet.errors import BadInput
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.line import Complaints, Line
 from sublet.runtime.engines.protocol import Hear
-from sublet.runtime.engines.sockets import port_error, private_socket, remove_socket
+from sublet.runtime.engines.sockets import identity_of, port_error, private_socket, remove_socket
 from sublet.wire.lines import Message
 from sublet.wire.messages import (
     WIRE_VERSION,
@@ -55,6 +55,7 @@ class AgentServer:
         self._strangers: dict[Line, None] = {}  # the oldest first
         self._complaints, self._faults = Complaints(), Complaints()
         self._server: asyncio.Server | None = None
+        self._socket: tuple[int, int] | None = None  # which file is ours, where it is one
         self._renewing: asyncio.Task[None] | None = None
         self._hear: Hear | None = None
 
@@ -69,6 +70,7 @@ class AgentServer:
                 raise port_error(self.address, self._place[1], self._port_field, error) from error
         else:
             self._server = await loop.create_unix_server(lambda: Line(self), sock=private_socket(self._place))
+            self._socket = identity_of(self._place)
         self._renewing = loop.create_task(self._renew())
 
     def expect(self, node_id: str, token: str) -> None:
@@ -96,7 +98,7 @@ class AgentServer:
                 line.cut()
             self._server = None
             if isinstance(self._place, str):
-                remove_socket(self._place)
+                remove_socket(self._place, self._socket)
         self._lines.clear()
 
     # ------------------------------------------------------------------ what lines report

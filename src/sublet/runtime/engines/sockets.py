@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sublet.errors import BadInput, InvalidValue
 
-__all__ = ["port_error", "private_socket", "remove_socket"]
+__all__ = ["identity_of", "port_error", "private_socket", "remove_socket"]
 
 
 def port_error(address: str, port: int, field: str, error: OSError) -> BadInput:
@@ -38,9 +38,19 @@ def private_socket(path: str) -> socket.socket:
     return listener
 
 
-def remove_socket(path: str) -> None:
-    """Nobody listens there any more."""
-    Path(path).unlink(missing_ok=True)
+def identity_of(path: str) -> tuple[int, int] | None:
+    """What tells this file from another one at the same place; None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a path of a socket is text
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def remove_socket(path: str, identity: tuple[int, int] | None) -> None:
+    """Nobody listens there any more; one that somebody else has put there since stays."""
+    if identity is not None and identity_of(path) == identity:
+        Path(path).unlink(missing_ok=True)
 
 
 def _answers(path: str) -> bool:
