@@ -89,3 +89,43 @@ def test_who_loses_nothing_by_a_resize_never_waits(script, policy, notice_s):
     finally:
         growing.FLAPS = flaps
     assert with_it == [(repr(event), [repr(o) for o in orders]) for event, orders in log]
+
+
+class Seeing:
+    """A policy that looks at what it is shown of a pool with an offer that never goes."""
+
+    def __init__(self, policy):
+        self._policy, self.seen = policy, []
+
+    def decide(self, snapshot):
+        for state in snapshot.active.values():
+            steady = snapshot.offers["d"]
+            free = (steady.most - steady.held + steady.coming) * 2  # and what is ready and free comes on top
+            if state.gpus >= state.job.min_gpus:
+                self.seen.append((state.job.max_gpus, min(6, state.gpus + free)))
+        return self._policy.decide(snapshot)
+
+    def __getattr__(self, name):
+        return getattr(self._policy, name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(visits, policies, st.sampled_from([2.0, 30.0]), st.sampled_from([0.0, 10.0]), st.booleans())
+def test_nobody_waits_for_growth_on_capacity_that_never_went_away(script, policy, restart_s, notice_s, dear):
+    """Spot and on demand in one pool: while spot flaps, a job may be as wide as what stays beside it makes it."""
+    seeing = Seeing(policy)
+    usd = "3" if dear else "1"
+    offers = [
+        an_offer(gpus=2, pool="p", hazard_per_h=0.2, notice_s=notice_s),
+        an_offer("d", gpus=2, pool="p", usd_per_h=usd, market=Market.ON_DEMAND),
+    ]
+    cloud = Cloud(
+        offers=offers,
+        limits={offer.id: Limit(max_nodes=3) for offer in offers},
+        physics=Physics(notice_s=notice_s),
+        market=market_of(script),
+    )
+    facts = {"gpus": 3, "max_gpus": 6, "checkpoint_every_s": 50.0, "checkpoint_write_s": 1.0, "min_gpus": 1}
+    found = simulate([a_job(work=4_000.0, restart_s=restart_s, **facts)], seeing, cloud, checked=True)
+    assert found.unfinished == ()
+    assert all(shown >= least for shown, least in seeing.seen)

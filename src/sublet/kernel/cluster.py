@@ -7,7 +7,7 @@ size of a node, not the size of the cluster.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -113,15 +113,20 @@ class Cluster:
         nodes = self.nodes
         return tuple((n, g) for n, g in placement if nodes[n].phase is NodePhase.READY)
 
-    def rearrange(self, pool: str, kept: Placement, gpus: int) -> Placement | None:
+    def rearrange(
+        self, pool: str, kept: Placement, gpus: int, shunned: Collection[str] = frozenset()
+    ) -> Placement | None:
         """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
+
+        Nothing more is taken of nodes that are shunned.
 
         Shrinking leaves the nodes with the smallest share first. Growing fills the job's own nodes, then whole nodes,
         then the tightest fit; when nothing fits whole, the emptiest nodes, so that a job spans as few as possible.
         (With `Packing.EMPTIEST`: the job's own nodes, then always the emptiest.)
         """
         missing = gpus - sum(g for _, g in kept)
-        if missing > self.free_gpus[pool]:
+        shut = sum(self.nodes[n].free for n in shunned if self.nodes[n].phase is NodePhase.READY)
+        if missing > self.free_gpus[pool] - shut:
             return None
         if missing == 0:
             return kept
@@ -135,12 +140,12 @@ class Cluster:
                     break
             return tuple((n, g) for n, g in share.items() if g)
         for node_id in share:
-            more = min(missing, self.nodes[node_id].free)
+            more = 0 if node_id in shunned else min(missing, self.nodes[node_id].free)
             share[node_id] += more
             missing -= more
         rooms = self._rooms[pool]
         size = len(rooms) - 1
-        taken = dict.fromkeys(share, True)
+        taken = dict.fromkeys([*share, *shunned], True)
         while missing:
             if self.packing is Packing.EMPTIEST:
                 node_id = self._emptiest(rooms, taken)

@@ -1,4 +1,4 @@
-"""Who has to wait with growing, because nodes come to a pool and go again.
+"""Who has to wait with growing, because nodes of an offer come and go again.
 
 Growing onto a node that soon goes costs a job two pauses, one to grow and one to shrink, and the work since its last
 checkpoint where the node goes unannounced. To do without the node costs what it would have done. So a window is the
@@ -9,10 +9,12 @@ last ones were, brings far more than it costs:
     brings  =  stay x (one node / the nodes with it)
     window  =  cost / OVERHEAD, or none where it brings PAYS x cost
 
-Capacity flaps, as a job sees it, where the last FLAPS nodes that came to a pool and went did so within as many windows.
-From the last coming to the end of a window the job then neither grows onto nodes that came within the window, nor
-moves into that pool. A loss is followed at once, a job that holds nothing may start anywhere, and whoever would hold
-less than its least takes what there is. Where nothing flaps, nobody waits.
+An offer flaps, as a job sees it, where the last FLAPS nodes of it that came and went did so within as many windows.
+From the last coming to the end of a window the job then neither grows onto nodes of it that came within the window, nor
+moves into a pool where all offers flap. Onto other offers of its pool it grows; and so that those are rented for it,
+policies see no more of one that flaps than is held, unless somebody else could want it. A loss is followed at once, a
+job that holds nothing may start anywhere, and whoever would hold less than its least takes what there is. Where nothing
+flaps, nobody waits.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Phase
+from sublet.domain.plan import JobState, OfferState, Phase
 from sublet.domain.shape import Placement
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.supply import Supply
@@ -36,31 +38,33 @@ FLAPS = 3  # comings and goings in a row: one loss is what spot is, two are bad 
 
 
 class Growing:
-    """What came and went, pool by pool, and which jobs wait for it to last."""
+    """What came and went, offer by offer, and which jobs wait for it to last."""
 
     def __init__(self, supply: Supply) -> None:
         self.put_aside: dict[str, None] = {}  # jobs in no line, though they were promised more than they hold
         self._came: dict[str, float] = {}  # node -> when it could take work
-        self._visits: dict[str, list[tuple[float, float]]] = {}  # pool -> (came, went) of the last that the cloud took
-        self._newest: dict[str, float] = {}  # pool -> when the last came, if none has gone since
+        self._visits: dict[str, list[tuple[float, float]]] = {}  # offer -> (came, went) of the last that the cloud took
+        self._newest: dict[str, float] = {}  # offer -> when the last came, if none has gone since
         self._wake_s: float | None = None
         self._supply, self._cluster = supply, supply.cluster
 
     # ------------------------------------------------------------------ what came and went
 
-    def come(self, node: Node, now_s: float) -> None:
-        """It can take work."""
-        self._came[node.id] = self._newest[node.offer.pool] = now_s
+    def come(self, node: Node, now_s: float) -> list[str]:
+        """It can take work. Who was put aside and may stand in line again, since it is not of what flaps."""
+        self._came[node.id] = self._newest[node.offer.id] = now_s
+        flaps = len(self._visits.get(node.offer.id, ())) == FLAPS
+        return self.retry() if self.put_aside and not flaps else []
 
     def go(self, node: Node, now_s: float) -> None:
         """The cloud takes it, or says that it will: with it went what came last, whichever of them it takes.
 
         Where none has come since the last one went, it is of the same wave.
         """
-        pool = node.offer.pool
-        came_s = self._newest.pop(pool, None)
+        offer_id = node.offer.id
+        came_s = self._newest.pop(offer_id, None)
         if came_s is not None and node.id in self._came:
-            visits = self._visits.setdefault(pool, [])
+            visits = self._visits.setdefault(offer_id, [])
             visits.append((came_s, now_s))
             del visits[:-FLAPS]
 
@@ -68,41 +72,87 @@ class Growing:
         """It is gone, by whoever's will."""
         self._came.pop(node.id, None)
 
-    def until_s(self, job: Job, pool: str, held: float = math.inf) -> float:
-        """When this job, which holds so many GPUs there, may grow in this pool; minus infinity where it need not wait.
+    def until_s(self, job: Job, offer_id: str, held: float = math.inf) -> float:
+        """When this job, which holds so many GPUs of its pool, may grow onto it; minus infinity where it need not wait.
 
         What a move from elsewhere would bring is not known, and counts as nothing.
         """
-        visits = self._visits.get(pool, [])
-        if len(visits) < FLAPS or pool not in self._supply.pools:
+        visits = self._visits.get(offer_id, [])
+        if len(visits) < FLAPS or offer_id not in self._supply.offers:
             return -math.inf
-        window_s = self._window_s(job, pool, held)
+        window_s = self._window_s(job, offer_id, held)
         return visits[-1][0] + window_s if visits[-1][1] - visits[0][0] < FLAPS * window_s else -math.inf
 
-    def _window_s(self, job: Job, pool: str, held: float) -> float:
-        visits, size = self._visits[pool], self._supply.pools[pool].gpus_per_node
+    def _window_s(self, job: Job, offer_id: str, held: float) -> float:
+        visits, offer = self._visits[offer_id], self._supply.offers[offer_id]
+        size, told_s = offer.gpus_per_node, offer.notice_s
         stay_s = sum(went_s - came_s for came_s, went_s in visits) / len(visits)
-        told_s = min(self._supply.offers[offer_id].notice_s for offer_id in self._supply.pools[pool].offer_ids)
         redone_s = 0.0 if 0.0 < told_s >= job.checkpoint_write_s else min(job.checkpoint_every_s, stay_s) / 2.0
         cost_s = 2.0 * job.restart_s + redone_s
         return 0.0 if stay_s * size / (held + size) >= PAYS * cost_s else cost_s / OVERHEAD
 
     # ------------------------------------------------------------------ who waits
 
-    def must_wait(self, state: JobState, kept: Placement, placement: Placement, now_s: float) -> bool:
-        """It trains on `kept`, and `placement` has nodes that may go as soon as they came."""
+    def shunned(self, state: JobState, kept: Placement, now_s: float) -> frozenset[str]:
+        """Nodes that may go as soon as they came: it trains on `kept`, and is not to grow onto these."""
         held = sum(gpus for _, gpus in kept)
-        if state.shape is None or sum(gpus for _, gpus in placement) <= held:
-            return False
-        pool = state.shape.pool
-        if now_s >= self.until_s(state.job, pool, held):
-            return False
-        since_s, own = now_s - self._window_s(state.job, pool, held), dict(kept)
-        return any(self._came.get(n, -math.inf) > since_s for n, gpus in placement if gpus > own.get(n, 0))
+        if state.shape is None or state.shape.gpus <= held:
+            return frozenset()
+        return self._young(state.job, self._flapping(state.job, state.shape.pool, now_s, held), held, now_s)
 
     def rests(self, state: JobState, now_s: float) -> bool:
-        """Whether its pool flaps, as it sees it."""
-        return state.shape is not None and now_s < self.until_s(state.job, state.shape.pool, state.gpus)
+        """Whether something flaps in its pool, as it sees it: what comes next may be of that."""
+        return state.shape is not None and bool(self._flapping(state.job, state.shape.pool, now_s, state.gpus))
+
+    def _flapping(self, job: Job, pool: str, now_s: float, held: float = math.inf) -> frozenset[str]:
+        """Offers of a pool. O(1) in calm."""
+        flaps = [offer_id for offer_id in self._visits if now_s < self.until_s(job, offer_id, held)]
+        return frozenset(offer_id for offer_id in flaps if self._supply.offers[offer_id].pool == pool)
+
+    def _young(self, job: Job, flaps: frozenset[str], held: float, now_s: float) -> frozenset[str]:
+        """Nodes of these offers that came within a window."""
+        since_s = {offer_id: now_s - self._window_s(job, offer_id, held) for offer_id in flaps}
+        young = (n for n in self._cluster.nodes.values() if n.offer.id in flaps) if flaps else ()
+        return frozenset(n.id for n in young if self._came.get(n.id, -math.inf) > since_s[n.offer.id])
+
+    def _to_be_had(self, pool: str, flaps: frozenset[str]) -> float:
+        """GPUs of other offers of the pool that are not there yet."""
+        nodes = 0.0
+        for offer_id in self._supply.pools[pool].offer_ids:
+            if offer_id not in flaps:
+                there = self._cluster.held[offer_id] - len(self._cluster.requested[offer_id])
+                nodes += max(0.0, self._supply.offering.most(offer_id) - there)
+        return nodes * self._supply.pools[pool].gpus_per_node
+
+    def offers_shown(self, active: Mapping[str, JobState], *, others: bool, now_s: float) -> dict[str, OfferState]:
+        """The offers as a policy is to see them; `others`: jobs wait for their first GPUs."""
+        shown = {offer_id: self._supply.offering.state(offer_id, now_s) for offer_id in self._supply.offers}
+        for offer_id in () if others else self._hidden(active, now_s):
+            state = shown[offer_id]
+            most = state.held if state.available is None else min(state.held, state.available)
+            shown[offer_id] = replace(state, available=most)
+        return shown
+
+    def _hidden(self, active: Mapping[str, JobState], now_s: float) -> frozenset[str]:
+        """Offers of which no more is seen than is held: another of the pool is steady, and is to be taken instead.
+
+        None while anybody could want them: somebody who holds nothing yet, or to whom they do not flap.
+        """
+        if not any(len(visits) == FLAPS for visits in self._visits.values()):
+            return frozenset()
+        hidden: set[str] | None = None
+        for state in active.values():
+            job = state.job
+            here = None if state.shape is None else state.shape.pool
+            flaps: set[str] = set()
+            for name, pool in self._supply.pools.items():
+                if job.pools and name not in job.pools:
+                    flaps.update(pool.offer_ids)
+                elif state.gpus:
+                    found = self._flapping(job, name, now_s, state.gpus if name == here else math.inf)
+                    flaps |= found if self._to_be_had(name, found) else set()
+            hidden = flaps if hidden is None else hidden & flaps
+        return frozenset(hidden or ()) & self._visits.keys()
 
     def shown(
         self, active: Mapping[str, JobState], placement: Mapping[str, Placement], now_s: float
@@ -124,14 +174,16 @@ class Growing:
             return job
         here = self._cluster.nodes[kept[0][0]].offer.pool
         most = job.max_gpus
-        elsewhere = [pool for pool in self._visits if pool != here and now_s < self.until_s(job, pool)]
-        if now_s < self.until_s(job, here, held):
-            since_s = now_s - self._window_s(job, here, held)
+        if flaps := self._flapping(job, here, now_s, held):
+            young = self._young(job, flaps, held, now_s)
             ready = (n for n in self._cluster.nodes.values() if n.offer.pool == here and n.phase is NodePhase.READY)
-            most = min(most, held + sum(n.free for n in ready if self._came.get(n.id, -math.inf) <= since_s))
+            there = held + sum(n.free for n in ready if n.id not in young)
+            most = int(min(most, there + self._to_be_had(here, flaps)))
+        elsewhere = [pool for pool in self._supply.pools.values() if pool.name != here and self._visits]
+        closed = {pool.name for pool in elsewhere if self._flapping(job, pool.name, now_s) >= frozenset(pool.offer_ids)}
         pools = job.pools
-        if elsewhere:
-            pools = tuple(pool for pool in pools or self._supply.pools if pool not in elsewhere)
+        if closed:
+            pools = tuple(pool for pool in pools or self._supply.pools if pool not in closed)
         if (most, pools) == (job.max_gpus, job.pools):
             return job
         return replace(job, gpus=min(job.gpus, most), max_gpus=most, pools=pools)
@@ -142,9 +194,9 @@ class Growing:
             return None
         running = (state for state in active.values() if state.phase is not Phase.WAITING)
         ends = (
-            self.until_s(state.job, pool, held)
+            self.until_s(state.job, offer_id, held)
             for state in running
-            for pool in self._visits
+            for offer_id in self._visits
             for held in (state.gpus, math.inf)
         )
         first_s = min((end_s for end_s in ends if end_s > now_s), default=None)
@@ -163,7 +215,7 @@ class Growing:
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot."""
-        visits = {pool: [list(visit) for visit in visits] for pool, visits in self._visits.items()}
+        visits = {offer_id: [list(visit) for visit in visits] for offer_id, visits in self._visits.items()}
         return {
             "came": dict(self._came),
             "visits": visits,
@@ -175,5 +227,5 @@ class Growing:
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._came, self._newest, self._wake_s = dict(facts["came"]), dict(facts["newest"]), facts["wake_s"]
-        self._visits = {pool: [(came, went) for came, went in visits] for pool, visits in facts["visits"].items()}
+        self._visits = {offer: [(came, went) for came, went in visits] for offer, visits in facts["visits"].items()}
         self.put_aside |= dict.fromkeys(facts["put_aside"])

@@ -31,7 +31,7 @@ from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 5  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 6  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -172,7 +172,7 @@ class Kernel:
             seen=self.seen,
             waiting=self.waiting.frozen() if frozen else self.waiting,
             active=view(self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)),
-            offers={offer_id: self.supply.offering.state(offer_id, self.now_s) for offer_id in self.supply.offers},
+            offers=self.tenancy.growing.offers_shown(self.active, others=bool(len(self.waiting)), now_s=self.now_s),
             pools=view(self.pools),
             promised=view(self.tenancy.promised),
             budget=self.supply.budget,
@@ -220,7 +220,8 @@ class Kernel:
             case news.NodeReady():
                 if node.phase is NodePhase.REQUESTED:  # else it was given back while it booted
                     self.supply.mark_ready(node)
-                    self.tenancy.growing.come(node, event.at_s)
+                    for job_id in self.tenancy.growing.come(node, event.at_s):
+                        self.tenancy.stand_in_line(self.jobs[job_id])
                     self.tenancy.serve_lines()
                 return
             case news.NodeNoticed():

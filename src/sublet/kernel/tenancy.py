@@ -249,13 +249,13 @@ class Tenancy:
         placement = self._cluster.rearrange(shape.pool, kept, shape.gpus)
         if placement is None:
             return False
-        if (
-            state.phase is Phase.RUNNING
-            and self.growing.must_wait(state, kept, placement, self.now_s)
-            and (kept == held or self._keep_to_survivors(state, shape))
-        ):
-            self.growing.put_aside[job_id] = None
-            return True
+        if state.phase is Phase.RUNNING and (shunned := self.growing.shunned(state, kept, self.now_s)):
+            steady = self._cluster.rearrange(shape.pool, kept, shape.gpus, shunned)
+            if steady is not None:
+                placement = steady
+            elif kept == held or self._keep_to_survivors(state, shape):
+                self.growing.put_aside[job_id] = None
+                return True
         if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
             self._order_move(state, shape, placement)
         return True

@@ -9,7 +9,8 @@ import pytest
 
 from sublet.domain.actions import ResizeJob, SetTimer, StartJob
 from sublet.domain.budget import UNLIMITED, Limit
-from sublet.domain.events import BudgetChanged, NodeLost, NodeNoticed, TimerFired
+from sublet.domain.events import BudgetChanged, NodeLost, NodeNoticed, OffersChanged, TimerFired
+from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.domain.timers import GrowAgain
@@ -38,9 +39,10 @@ def driver():
     return flapping(JOB)
 
 
-def flapping(job):
+def flapping(job, *others, limits=None):
     """A job on one node of four GPUs, and promised another node that has come and gone often enough."""
-    driver = Driver([an_offer("o", gpus=4, pool="p", notice_s=5.0, boot_s=60.0)], limits={"o": Limit(max_nodes=3)})
+    offer = an_offer("o", gpus=4, pool="p", notice_s=5.0, boot_s=60.0)
+    driver = Driver([offer, *others], limits={"o": Limit(max_nodes=3), **(limits or {})})
     driver.tell(BudgetChanged(0.0, UNLIMITED))
     driver.plan(Plan())
     driver.submit(job)
@@ -135,3 +137,54 @@ def test_a_snapshot_of_before_has_seen_nothing_come_or_go(driver):
     facts["tenancy"]["lines"]["p"] = ["a"]
     twin = kernel_from_snapshot(facts, speed_of=lambda job: JOB.speed)
     assert twin.snapshot().active["a"].job.max_gpus == 8
+
+
+# ---------------------------------------------------------------------- a steady offer beside one that flaps
+
+
+def beside(steady_pool, most=2):
+    """The same, with another offer, of which nothing ever went, in this pool or in another one."""
+    steady = an_offer("d", gpus=4, pool=steady_pool, usd_per_h="9", market=Market.ON_DEMAND)
+    return flapping(JOB, steady, limits={"d": Limit(max_nodes=most)})
+
+
+def test_what_is_steady_beside_it_is_grown_onto_at_once():
+    driver = beside("p")
+    assert gpus(driver) == 4
+    driver.plan(Plan(hold={"o": 2, "d": 1}, shapes={"a": p(8)}))
+    answer_all(driver)  # it has come: beside it is the one that may go
+    (order,) = (o for o in driver.open if isinstance(o, ResizeJob))
+    assert [driver.kernel.cluster.nodes[node_id].offer.id for node_id, _ in order.placement] == ["o", "d"]
+
+
+def test_a_policy_sees_a_job_as_wide_as_what_is_steady_makes_it_and_no_more_of_what_flaps():
+    driver = beside("p", most=1)
+    seen = driver.kernel.snapshot()
+    assert seen.active["a"].job.max_gpus == 8  # four that it has, and four to be had
+    assert (seen.offers["o"].available, seen.offers["o"].held) == (2, 2)
+    driver.submit(a_job("b", gpus=4))
+    assert driver.kernel.snapshot().offers["o"].available is None  # who has nothing takes what there is
+
+
+def test_nodes_of_another_pool_are_no_room_to_grow_into():
+    driver = beside("q")
+    driver.plan(Plan(hold={"o": 2, "d": 1}))
+    answer_all(driver)
+    assert any(n.offer.id == "d" and n.free == 4 for n in driver.kernel.cluster.nodes.values())
+    seen = driver.kernel.snapshot()
+    assert seen.active["a"].job.max_gpus == 4
+    assert seen.offers["o"].available is None
+
+
+def test_nobody_moves_into_a_pool_that_flaps_and_anybody_into_one_that_has_more_than_that():
+    for steady_pool, open_to_it in (("q", ("q",)), ("p", ())):
+        driver = beside(steady_pool)
+        other = an_offer("e", gpus=4, pool="r", usd_per_h="9", market=Market.ON_DEMAND)
+        offers = (*driver.kernel.supply.offers.values(), other)
+        driver.tell(OffersChanged(driver.now_s, offers, {"o": Limit(max_nodes=3)}))
+        driver.submit(a_job("b", work=1e6, gpus=4, restart_s=RESTART_S))
+        driver.plan(Plan(hold={"o": 2, "e": 1}, shapes={"a": p(4), "b": Shape("r", 4)}))
+        answer_all(driver)
+        answer_all(driver)
+        pools = driver.kernel.snapshot().active["b"].job.pools
+        assert pools == (open_to_it and (*open_to_it, "r")), steady_pool
