@@ -23,6 +23,7 @@ class Paces:
     rent_tries: int = 5  # before a node that may exist is given back instead
     events_a_snapshot: int = 200  # a start then reads a fraction of a second's worth of events
     jobs_kept: int = 200  # that have ended and are at hand; those before them are on the shelf
+    jobs_shelved: int = 100  # at a time: beyond those that are kept, before any of them goes
     events_a_file: int = 10_000  # cut from the log at a time: some megabytes, of which some hundred kilobytes are left
     history_kept: int = 50_000  # rows that people can ask for: weeks of a busy controller, 15 MB; the rest is archived
 

@@ -188,7 +188,7 @@ class Router:
 
     def _needs_s(self, node_id: str) -> float:
         """Wall seconds that those on a node need to get away from it, saving included."""
-        writes = [self._table.records[job_id].write_s for job_id in self._jobs_on.get(node_id, ())]
+        writes = [record.write_s for record in self._table.at_hand(self._jobs_on.get(node_id, ()))]
         return 2.0 * max(writes, default=0.0) + AWAY_S
 
     def _evacuate(self, node_id: str) -> None:
@@ -201,8 +201,7 @@ class Router:
         if self.doomed_s[node_id] > self._inbox.now_s():
             asyncio.get_running_loop().call_later(AGAIN_S, self._evacuate, node_id)
         wall_s, others = self._clock.wall.monotonic(), self._go_with(node_id)
-        for job_id in self._jobs_on.get(node_id, ()):
-            record = self._table.records[job_id]
+        for record in self._table.at_hand(self._jobs_on.get(node_id, ())):
             self._bill.settle_job(record.id, self._inbox.now_s())
             record.group.evacuate(node_id, wall_s, others)
             self.touch(record)
@@ -227,7 +226,7 @@ class Router:
         noticed = self._noticed_wall.pop(node_id, None) is not None
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         jobs = self._forget_node(node_id) | set(node.jobs if node is not None else ())
-        records = [self._table.records[job_id] for job_id in jobs]
+        records = self._table.at_hand(jobs)
         there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
         blamed = set() if noticed else self.blame.judge_loss(node_id, there, wall_s, why)
         first: list[Event] = []
@@ -244,9 +243,9 @@ class Router:
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
-        for job_id in self._forget_node(node_id):
-            self.touch(self._table.records[job_id])
-            self._table.records[job_id].group.node_released(node_id, wall_s)
+        for record in self._table.at_hand(self._forget_node(node_id)):
+            self.touch(record)
+            record.group.node_released(node_id, wall_s)
 
     def has_spoken(self, node_id: str, since_s: float) -> bool:
         """Its agent, since then (wall)."""

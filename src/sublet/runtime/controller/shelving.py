@@ -20,7 +20,6 @@ from sublet.runtime.shelf import Shelf, ShelfSums
 __all__ = ["EARLIER", "Shelving"]
 
 EARLIER = ""  # whose account the jobs on the shelf share; no job is called so
-AT_ONCE = 100  # beyond those that are kept, before any of them goes
 
 
 class Shelving:
@@ -37,7 +36,7 @@ class Shelving:
         """In the transaction of a snapshot, when the facts of all jobs are saved and before it is made."""
         live, jobs = self._table.live, self._inbox.kernel.jobs
         ended = [r for r in self._table.records.values() if r.id not in live and r.outcome and r.id not in jobs]
-        if len(ended) < self._paces.jobs_kept + AT_ONCE:
+        if len(ended) < self._paces.jobs_kept + self._paces.jobs_shelved:
             return
         ended.sort(key=lambda record: record.ended_s or 0.0)
         for record in ended[: len(ended) - self._paces.jobs_kept]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sublet.runtime.controller.records import JobRecord
@@ -21,6 +22,10 @@ class JobTable:
     def keep(self, record: JobRecord) -> None:
         """Know of a job from now on."""
         self.records[record.id] = self.live[record.id] = record
+
+    def at_hand(self, job_ids: Iterable[str]) -> list[JobRecord]:
+        """Of these jobs; one that is on the shelf has no workers, wherever it had some."""
+        return [self.records[job_id] for job_id in job_ids if job_id in self.records]
 
     def trains(self, job_id: str) -> bool:
         """It makes steps, as its workers say, and somebody wants them."""

@@ -161,7 +161,7 @@ class Controllers:
         controller = self.controller = Controller(
             state_dir=self._folder,
             store=store,
-            provider=WatchedProvider(self._cloud.provider(process, clock, store), process, self.fence.calls),
+            provider=WatchedProvider(self._cloud.provider(process, clock, store), process, self.fence),
             engine=self._engine(),
             policy=self.policy,
             clock=clock,

@@ -24,17 +24,19 @@ ENDS_WITHIN_S = 5.0  # of waking up: a tick, and a second for slow ones
 class WatchedProvider:
     """As one controller sees it; whoever calls is counted."""
 
-    def __init__(self, real: Provider, process: LoopProcess, calls: Counter[int]) -> None:
-        self._real, self._process, self._calls = real, process, calls
+    def __init__(self, real: Provider, process: LoopProcess, fence: Fence) -> None:
+        self._real, self._process, self._fence = real, process, fence
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
         """As the real one."""
-        self._calls[self._process.pid] += 1
+        self._fence.calls[self._process.pid] += 1
+        self._fence.renting[self._process.pid, node_id] += 1
         await self._real.rent(node_id, offer_id, token)
+        self._fence.renting[self._process.pid, node_id] -= 1
 
     async def release(self, node_id: str) -> Billed | None:
         """As the real one."""
-        self._calls[self._process.pid] += 1
+        self._fence.calls[self._process.pid] += 1
         return await self._real.release(node_id)
 
     def __getattr__(self, name: str) -> Any:
@@ -58,11 +60,16 @@ class Fence:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.calls: Counter[int] = Counter()  # of providers, by process
+        self.renting: Counter[tuple[int, str]] = Counter()  # calls under way, by process and node
+        self.late: set[str] = (
+            set()
+        )  # nodes that one of them had asked for when it fell asleep: nobody can take that back
         self._slept: list[Slept] = []
 
     def sleep(self, process: LoopProcess, running: asyncio.Task[None]) -> None:
         """This one does, and another one will begin."""
         self._slept.append(Slept(process, running, self._life()))
+        self.late |= {node_id for (pid, node_id), calls in self.renting.items() if pid == process.pid and calls}
 
     def _life(self) -> int:
         return int(self._disk.rows("SELECT value FROM meta WHERE key = 'life'")[0][0])

@@ -15,6 +15,8 @@ from pathlib import Path
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.runtime.agent.agent import AgentFacts
+from sublet.runtime.archive import Kept
+from sublet.runtime.controller.paces import PACES
 from sublet.testing.world import faults
 from sublet.testing.world.cloud import Cloud, Node
 from sublet.testing.world.controllers import ADDRESS, Complaints, Controllers
@@ -35,6 +37,7 @@ from sublet.testing.world.truth import JobTruth, Truth
 from sublet.testing.world.users import Users
 from sublet.testing.world.verdict import all_settled, check_end, purse_is_spent, unsettled
 from sublet.testing.world.worker import Meetings
+from sublet.testing.world.written import archives, shelved, written
 
 __all__ = ["Life", "Outcome", "live"]
 
@@ -81,7 +84,7 @@ class Life:
                 return self._outcome(broken)
             finally:
                 if self.keep_history:
-                    self.history = _history(self.stage.disk)
+                    self.history = _history(self.stage)
                 for process in self.stage.controllers.processes:
                     process.kill()
                     process.bury()
@@ -177,6 +180,10 @@ class Life:
         world.run(world.now_s + SHUTDOWN_S, each=self.laws.each, stop=running.done)
         if not running.done():
             self.laws.break_law("L", f"the shutdown takes more than {SHUTDOWN_S:.0f} s")
+        if controllers.fence.late & {instance.node_id for instance in self.cloud.alive()}:
+            lease_s = 2 * self.story.lease_s + SHUTDOWN_S
+            stage.doubt_grains += self.cloud.burn_grains_per_s() * lease_s
+            world.run(world.now_s + lease_s)  # they were rented behind everybody's back, and end with their lease
         if controllers.controller is not None:
             check_end(stage, self.laws, controllers.controller)
 
@@ -186,6 +193,7 @@ class Life:
 
     def _outcome(self, broken: Broken | None) -> Outcome:
         stage = self.stage
+        _count_kept(stage)
         return Outcome(
             story=self.story,
             broken=broken,
@@ -195,7 +203,7 @@ class Life:
             lives=stage.controllers.lives,
             hits=dict(stage.hits),
             effects=dict(stage.effects),
-            digest=_digest(stage.disk),
+            digest=_digest(stage),
         )
 
 
@@ -244,14 +252,29 @@ def _offers(story: Story) -> list[Offer]:
     ]
 
 
-def _history(disk: Disk) -> list[tuple[float, str, str]]:
-    rows = disk.rows("SELECT at_s, kind, job_id, node_id, text FROM history ORDER BY seq")
-    return [(at_s, f"{kind} {job_id or node_id}".strip(), text) for at_s, kind, job_id, node_id, text in rows]
+def _history(stage: Stage) -> list[tuple[float, str, str]]:
+    rows = written(stage.disk, stage.controllers.files.contents, Kept.HISTORY).values()
+    return [(row["at_s"], f"{row['kind']} {row['job_id'] or row['node_id']}".strip(), row["text"]) for row in rows]
 
 
-def _digest(disk: Disk) -> str:
-    found = hashlib.sha256()
-    for query in ("SELECT line FROM events ORDER BY seq", "SELECT at, kind, text FROM history ORDER BY seq"):
-        for row in disk.rows(query):
-            found.update(repr(row).encode())
+def _digest(stage: Stage) -> str:
+    found, files = hashlib.sha256(), stage.controllers.files.contents
+    for line in written(stage.disk, files, Kept.EVENTS).values():
+        found.update(repr(line).encode())
+    for row in written(stage.disk, files, Kept.HISTORY).values():
+        found.update(repr((row["at"], row["kind"], row["text"])).encode())
     return found.hexdigest()[:16]
+
+
+def _count_kept(stage: Stage) -> None:
+    """A store that keeps next to nothing is like a fault: it has an effect where something was put away."""
+    files, paces = stage.controllers.files.contents, stage.story.paces
+    if paces.events_a_file < PACES.events_a_file:
+        stage.hits["short_log"] += 1
+        stage.effects["short_log"] += bool(archives(files, Kept.EVENTS))
+    if paces.history_kept < PACES.history_kept:
+        stage.hits["short_history"] += 1
+        stage.effects["short_history"] += bool(archives(files, Kept.HISTORY))
+    if paces.jobs_kept < PACES.jobs_kept:
+        stage.hits["shelf"] += 1
+        stage.effects["shelf"] += bool(shelved(stage.disk))

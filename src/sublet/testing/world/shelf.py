@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from sublet.errors import DamagedCheckpoint
@@ -25,21 +26,31 @@ class Storage:
     def __init__(self, world: World) -> None:
         self.world, self.wall = world, _DiskWall(world)
         self.disk = TornDisk(wall=self.wall)
+        self._rotten: dict[Path, Callable[[], None]] = {}  # checkpoint -> who is told when it is found
 
     def cut_power(self) -> bool:
         """It comes back with what it must have kept, and perhaps more; False if there was nothing on it."""
         before, self.disk = self.disk.orders, self.disk.after_power_cut(self.world.stream("power"))
         return before > 0
 
-    def rot(self, job_id: str, truth: JobTruth, dice: random.Random) -> bool:
-        """A bit of its newest checkpoint is another one now; False without two of them."""
+    def rot(self, job_id: str, truth: JobTruth, dice: random.Random, found: Callable[[], None] = lambda: None) -> bool:
+        """A bit of its newest checkpoint is another one now, and `found` is told when somebody reads it.
+
+        False without two that are whole: nobody begins at 0 unasked.
+        """
         directory = Directory(_place_of(job_id), disk=self.disk, wall=self.wall)
-        steps = directory.steps()
-        if len(steps) < KEEP:  # the one before it may have rotted already, and nobody begins at 0 unasked
+        newest = directory.steps()[:2]
+        if len(newest) < 2 or not all(_is_whole(directory, step) for step in newest):
             return False
-        self.disk.rot(directory.place_of(steps[0]) / TREE, dice)
-        truth.told = min(truth.told, steps[-1])
+        place = directory.place_of(newest[0])
+        self.disk.rot(place / TREE, dice)
+        self._rotten[place] = found
+        truth.told = min(truth.told, newest[1])
         return True
+
+    def pass_over(self, place: Path) -> None:
+        """Somebody has read it, and it is damaged."""
+        self._rotten.pop(place, lambda: None)()
 
 
 class Shelf:
@@ -81,6 +92,7 @@ class Shelf:
             try:
                 directory.verify(step)
             except DamagedCheckpoint as error:
+                self._storage.pass_over(directory.place_of(step))
                 skipped.append((str(directory.place_of(step)), error.why))
             else:
                 return step, skipped
@@ -112,6 +124,14 @@ class Shelf:
             self._disk, self._known = self._storage.disk, KnownGood()
         path = _place_of(self._job_id)
         return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice)
+
+
+def _is_whole(directory: Directory, step: int) -> bool:
+    try:
+        directory.verify(step)
+    except DamagedCheckpoint:
+        return False
+    return True
 
 
 def _place_of(job_id: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sublet.runtime.controller.paces import PACES, Paces
 
@@ -14,6 +14,7 @@ PLAIN = (
     "crash_commit",
     "kill_controller",
     "stop_controller",
+    "second_controller",
     "restart_machine",
     "notice",
     "take_told",
@@ -65,6 +66,7 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
 CLOUDS = ("plain", "aws", "plain", "local", "plain", "aws", "plain")  # by the number of the seed: one command, all
 ON_NODE_LOSS = ("continue",) * 5 + ("replace", "replace", "restart", "fail")
+SHORT = 0.3  # of the seeds: their store keeps next to nothing, the rest is in the archive and on the shelf
 SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults
@@ -99,6 +101,7 @@ class JobPlan:
     fails: int = 0  # starts that end with an error of its own
     purse_usd: float | None = None
     on_node_loss: str = "continue"
+    checkpoint_every_s: float | None = None  # None = as the controller thinks best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,7 @@ def draw_faults(seed: int, kinds: Sequence[str], span_s: float = SPAN_S) -> tupl
 def draw_paces(seed: int) -> Paces:
     """Other ones than ours find what ours hide; and seldom ticks make quick seeds."""
     dice = _dice(seed, "paces")
-    return Paces(
+    paces = Paces(
         tick_s=dice.choice([0.25, 1.0, 1.0, 1.0]),
         save_s=dice.choice([2.0, 5.0]),
         sweep_s=dice.choice([5.0, 15.0]),
@@ -167,6 +170,16 @@ def draw_paces(seed: int) -> Paces:
         agents_come_back_s=dice.choice([3.0, 6.0]),
         rent_tries=dice.choice([3, 5]),
         events_a_snapshot=dice.choice([20, 200]),
+    )
+    if dice.random() >= SHORT:
+        return paces
+    return replace(
+        paces,
+        events_a_snapshot=dice.choice([5, 20]),
+        events_a_file=dice.choice([10, 40]),
+        history_kept=dice.choice([10, 60]),
+        jobs_kept=dice.choice([0, 1]),
+        jobs_shelved=1,
     )
 
 
@@ -186,6 +199,7 @@ def _draw_job(seed: int, number: int) -> JobPlan:
         fails=dice.choice([0, 0, 0, 0, 0, 1, 3]),
         purse_usd=round(dice.uniform(0.05, 0.2), 4) if dice.random() < 0.15 else None,
         on_node_loss=dice.choice(ON_NODE_LOSS),
+        checkpoint_every_s=dice.choice([None, 8.0, 25.0]) if sdk else None,
     )
 
 

@@ -53,6 +53,7 @@ class Users:
             on_node_loss=OnNodeLoss(plan.on_node_loss),
             replace_s=REPLACE_S,
             hang_s=plan.hang_s,
+            checkpoint_every_s=plan.checkpoint_every_s,
             secrets={"KEY": f"{SECRET}-{plan.name}"},
             purse_usd=plan.purse_usd,
             work=None if plan.sdk else float(plan.steps),

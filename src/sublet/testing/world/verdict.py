@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import gzip
 from collections import Counter
 
+from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.testing.world.laws import GRAINS_PER_USD, Laws
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import JobPlan
 from sublet.testing.world.users import SECRET
+from sublet.testing.world.written import missing, shelved, written
 
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
@@ -28,8 +30,10 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
         return True
     controller, job_id = stage.controllers.controller, stage.users.promised.get(plan.name)
     record = None if controller is None or job_id is None else controller.records.get(job_id)
-    if record is None or plan.name in stage.users.paused:
+    if plan.name in stage.users.paused:
         return False
+    if record is None:
+        return job_id in shelved(stage.disk)
     return bool(record.outcome) or record.paused in (Hold.BUDGET, Hold.GIVEN_UP, Hold.DAMAGED)
 
 
@@ -62,6 +66,7 @@ def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:
     if left := [instance.node_id for instance in stage.cloud.alive()]:
         laws.break_law("I8", f"still rented after the shutdown: {left}")
     _bills_agree(stage, laws, controller)
+    _shelf_is_true(stage, laws)
     _secrets_are_kept(stage, laws)
     _decisions_are_told(stage, laws)
 
@@ -73,19 +78,31 @@ def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:
         laws.break_law("I6", f"the ledger says USD {told:.4f}, the cloud charges USD {charged:.4f}")
 
 
+def _shelf_is_true(stage: Stage, laws: Laws) -> None:
+    for job_id, facts in shelved(stage.disk).items():
+        if facts["outcome"] == Ending.FINISHED and not stage.truth.jobs[job_id].done:
+            laws.break_law("T", f"{job_id} is on the shelf as finished, and not all of its steps were made")
+
+
 def _secrets_are_kept(stage: Stage, laws: Laws) -> None:
     for table in ("meta", "events", "jobs", "history", "snapshots"):
         for row in stage.disk.rows(f"SELECT * FROM {table}"):  # noqa: S608 - our own names
             if SECRET in repr(row):
                 laws.break_law("I9", f"a secret is in the table {table}: {repr(row)[:200]}")
+    for path, data in stage.controllers.files.contents.items():
+        if SECRET.encode() in gzip.decompress(data):
+            laws.break_law("I9", f"a secret is in the archive, in {path}")
 
 
 def _decisions_are_told(stage: Stage, laws: Laws) -> None:
     """I10: whatever was decided is in the history, with its reason, and what was rented with its price."""
+    files = stage.controllers.files.contents
+    events = written(stage.disk, files, Kept.EVENTS)
+    if gone := missing(events):
+        laws.break_law("A", f"events {gone[:5]} of {max(events)} are neither in the log nor in the archive")
     ordered: Counter[tuple[str, str]] = Counter()
     planned: Counter[str] = Counter()
-    for (line,) in stage.disk.rows("SELECT line FROM events ORDER BY seq"):
-        facts = json.loads(line)
+    for facts in events.values():
         actions = facts.get("actions", ())
         for action in actions:
             if action["type"] in TOLD:
@@ -94,7 +111,8 @@ def _decisions_are_told(stage: Stage, laws: Laws) -> None:
             planned.update(list(facts["event"]["plan"].get("shapes", {})))
     told: Counter[tuple[str, str]] = Counter()
     reasons: Counter[str] = Counter()
-    for kind, job_id, node_id, text in stage.disk.rows("SELECT kind, job_id, node_id, text FROM history ORDER BY seq"):
+    for row in written(stage.disk, files, Kept.HISTORY).values():
+        kind, job_id, node_id, text = (row[name] for name in ("kind", "job_id", "node_id", "text"))
         if kind in TOLD:
             told[kind, job_id or node_id] += 1
             if kind == "RentNode" and "USD" not in text:

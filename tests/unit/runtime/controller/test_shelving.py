@@ -9,19 +9,17 @@ from dataclasses import asdict, replace
 import pytest
 
 from sublet.errors import NoSuchJob
-from sublet.runtime.controller import shelving
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.shelving import EARLIER
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, until
 
-FEW = Paces(jobs_kept=1)
+FEW = Paces(jobs_kept=1, jobs_shelved=1)
 
 
 @pytest.fixture
-def story(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelving, "AT_ONCE", 1)
+def story(tmp_path):
     return Story(tmp_path, paces=FEW)
 
 
@@ -158,3 +156,19 @@ def test_nobody_goes_through_all_that_is_packed(tmp_path, asked):
     (*_, plan), *_ = store.query(f"EXPLAIN QUERY PLAN {asked}")
     assert "INDEX shelf_by_" in plan
     store.close()
+
+
+@pytest.mark.parametrize("goes", ["node_released", "node_lost"])
+def test_a_node_outlives_the_jobs_that_it_had(story, goes):
+    async def live():
+        async with story.controller() as api:
+            await finished(story, api, 1, 2, 3)
+            api._controller.memory.write()
+            router = api._controller.router
+            assert "j-1" not in api._controller.records
+            router._jobs_on["old"] = {"j-1", "j-3"}  # one after the other
+            assert router._needs_s("old") > 0.0
+            getattr(router, goes)("old", 0.0)
+            assert "old" not in router._jobs_on
+
+    asyncio.run(live())

@@ -11,6 +11,9 @@ from sublet.testing.world.worker import SdkWorker
 
 __all__ = ["WORKER_KINDS"]
 
+AGAIN_S = 2.0
+SIGKILL = -9  # as an exit code
+
 
 def _trainers(stage: Stage) -> list[SdkWorker]:
     nodes = [instance.node for instance in stage.cloud.alive()]
@@ -33,12 +36,26 @@ def _lost_power(stage: Stage, dice: random.Random) -> bool:
 
 
 def _rot(stage: Stage, dice: random.Random) -> bool:
-    """A bit of the newest checkpoint of a job is another one now; there is one before it."""
-    workers = _trainers(stage)
-    if not workers:
-        return False
-    worker = dice.choice(workers)
-    return worker.meetings.storage.rot(worker.job_id, stage.truth.jobs[worker.job_id], dice)
+    """A bit of the newest checkpoint of a job is another one now, and its workers die, so that the next read it.
+
+    There must be one before it: it is waited for. The effect is that somebody has found the damage.
+    """
+
+    def found() -> None:
+        stage.effects["rot"] += 1
+
+    def strike() -> None:
+        for worker in dice.sample(trainers := _trainers(stage), len(trainers)):
+            if worker.meetings.storage.rot(worker.job_id, stage.truth.jobs[worker.job_id], dice, found):
+                for other in trainers:
+                    if other.job_id == worker.job_id:
+                        other.exit(SIGKILL)
+                return
+        if not stage.calm:
+            stage.world.after(AGAIN_S, strike)
+
+    strike()
+    return False
 
 
 WORKER_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {

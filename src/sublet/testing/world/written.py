@@ -1,0 +1,49 @@
+"""All that the controllers of a world ever wrote: what is in the store, and what was cut from it and put away.
+
+A     whatever was cut from the log is in the archive: no event is missing
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sublet.runtime.archive import Kept
+from sublet.testing.world.disk import Disk
+
+__all__ = ["archives", "missing", "shelved", "written"]
+
+COLUMNS = {Kept.EVENTS: "line", Kept.HISTORY: "at_s, at, kind, job_id, node_id, text"}
+
+
+def written(disk: Disk, files: Mapping[Path, bytes], kind: Kept) -> dict[int, dict[str, Any]]:
+    """By number, in order: events as the log has them, rows of history by the names of their columns."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in archives(files, kind):
+        lines = gzip.decompress(files[path]).decode().splitlines()
+        first = int(path.name.removeprefix(f"{kind}-").partition(".")[0])
+        found |= {number: json.loads(line) for number, line in enumerate(lines, start=first)}
+    names = COLUMNS[kind].split(", ")
+    for seq, *values in disk.rows(f"SELECT seq, {COLUMNS[kind]} FROM {kind} ORDER BY seq"):  # noqa: S608 - our own names
+        found[seq] = json.loads(values[0]) if kind is Kept.EVENTS else dict(zip(names, values, strict=True))
+    return dict(sorted(found.items()))
+
+
+def archives(files: Mapping[Path, bytes], kind: Kept) -> list[Path]:
+    """Its files, oldest first."""
+    return sorted(path for path in files if path.name.startswith(f"{kind}-"))
+
+
+def missing(numbers: Mapping[int, object]) -> list[int]:
+    """Of those from 1 to the last, the ones that are nowhere."""
+    return sorted(set(range(1, max(numbers, default=0) + 1)) - numbers.keys())
+
+
+def shelved(disk: Disk) -> dict[str, dict[str, Any]]:
+    """The jobs on the shelf, each with its facts."""
+    packed = disk.rows("SELECT job_id, packed FROM shelf ORDER BY job_id")
+    return {job_id: json.loads(json.loads(zlib.decompress(rows))[1]) for job_id, rows in packed}
