@@ -1,4 +1,4 @@
-"""Plain seeds have two controllers, stores that keep next to nothing, and rotten checkpoints; and those do something."""
+"""Plain seeds have two controllers, stores that keep next to nothing and rotten checkpoints, and those do something."""
 
 from __future__ import annotations
 
