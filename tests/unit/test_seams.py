@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src/sublet"
 ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has neither clock nor dice (see pyproject)
 MODULES = {"time", "secrets", "uuid", "random"}  # any use
-CALLS = {"os.urandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+CALLS = {"os.urandom", "os.getrandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
@@ -34,12 +34,26 @@ def asks_of(text: str) -> set[str]:
             names |= {(each.asname or each.name.partition(".")[0]): each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {(each.asname or each.name): f"{node.module}.{each.name}" for each in node.names}
-    found = set()
+    found = {name for name in names.values() if "." in name}  # what is imported by itself needs no further look
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            found.add(f"{names[node.value.id].removeprefix('datetime.')}.{node.attr}")
-    imported = {name for name in names.values() if name.partition(".")[0] in MODULES and "." in name}
-    return {ask for ask in found | imported if ask.partition(".")[0] in MODULES or ask in CALLS}
+        if isinstance(node, ast.Attribute) and (path := _path(node, names)):
+            found.add(path)
+    attributes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):  # a module that is handed on: whoever gets it asks under another name
+        if isinstance(node, ast.Name) and id(node) not in attributes and names.get(node.id) in MODULES:
+            found.add(f"{names[node.id]}.*")
+    found = {path.replace("datetime.datetime", "datetime").replace("datetime.date.", "date.") for path in found}
+    return {ask for ask in found if ask.partition(".")[0] in MODULES or ask in CALLS}
+
+
+def _path(node: ast.expr, names: dict[str, str]) -> str:
+    """`time.monotonic` of that attribute, under whatever name the module was imported; "" of anything else."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        inner = _path(node.value, names)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
 
 
 def files():
@@ -62,7 +76,11 @@ def test_a_file_asks_the_machine_for_nothing_by_itself(path):
         ("import time as t\nt.time()", {"time.time"}),
         ("from time import monotonic\nmonotonic()", {"time.monotonic"}),
         ("from datetime import UTC, datetime\ndatetime.now(UTC)", {"datetime.now"}),
-        ("import datetime as dt\ndt.datetime.now()", set()),  # the attribute of an attribute: ruff forbids it (DTZ)
+        ("import datetime as dt\ndt.datetime.now()", {"datetime.now"}),
+        ("from os import urandom as u\nu(8)", {"os.urandom"}),
+        ("import time\nt = time\nt.monotonic()", {"time.*"}),
+        ("import time\ngetattr(time, 'monotonic')()", {"time.*"}),
+        ("from datetime import date\ndate.today()", {"date.today"}),
         ("import os\nos.urandom(8)", {"os.urandom"}),
         ("import secrets\nsecrets.token_hex(8)", {"secrets.token_hex"}),
         ("import uuid\nuuid.uuid4()", {"uuid.uuid4"}),
