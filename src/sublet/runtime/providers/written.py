@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ def read_written(files: Files, folder: Path, fact: Callable[..., Fact]) -> list[
         try:
             found.append(fact(**json.loads(data)))
         except (ValueError, TypeError):
-            files.write(path.with_suffix(".damaged"), data)
-            files.remove(path)
+            with contextlib.suppress(OSError):  # no room: it stays where it is, and is set aside another time
+                files.write(path.with_suffix(".damaged"), data)
+                files.remove(path)
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +42,7 @@ SHOWN_S = 3600.0  # that an instance is listed after its end
 ENDS_S = 5.0  # most, from "shutting-down" to "terminated"
 REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExceeded")
 EVERYTHING = "everything"  # a lie of every call
+HEARD_S = 12.0  # most, from when a price is published until the answer with it is there: two calls, one of them slow
 PEACE_S = 7  # that EC2 asks for in a header, where it does
 
 
@@ -99,6 +101,24 @@ class Ec2Cloud(PlainCloud):
             offers=self.offers,
             files=self.files,
         )
+
+    @property
+    def slack_grains(self) -> float:
+        """Of what ended while a price was published and not yet heard, the rest of the least bill may be at either."""
+        return sum(map(self._doubtful_grains, self.instances.values()))
+
+    def _doubtful_grains(self, instance: Instance) -> float:
+        if instance.ended_s is None:
+            return 0.0
+        least_s = next(offer for offer in self.offers if offer.id == instance.offer_id).minimum_billing_s
+        rest_s = max(0.0, least_s - (instance.ended_s - instance.began_s))
+        prices = self._prices[instance.offer_id]
+        steps = [
+            abs(after.micro_usd_per_h - before.micro_usd_per_h)
+            for (_, before), (since_s, after) in pairwise(prices)
+            if since_s <= instance.ended_s <= since_s + HEARD_S
+        ]
+        return sum(steps) * 1e6 * rest_s
 
     # ------------------------------------------------------------------ what it is made to do
 

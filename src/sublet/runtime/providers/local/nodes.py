@@ -17,6 +17,7 @@ __all__ = ["Nodes"]
 
 BIRTH_S = 10.0  # for an agent to say which process it is, after a crash in the middle of a rent
 BIRTH_LOOK_S = 0.002
+WRITE_AGAIN_S = 5.0  # after a write for which there was no room
 
 _log = logging.getLogger(__name__)
 
@@ -31,20 +32,31 @@ class Nodes:
         self._forker, self._died = forker, died
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
+        self._unwritten: set[str] = set()  # names of those whose record is not what is known of them
+        self._writing: asyncio.TimerHandle | None = None
 
     def of(self, offer_id: str) -> list[str]:
         """The names of those that were rented by this offer."""
         return [node_id for node_id, record in self.held.items() if record.offer_id == offer_id]
 
     async def find_again(self) -> AsyncIterator[NodeRecord]:
-        """Every node in the records of an earlier controller: held again if it lives, else cleared away."""
+        """Every node in the records of an earlier controller: held again if it lives, else cleared away.
+
+        One whose record cannot be read could neither be listed nor given back. If it lives, it is ended before anybody
+        hears that it is lost: until then its workers go on.
+        """
+        for damaged in self.records.damaged():
+            record = await self._with_process(damaged)
+            await self._kill_all(record)
+            if record.pid:
+                yield record
         for written in self.records.read():
             record = await self._with_process(written)
             if not record.pid:
                 self._forget(record)
                 continue
             if self.records.is_alive(record):
-                self.records.write(record)
+                self._write_down(record)
                 self.keep(record)
             else:
                 self.end(record)
@@ -80,7 +92,7 @@ class Nodes:
     def doom(self, node_id: str, lost_s: float) -> None:
         """Write down when it will be taken, so that a later controller knows."""
         self.held[node_id] = replace(self.held[node_id], lost_s=lost_s)
-        self.records.write(self.held[node_id])
+        self._write_down(self.held[node_id])
 
     def end(self, record: NodeRecord) -> None:
         """Take all its processes, in the background; its record goes last."""
@@ -100,6 +112,8 @@ class Nodes:
         """Stop watching; what is held stays."""
         for node_id in [*self._unwatch]:
             self._look_away(node_id)
+        if self._writing is not None:
+            self._writing.cancel()
         await asyncio.gather(*self._endings.values())
 
     # ------------------------------------------------------------------
@@ -112,6 +126,24 @@ class Nodes:
                 return found
             await asyncio.sleep(BIRTH_LOOK_S)
         return record
+
+    def _write_down(self, record: NodeRecord) -> None:
+        """Now, or as soon as there is room: whatever is written there, the node is as this says."""
+        try:
+            self.records.write(record)
+            self._unwritten.discard(record.node_id)
+        except OSError as error:
+            if record.node_id not in self._unwritten:
+                _log.warning("what is new about %s cannot be written down yet: %s", record.node_id, error)
+            self._unwritten.add(record.node_id)
+            if self._writing is None:
+                self._writing = asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_again)
+
+    def _write_again(self) -> None:
+        self._writing = None
+        self._unwritten &= self.held.keys()
+        for node_id in sorted(self._unwritten):
+            self._write_down(self.held[node_id])
 
     def _forget(self, record: NodeRecord) -> None:
         """It never was; unless somebody still holds its life file, whom a later look will find."""

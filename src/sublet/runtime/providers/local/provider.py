@@ -152,7 +152,8 @@ class LocalProvider:
     def _refuse_a_copy(self) -> None:
         """An agent holds a lock in the directory that it came from, also once that is moved; in a copy nobody does."""
         records = self._nodes.records
-        theirs = [record.node_id for record in map(records.with_process, records.read()) if records.is_anothers(record)]
+        written = [*map(records.with_process, records.read()), *records.damaged()]
+        theirs = [record.node_id for record in written if records.is_anothers(record)]
         if theirs:
             why = f"is a copy: the controller of the original has {', '.join(theirs)} on this machine"
             hint = "'sublet up' in the original; or begin anew elsewhere with SUBLET_STATE=/path"

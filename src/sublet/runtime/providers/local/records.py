@@ -61,6 +61,17 @@ class Records:
         written = read_written(self._files, self._folder, NodeRecord)
         return sorted(written, key=lambda record: record.began_s)
 
+    def damaged(self) -> list[NodeRecord]:
+        """What is left of nodes whose records cannot be read: their names, and where an agent wrote it, its process.
+
+        Such a node may live, and train.
+        """
+        known = {record.node_id for record in self.read()}
+        paths = [Path(name) for name in self._files.names(self._folder)]
+        names = {path.stem for path in paths if path.suffix in (".json", ".damaged")} - known
+        blank = [NodeRecord(node_id=name, offer_id="", token="", began_s=0.0) for name in sorted(names)]
+        return [self.with_process(record) for record in blank]
+
     def is_held(self, node_id: str) -> bool:
         """Whether an agent lives, or is just being born, for this node."""
         return self._lives.look(self.path(node_id, "life")).held

@@ -16,6 +16,7 @@ from sublet.domain.money import Price
 from sublet.errors import InvalidValue, RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
+from sublet.runtime.providers.local import nodes
 from sublet.runtime.providers.local.lives import new_life
 from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
@@ -216,6 +217,51 @@ def test_a_record_that_cannot_be_read_stands_in_nobodys_way(rig):
         async with cloud(rig) as (provider, _):
             assert await held(provider) == {"a"}
         assert (rig.folder / "nodes" / "torn.damaged").exists()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"\xff\xfe", b"[1]"])
+def test_a_node_whose_record_is_damaged_is_ended_before_its_loss_is_told(rig, rest):
+    async def scene():
+        async with cloud(rig, "a", "b", give_back=False):
+            record = json.loads((rig.folder / "nodes" / "a.json").read_text(encoding="utf-8"))
+            (rig.folder / "nodes" / "a.json").write_bytes(rest)
+        living = []
+        provider = rig.provider()
+
+        def hear(event):
+            if isinstance(event, NodeLost):
+                living.append((event.node_id, processes.instance(record["pid"], record["start"])))
+
+        await provider.open(hear)
+        assert living == [("a", [])]
+        assert await held(provider) == {"b"}
+        await provider.release("b")
+        await provider.close()
+
+    asyncio.run(scene())
+
+
+def test_what_there_was_no_room_for_is_written_down_later(rig, monkeypatch):
+    monkeypatch.setattr(nodes, "WRITE_AGAIN_S", 0.01)
+
+    async def scene():
+        rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
+        script = [Strike(at_s=50.0, verb="notice", nodes=("a",))]
+        real, full = Records.write, [True]
+
+        def write(self, record):
+            if record.lost_s is not None and full:
+                full.pop()
+                raise OSError(errno.ENOSPC, "no space left on device")
+            real(self, record)
+
+        monkeypatch.setattr(Records, "write", write)
+        async with cloud(rig, "a", script=script, notice_s=10_000.0) as (_, ears):
+            await ears.next(NodeNoticed)
+            path = rig.folder / "nodes" / "a.json"
+            await until(lambda: json.loads(path.read_text(encoding="utf-8"))["lost_s"] is not None)
 
     asyncio.run(scene())
 
