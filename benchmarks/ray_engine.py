@@ -220,7 +220,7 @@ class Ours:
 
         self._nodes, self._folder = nodes, folder
         self._api = controller_from(Settings(state_dir=str(folder / "state"), provider="ray", engine="ray"))
-        self._provider: Any = self._api._controller.provider  # noqa: SLF001 - the benchmark picks its victims
+        self._provider: Any = self._api._controller.provider._provider  # noqa: SLF001 - the benchmark picks its victims
         self._running: asyncio.Task[None] | None = None
         self.found: dict[str, Any] = {}
 

@@ -64,7 +64,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         api = controller_from(settings)
         running = asyncio.create_task(api.run())
         await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
-        provider = api._controller.provider
+        provider = api._controller.provider._provider  # behind its pace
 
         async def reaches(condition, patience_s=60.0):
             await until(lambda: running.done() or condition(), patience_s)
