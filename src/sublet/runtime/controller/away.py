@@ -4,7 +4,8 @@ An agent that hears nothing of its controller for a lease ends itself and its no
 back have been gone since then at the latest, whatever the clocks say; where the provider has a record of its own, that
 is what counts. The kernel hears of these ends at their own time and before anything else: had it first heard of today,
 all the time in between would look like rent. An agent that does come back proves that no lease has passed, and then it
-is the clock that is wrong; one that comes for the first time proves nothing.
+is the clock that is wrong; one that comes for the first time proves nothing, nor does one that was there in time and
+whose provider took long to answer.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Absence:
     ) -> None:
         self._pump, self._table, self._leases, self._agents = pump, table, leases, agents
         self._clock, self._latest_s, self._agents_come_back_s = clock, latest_s, agents_come_back_s
+        self._came_s = clock.now_s()  # agents may speak from now on
 
     @property
     def was_too_long(self) -> bool:
@@ -60,8 +62,9 @@ class Absence:
         kernel = self._pump.kernel
         nodes = kernel.cluster.nodes
         survivors = any(node_id in self._agents for node_id in nodes)
-        if any(node.id in self._agents for node in nodes.values() if node.phase in LEASED):
-            self._clock.set_back(self._latest_s)
+        leased = any(node.id in self._agents for node in nodes.values() if node.phase in LEASED)
+        if leased and self._came_s > self._latest_s:
+            self._clock.set_back(self._latest_s + self._clock.now_s() - self._came_s)  # what took us time did pass
             text = "agents are back that end with their lease: the clock was set forward, and is not believed"
             self._pump.note(HistoryRow(kind="Alarm", text=text))
         gone = [node_id for node_id in nodes if node_id not in self._agents]

@@ -2,7 +2,9 @@
 
 A wall clock may be set forward or back between two starts, and what it says would be booked as rent. So a controller
 leaves marks: cloud time beside the seconds since this machine was switched on, which nobody can set. Only after a
-restart of the machine is the wall clock asked; and what was rented is never charged beyond its lease (away.py).
+restart of the machine is the wall clock asked. It may be wrong then; but the machine knows how long it has been on, and
+the last controller may have lived on for as long as it leaves no mark: no less than both is charged. What was rented is
+never charged beyond its lease (away.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "mark", "time_away_s"]
+__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "least_away_s", "mark", "time_away_s"]
 
 MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
 
@@ -42,6 +44,13 @@ def time_away_s(last: Mark, today: Mark) -> float:
     return max(0.0, today.unix_s - last.unix_s)
 
 
+def least_away_s(last: Mark, today: Mark) -> float:
+    """Wall seconds that may well have passed since the last sign of a controller, whatever a wall clock says."""
+    if last.boot and today.boot and last.boot != today.boot:
+        return MARK_EVERY_S + today.on_s  # rather too much rent in the ledger than too little: a purse is a limit
+    return 0.0
+
+
 def mark(store: Store, clock: Clock) -> None:
     """A controller was alive now."""
     store.put(MetaKey.MARK, json.dumps(asdict(now(clock.now_s(), clock.wall))))
@@ -59,8 +68,9 @@ def clock_from(store: Store, speedup: float, wall: Wall = WALL) -> Clock:
     if last is None:
         store.put(MetaKey.EPOCH, repr(wall.unix()))
         return Clock(speedup=speedup, wall=wall)
-    passed_s = time_away_s(last, now(0.0, wall)) * speedup
-    return Clock(speedup=speedup, began_s=max(store.last_s(), last.cloud_s + passed_s), wall=wall)
+    today = now(0.0, wall)
+    passed_s, least_s = time_away_s(last, today) * speedup, least_away_s(last, today) * speedup
+    return Clock(speedup=speedup, began_s=max(last.cloud_s + passed_s, last_sign_s(store) + least_s), wall=wall)
 
 
 def _last_mark(store: Store, speedup: float) -> Mark | None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from sublet.domain.money import Price
+from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.world.cloud import Instance, NodeWorker
 from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.kinds.nodes import NODE_KINDS
@@ -19,7 +20,7 @@ __all__ = ["AT_COMMIT", "KINDS", "schedule"]
 
 AT_COMMIT = "crash_at"  # the dice are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
-LONGEST_AWAY_S = 50.0  # between two controllers
+LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
 RENT_LIES = ("done, but an error", "error", "refused", "slow")
 RELEASE_LIES = ("error", "done, but an error")
@@ -67,9 +68,20 @@ def _restart_machine(stage: Stage, dice: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead:
         return False
+    clock, now_s = stage.controllers.clock, stage.world.now_s
     if dice.random() < 0.5:
-        stage.controllers.clock.jump_s += dice.uniform(-120.0, 120.0)  # it has no battery, and NTP comes later
-        stage.doubt_grains += stage.cloud.burn_grains_per_s() * (LONGEST_AWAY_S + 2 * stage.story.lease_s)
+        clock.set_by(dice.uniform(-120.0, 120.0), now_s)  # it has no battery, and NTP comes later
+    # Unknown: how long it lived after its last mark, charged in full. A clock that was set since says anything, and
+    # is believed up to a lease; one that slept till now has left no mark meanwhile, and may be charged for too little.
+    asleep_s = LONGEST_SLEEP_S if process.stopped_until_s > now_s - MARK_EVERY_S else 0.0
+    wrong_s = stage.story.lease_s if clock.set_s > now_s - MARK_EVERY_S - asleep_s else 0.0
+    # Nor has one left any that had not recovered yet from the restart before: all since then hangs on the clock alone.
+    burn = stage.cloud.burn_grains_per_s()
+    stage.most_over_grains += burn * (MARK_EVERY_S + wrong_s)
+    stage.most_under_grains += burn * (asleep_s + (wrong_s if clock.set_forward else 0.0))  # set back again too far
+    if not stage.controllers.ready:
+        stage.most_under_grains += max(burn, stage.burn_at_boot) * (now_s - clock.on_s)
+    stage.burn_at_boot = burn
     stage.controllers.crash(process, machine=True)
     return True
 
@@ -78,7 +90,7 @@ def _stop_controller(stage: Stage, dice: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead:
         return False
-    process.stop_for(dice.uniform(1.0, 90.0))
+    process.stop_for(dice.uniform(1.0, LONGEST_SLEEP_S))
     stage.unpaid_until_s = max(stage.unpaid_until_s, process.stopped_until_s)
     return True
 
@@ -99,7 +111,7 @@ def _policy_hangs(stage: Stage, dice: random.Random) -> bool:
 
 
 def _clock(stage: Stage, dice: random.Random) -> bool:
-    stage.controllers.clock.jump_s += dice.choice(JUMPS_S)
+    stage.controllers.clock.set_by(dice.choice(JUMPS_S), stage.world.now_s)
     return True
 
 

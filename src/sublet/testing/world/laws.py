@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from sublet.errors import InvariantBroken, NoAccess, StaleController
+from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
@@ -99,10 +99,10 @@ class Laws:
         if running is not None and running.done() and not stage.ending:
             error = None if running.cancelled() else running.exception()
             locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] > 0
-            if not self._disk_was_full(error) and not locked_out:  # whoever starts one is told to log in, and does
+            if not self._disk_was_full(error) and not locked_out and not self._cloud_was_silent(error):
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
-                controllers.crash(process)  # somebody makes room and starts it again
+                controllers.crash(process)  # somebody makes room, logs in or waits, and starts it again
         if process is not None and process.loop.failures:
             self.break_law("E", f"nobody caught {process.loop.failures[0]}")
         if self._complaints.seen:
@@ -114,6 +114,10 @@ class Laws:
     def _disk_was_full(self, error: BaseException | None) -> bool:
         """That ends a controller, as it should."""
         return self._stage.disk.was_full and "disk is full" in f"{error} {error!r}"
+
+    def _cloud_was_silent(self, error: BaseException | None) -> bool:
+        """... so does a cloud that does not answer at a start: what is rented ends with its lease, not with a purse."""
+        return isinstance(error, NoAnswer) and not self._stage.controllers.ready and self._stage.effects["list_lie"] > 0
 
     def lease_ended(self, instance: Instance) -> None:
         """An agent went because nobody renewed it. Was there nobody?"""

@@ -177,12 +177,13 @@ class Life:
         assert running is not None
         stage.ending = True
         process.spawn(api.shutdown())
-        world.run(world.now_s + SHUTDOWN_S, each=self.laws.each, stop=running.done)
+        from_s = max(world.now_s, stage.unpaid_until_s)  # what the cloud does not end yet is waited for
+        world.run(from_s + SHUTDOWN_S, each=self.laws.each, stop=running.done)
         if not running.done():
             self.laws.break_law("L", f"the shutdown takes more than {SHUTDOWN_S:.0f} s")
         if controllers.fence.late & {instance.node_id for instance in self.cloud.alive()}:
             lease_s = 2 * self.story.lease_s + SHUTDOWN_S
-            stage.doubt_grains += self.cloud.burn_grains_per_s() * lease_s
+            stage.most_under_grains += self.cloud.burn_grains_per_s() * lease_s
             world.run(world.now_s + lease_s)  # they were rented behind everybody's back, and end with their lease
         if controllers.controller is not None:
             check_end(stage, self.laws, controllers.controller)

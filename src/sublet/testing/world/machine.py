@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,12 @@ class HostClock:
     jump_s: float = 0.0  # by which it is wrong
     boots: int = 1
     on_s: float = 0.0  # the world's time of the last boot
+    set_s: float = -math.inf  # ... and of when somebody last set it
+    set_forward: bool = False  # then
+
+    def set_by(self, jump_s: float, now_s: float) -> None:
+        """Forward or back."""
+        self.jump_s, self.set_s, self.set_forward = self.jump_s + jump_s, now_s, jump_s > 0.0
 
 
 class WorldWall:

@@ -34,7 +34,9 @@ class Stage:
     effects: Counter[str] = field(default_factory=Counter)
     parted_until_s: dict[str, float] = field(default_factory=dict)  # by node
     unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
-    doubt_grains: float = 0.0  # nobody can know whether they were charged: clocks were wrong after a boot
+    most_over_grains: float = 0.0  # that the ledger may be above the bill: nobody knows when a machine went down
+    most_under_grains: float = 0.0  # ... and below it: what went down with it had slept, or not yet come back
+    burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end
     on_fault: Callable[[Fault, bool], None] = lambda *_: None  # for whoever looks on: what struck, with an effect?

@@ -73,7 +73,8 @@ def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:
 
 def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:
     ledger, bill = controller.kernel.ledger.spent(controller.now_s()).grains, stage.cloud.spent_grains()
-    if abs(ledger - bill) > TOLERANCE * bill + stage.cloud.slack_grains + stage.doubt_grains + GRAINS_PER_USD / 3600.0:
+    about = TOLERANCE * bill + stage.cloud.slack_grains + GRAINS_PER_USD / 3600.0
+    if not -about - stage.most_under_grains <= ledger - bill <= about + stage.most_over_grains:
         told, charged = ledger / GRAINS_PER_USD, bill / GRAINS_PER_USD
         laws.break_law("I6", f"the ledger says USD {told:.4f}, the cloud charges USD {charged:.4f}")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.gauges import Gauges
-from sublet.runtime.controller.timekeeping import Mark, clock_from, mark, time_away_s
-from sublet.runtime.store import Store
+from sublet.runtime.controller.timekeeping import MARK_EVERY_S, Mark, clock_from, least_away_s, mark, time_away_s
+from sublet.runtime.store import MetaKey, Store
 
 LAST = Mark(cloud_s=1000.0, unix_s=1e9, boot="here", on_s=500.0)
 
@@ -25,6 +25,33 @@ def test_a_wall_clock_that_was_set_is_not_asked_while_the_machine_stays_on(jump_
 def test_after_the_machine_was_restarted_the_wall_clock_is_asked_and_never_goes_back():
     assert time_away_s(LAST, Mark(cloud_s=0.0, unix_s=LAST.unix_s + 90.0, boot="anew", on_s=3.0)) == 90.0
     assert time_away_s(LAST, Mark(cloud_s=0.0, unix_s=LAST.unix_s - 90.0, boot="anew", on_s=3.0)) == 0.0
+
+
+def test_after_a_boot_no_less_has_passed_than_the_machine_is_on_and_a_mark_may_be_old():
+    today = Mark(cloud_s=0.0, unix_s=LAST.unix_s - 90.0, boot="anew", on_s=3.0)
+    assert least_away_s(LAST, today) == MARK_EVERY_S + 3.0
+    assert least_away_s(LAST, replace(today, boot="here", on_s=503.0)) == 0.0  # its own clock tells
+    assert least_away_s(replace(LAST, boot=""), today) == 0.0  # perhaps the same one, which has been on for a year
+
+
+def test_a_clock_begins_no_earlier_after_a_boot_than_the_last_event_and_a_mark_that_was_due(tmp_path):
+    store = Store(tmp_path / "log.sqlite")
+    wall = WallOfAnotherBoot()
+    store.put(MetaKey.MARK, json.dumps(asdict(replace(LAST, unix_s=wall.unix() + 500.0))))
+    store.append(1004.0, json.dumps({"event": {}, "actions": []}))
+    assert clock_from(store, 2.0, wall).now_s() == 1004.0 + (MARK_EVERY_S + 3.0) * 2.0
+    store.close()
+
+
+class WallOfAnotherBoot:
+    def monotonic(self):
+        return 0.0
+
+    def unix(self):
+        return 1e9
+
+    def since_boot(self):
+        return "anew", 3.0
 
 
 def test_cloud_time_goes_on_where_it_was_whatever_the_wall_clock_says(tmp_path, monkeypatch):

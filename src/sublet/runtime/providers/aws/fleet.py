@@ -136,10 +136,7 @@ class Fleet:
         """
         soon, until = self._unix_s() + EXPIRES_S / 2, int(self._unix_s() + EXPIRES_S)
         due = [i for i in alive if i.id not in self._renewed or (i.expires_unix or 0.0) < soon]
-        for instance in due:
-            record = self._held.get(instance.node_id)
-            if record is not None and record.instance == instance.id:
-                self.keep(replace(record, renewed_unix=until))
+        due = [instance for instance in due if self._write_renewed(instance, until)]
         for region in {instance.region for instance in due}:
             ids = [instance.id for instance in due if instance.region == region]
             if ids:
@@ -149,6 +146,18 @@ class Fleet:
                     self._renewed |= set(ids)
                 except SubletError as error:
                     _log.warning("the expiry of %s cannot be renewed: %s", ", ".join(ids), error)
+
+    def _write_renewed(self, instance: Instance, until: int) -> bool:
+        """In our record, if we have one; without room for that it is renewed by a later look."""
+        record = self._held.get(instance.node_id)
+        if record is None or record.instance != instance.id:
+            return True
+        try:
+            self.keep(replace(record, renewed_unix=until))
+        except OSError as error:
+            _log.warning("the expiry of %s cannot be renewed: %s", instance.id, error)
+            return False
+        return True
 
     async def with_end_time(self, instance: Instance) -> Instance:
         """With the time of its end, where spot took it: its own row does not say, the request for it does."""
