@@ -21,7 +21,7 @@ from sublet.testing.values import a_job, an_offer
 
 OFFERS = (
     an_offer("o", gpus=3, usd_per_h="0.999999", pool="p", minimum_billing_s=60.0),
-    an_offer("b", gpus=7, usd_per_h="3.3", pool="q", gpu="A100"),
+    an_offer("b", gpus=7, usd_per_h="3.3", pool="q", gpu="A100", billed_by_s=90.0),
 )
 LIMITS = {"o": Limit(min_nodes=1, max_nodes=3), "b": Limit(max_nodes=2)}
 verbs = st.sampled_from(["submit", "submit", "price", "lose", "notice", "finish", "supply"])
