@@ -258,7 +258,12 @@ def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_
 # ---------------------------------------------------------------------- 33: the store
 
 
-@pytest.mark.scenario(33, "the store is corrupted, full, read-only or locked; an older backup is put back", "L")
+@pytest.mark.scenario(
+    33,
+    "the store is corrupted, full, read-only or locked; an older backup is put back",
+    "L",
+    lacks="a store that is read-only or locked: by unit tests only",
+)
 def test_33_a_store_that_cannot_be_trusted_is_refused_and_an_older_one_forgets_no_paid_node(tmp_path, measured):
     story = Story(tmp_path)
     folder = story.folder

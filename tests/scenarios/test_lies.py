@@ -57,7 +57,12 @@ def test_03_a_create_in_doubt_when_the_controller_dies_is_found(full, measured):
     lies_about_creates(3, full, measured, kills=True)
 
 
-@pytest.mark.scenario(5, "a terminate that is accepted and not done; one that is refused for an hour", "S")
+@pytest.mark.scenario(
+    5,
+    "a terminate that is accepted and not done; one that is refused for an hour",
+    "S",
+    lacks="that the alarm comes within 60 s",
+)
 def test_05_a_node_that_cannot_be_given_back_is_paid_for_until_it_is_gone(full, measured):
     """The first job ends soon, and its nodes stay for up to an hour: the ledger goes on as the cloud's books (I6)."""
     refused = 0
@@ -75,7 +80,7 @@ def test_05_a_node_that_cannot_be_given_back_is_paid_for_until_it_is_gone(full, 
     measured(f"{refused} refusals over up to {for_s / 60:.0f} min: asked again, never told as gone, ledgers agree")
 
 
-@pytest.mark.scenario(12, "all nodes at once", "S")
+@pytest.mark.scenario(12, "all nodes at once", "S", lacks="that the pool is left alone for a while")
 def test_12_a_sweep_is_one_loss_and_no_crash_loop(full, measured):
     rents = []
     for seed in range(20 if full else 3):
@@ -121,7 +126,12 @@ def test_13_a_notice_that_comes_to_nothing_shrinks_once(full, measured):
     measured(f"{len(moves)} lives with three notices: {max(moves)} nodes at most, all steps made")
 
 
-@pytest.mark.scenario(33, "the store is corrupted, full, read-only or locked; an older backup is put back", "S")
+@pytest.mark.scenario(
+    33,
+    "the store is corrupted, full, read-only or locked; an older backup is put back",
+    "S",
+    lacks="a store that is read-only or locked: by unit tests only",
+)
 def test_33_a_full_disk_stops_the_controller_and_loses_nothing(full, measured):
     lives = hits = 0
     for seed in range(20 if full else 3):

@@ -124,7 +124,7 @@ def _of(stage, *kinds):
     return [event for event in stage.told() if event["kind"] in kinds]
 
 
-@pytest.mark.scenario(12, "all nodes at once", "L", heavy=True)
+@pytest.mark.scenario(12, "all nodes at once", "L", heavy=True, lacks="that the pool is left alone for a while")
 def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loop(measured):
     with rig(Stage, speedup=SPEEDUP, most_nodes=3, strikes=("60:kill:9", "61:restore:9")) as stage:
         stage.start()
