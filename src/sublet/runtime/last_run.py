@@ -7,11 +7,13 @@ under them; `--fresh` begins anew beside what there is.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sublet import plugins
 from sublet.domain.budget import Budget
 from sublet.errors import BadInput
 from sublet.kernel.values_json import from_plain
@@ -29,6 +31,8 @@ __all__ = [
     "refuse_while_rented",
     "rented_nodes",
     "reset_budget",
+    "settings_of_log",
+    "show_budget",
     "take_moved_mark",
     "with_budget_in_force",
 ]
@@ -44,6 +48,7 @@ LABELS = {
     "notice_s": "notice",
     "boot_s": "boot",
 }
+BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
 ENDS = frozenset({"NodeLost", "NodeReleased", "RentRefused"})
 
 
@@ -60,7 +65,7 @@ class Change:
 
 
 def last_settings(state_dir: Path) -> Settings | None:
-    """With the budget that is in force; None where no controller ever ran."""
+    """With the budget that is in force; None where no controller ever ran, or its settings are lost."""
     file, log = state_dir / "settings.json", state_dir / "log.sqlite"
     if not file.is_file() or not log.is_file():
         return None
@@ -72,6 +77,52 @@ def last_settings(state_dir: Path) -> Settings | None:
         return with_budget_in_force(replace(settings, state_dir=str(state_dir)), store)
     finally:
         store.close()
+
+
+def settings_of_log(state_dir: Path, chosen: Mapping[str, Any]) -> Settings | None:
+    """Of a log whose settings are lost, as in a backup of it alone; None where there is no log, or they are there.
+
+    Budget and provider are what the log says; what it does not know is as chosen, or as at a first start.
+    """
+    log = state_dir / "log.sqlite"
+    if (state_dir / "settings.json").is_file() or not log.is_file():
+        return None
+    store = Store(log)
+    try:
+        if not store.last_seq():
+            return None
+        if (provider := _provider_of(store) or chosen.get("provider")) is None:
+            why = "settings.json is missing, and log.sqlite does not say who rented"
+            raise BadInput(state_dir, why, hint="restore settings.json beside it; or sublet up --provider NAME")
+        if _budget_in_force(store) is None and not chosen.keys() & set(BUDGET):
+            why = "settings.json is missing, and log.sqlite does not say what may be spent"
+            raise BadInput(state_dir, why, hint="restore settings.json beside it; or sublet up --budget USD/H")
+        engine = provider if provider in plugins.names("sublet.engines") else "local"
+        known = {"state_dir": str(state_dir), "provider": provider}
+        return with_budget_in_force(Settings(**{"engine": engine, **chosen, **known}), store)
+    finally:
+        store.close()
+
+
+def _provider_of(store: Store) -> str | None:
+    """By the cloud of what could be rented last, if a provider is called so."""
+    offers = json.loads(store.get(MetaKey.HEADER) or "{}").get("offers", [])
+    after = 0
+    for seq, text in store.snapshots()[:1]:
+        after, supply = seq, json.loads(text)["kernel"]["supply"]
+        offers = [offer for offer in supply["offers"] if offer["id"] not in supply["withdrawn"]]
+    for line in store.lines(after=after):
+        facts = json.loads(line)["event"]
+        if facts["type"] == "OffersChanged":
+            offers = facts["offers"]
+    clouds = {offer.get("cloud", "") for offer in offers}
+    return clouds.pop() if len(clouds) == 1 and clouds <= set(plugins.names("sublet.providers")) else None
+
+
+def show_budget(settings: Settings) -> str:
+    """Its limits in words."""
+    limits = [name for name in BUDGET if getattr(settings, name) is not None]
+    return ", ".join(f"{LABELS[name]} {_show(name, getattr(settings, name))}" for name in limits) or "no limit"
 
 
 def with_budget_in_force(settings: Settings, store: Store) -> Settings:

@@ -156,6 +156,9 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
         controller_process.refuse_second(state)
     aside = last_run.move_aside(state.path) if fresh else None
     before = last_run.last_settings(state.path)
+    of_log = None
+    if before is None:
+        before = of_log = _named_by_option(partial(last_run.settings_of_log, state.path, chosen))
     if before is None:
         if not chosen.keys() & {"burn_usd_per_h", "purse_usd"}:
             chosen = {**chosen, "burn_usd_per_h": parse_price("--budget", DEFAULT_BURN).usd_per_h}
@@ -175,6 +178,9 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     if not document:
         if aside is not None:
             typer.echo(f"what was there is now {aside}")
+        if of_log is not None:
+            typer.echo(f"{state.settings.name} is missing: provider {of_log.provider}, the rest as at a first start")
+            typer.echo(f"budget as in the log: {last_run.show_budget(of_log)}")
         for change in changed:
             typer.echo(str(change))
     address = controller_process.start(settings, foreground=foreground)

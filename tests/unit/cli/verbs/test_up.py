@@ -20,7 +20,9 @@ from sublet.runtime.settings import settings_from_json, settings_to_json
 from sublet.runtime.store import Store
 from sublet.testing.values import an_offer
 
-OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
+DATA = Path(__file__).parents[3] / "data"
+OLD = DATA / "state-0.1-382fdf2"
+LOG_ALONE = DATA / "state-0.1-434ea1a"  # whose settings are lost
 
 
 class Terminal:
@@ -44,9 +46,9 @@ class Terminal:
             ))  # fmt: skip
         return "http://127.0.0.1:1"
 
-    def happens(self, budget, *, rent=False):
+    def happens(self, budget, *, rent=False, cloud=""):
         """The log of a kernel that was told of this budget, and perhaps rented a node."""
-        offer, limits = an_offer("o", pool="p"), {"o": Limit(max_nodes=2)}
+        offer, limits = an_offer("o", pool="p", cloud=cloud), {"o": Limit(max_nodes=2)}
         kernel, store = Kernel([offer], limits=limits), Store(self.folder / "log.sqlite")
         store.put("header", header_line([offer], limits, Budget()))
         events = [BudgetChanged(1.0, budget)]
@@ -119,6 +121,59 @@ def test_the_budget_of_a_directory_of_the_version_before_is_the_one_that_was_top
     (terminal.folder / "settings.json").write_text((OLD / "settings.json").read_text())
     again = terminal.up()
     assert (again.purse_usd, again.burn_usd_per_h, again.most_nodes, again.speedup) == (6.5, 2.0, 2, 60.0)
+
+
+def restore_log(terminal, budget, **facts):
+    """A backup of the log alone, in an empty directory."""
+    terminal.folder.mkdir()
+    terminal.happens(budget, **facts)
+
+
+def test_the_budget_of_a_log_whose_settings_are_lost_stands_and_is_said(terminal):
+    restore_log(terminal, Budget(burn=Price.from_usd_per_h("1"), purse=Money.from_usd("1.5")), cloud="ray")
+    found = terminal.up("--policy", "srtf", "--speedup", "60")
+    assert (found.purse_usd, found.burn_usd_per_h) == (1.5, 1.0)
+    assert (found.provider, found.engine, found.policy, found.speedup) == ("ray", "ray", "srtf", 60.0)
+    assert "settings.json is missing: provider ray, the rest as at a first start\n" in terminal.out
+    assert "budget as in the log: budget USD 1.00/h, purse USD 1.50\n" in terminal.out
+    assert "speedup:" not in terminal.out  # nobody knows what it was
+    assert terminal.up().purse_usd == 1.5
+
+
+def test_a_budget_that_is_asked_for_changes_the_one_of_the_log(terminal):
+    restore_log(terminal, Budget(purse=Money.from_usd("1.5")), cloud="local")
+    found = terminal.up("--purse", "2")
+    assert (found.purse_usd, found.burn_usd_per_h) == (2.0, None)
+    assert "purse: USD 1.50 -> USD 2.00\n" in terminal.out
+
+
+def test_the_provider_of_a_log_whose_settings_are_lost_cannot_change_under_its_nodes(terminal):
+    restore_log(terminal, Budget(), cloud="ray", rent=True)
+    assert terminal.up("--provider", "local") is None
+    assert "provider: ray -> local cannot be while nodes are rented (n1)" in terminal.err
+    assert terminal.up("--speedup", "60").provider == "ray"
+
+
+def test_a_log_of_the_release_without_its_settings_asks_who_rented_and_keeps_its_purse(terminal):
+    terminal.folder.mkdir()
+    (terminal.folder / "log.sqlite").write_bytes(gzip.decompress((LOG_ALONE / "log.sqlite.gz").read_bytes()))
+    assert terminal.up() is None
+    assert terminal.code == 2
+    assert "settings.json is missing, and log.sqlite does not say who rented" in terminal.err
+    assert "sublet up --provider NAME" in terminal.err
+    found = terminal.up("--provider", "local")
+    assert (found.provider, found.engine, found.purse_usd, found.burn_usd_per_h) == ("local", "local", 6.5, None)
+    assert "budget as in the log: purse USD 6.50\n" in terminal.out
+
+
+def test_a_log_that_knows_neither_budget_nor_settings_asks_for_a_budget(terminal):
+    terminal.folder.mkdir()
+    store = Store(terminal.folder / "log.sqlite")
+    store.append(1.0, json.dumps({"event": {"type": "NodeReady"}, "actions": []}))
+    store.close()
+    assert terminal.up("--provider", "local") is None
+    assert "sublet up --budget USD/H" in terminal.err
+    assert terminal.up("--provider", "local", "--budget", "1/h").burn_usd_per_h == 1.0
 
 
 def test_what_rented_nodes_stand_on_cannot_change_and_the_refusal_says_what_differs_and_what_to_do(terminal):
