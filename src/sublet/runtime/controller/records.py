@@ -13,6 +13,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
+from sublet.runtime.controller.replacements import Replacements
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.suspicion import Suspicion
 from sublet.runtime.group.census import Census
@@ -83,6 +84,7 @@ class JobRecord:
     apart: str = ""  # it has finished, and its workers never met: the warning
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     suspicion: Suspicion = field(default_factory=Suspicion)  # that it does
+    replacements: Replacements = field(default_factory=Replacements)  # of nodes that were slow
     closed: bool = False  # it has failed, and its owner has ended it for good
     start_over: bool = False  # its owner lets it begin at step 0 though there are checkpoints
     damaged: set[str] = field(default_factory=set)  # checkpoints that were passed over and told of
@@ -207,6 +209,7 @@ class JobRecord:
             "failed_s": self.failed_s,
             "infra_in_a_row": self.group.patience.in_a_row,
             "suspicion": self.suspicion.facts(),
+            "replacements": self.replacements.facts(),
             "census": self.group.census.facts(),
             "round": self.group.round.number,
             "widths": self.group.widths.facts(),
@@ -228,6 +231,7 @@ class JobRecord:
         self.group.patience.in_a_row = plain.pop("infra_in_a_row", 0)
         self.group.before = Census.from_facts(plain.pop("census", {}))
         self.suspicion = Suspicion.from_facts(plain.pop("suspicion", {}))
+        self.replacements = Replacements.from_facts(plain.pop("replacements", {}))
         self.group.widths.restore(plain.pop("widths", {}))
         self.group.finished = plain.pop("finished", False)
         pinned = plain.pop("pinned", None)

@@ -92,7 +92,7 @@ class Router:
             bill=bill,
             gauges=gauges,
             clock=clock,
-            stragglers=Stragglers(inbox, bill=bill, alarms=alarms, clock=clock, paces=paces),
+            stragglers=Stragglers(inbox, jobs=jobs, bill=bill, alarms=alarms, clock=clock, paces=paces),
             noticed_wall=self._noticed_wall,
             paces=paces,
         )

@@ -17,6 +17,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
 from sublet.wire.messages import Stepped
@@ -27,6 +28,7 @@ REPORTS = 3  # of each rank, the median of which counts: one slow step is no new
 LONGEST_STEP_S = 1e6  # a worker may say anything; beyond this nobody is believed
 FORGETS = 0.05  # of what a step usually takes, per report that is not slow
 STRAGGLER = "straggler"  # kind of warning
+SCRIPT = "another node was no faster: it is the script's own work, not the node, and none is replaced for it any more"
 
 
 @dataclass(slots=True)
@@ -44,8 +46,11 @@ class _Seen:
 class Stragglers:
     """Of all jobs."""
 
-    def __init__(self, inbox: Inbox, *, bill: Bill, alarms: Alarms, clock: Clock, paces: Paces = PACES) -> None:
-        self._inbox, self._bill, self._alarms, self._clock, self._paces = inbox, bill, alarms, clock, paces
+    def __init__(
+        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, alarms: Alarms, clock: Clock, paces: Paces = PACES
+    ) -> None:
+        self._inbox, self._jobs, self._bill, self._alarms = inbox, jobs, bill, alarms
+        self._clock, self._paces = clock, paces
         self._seen: dict[str, _Seen] = {}  # by job
         self._usual_s: dict[tuple[str, str, int], float] = {}  # job, GPU kind, workers -> seconds per sample
 
@@ -104,12 +109,18 @@ class Stragglers:
             self._alarms.sound(AlarmKind.STRAGGLER, text, job_id=record.id, reason="past")
 
     def _tell(self, record: JobRecord, found: Straggler, message: Stepped) -> None:
-        node_id = record.group.workers[found.worker_id].node_id
+        worker, before = record.group.workers[found.worker_id], record.replacements
+        node_id = worker.node_id
         text = f"{found.worker_id} on {node_id} takes {found.times:.1f} x as long as its peers"
+        if before.in_vain or before.brought_nothing(worker.rank, node_id, found.times):
+            self._let_be(record, found, text, node_id)
+            return
         saved_s, usd = self._saved(record, node_id, found, message)
         alone = self._is_alone(record.id, node_id)
         if usd > 0.0 and saved_s > 0.0 and alone:
             verdict = f"another node saves about USD {usd:.2f} and {saved_s / 60.0:.0f} min"
+            before.add(worker.rank, node_id, found.times, (each.node_id for each in record.group.workers.values()))
+            self._jobs.save_facts(record)  # or the next controller would begin again
             self._inbox.queue(news.NodeSlow(self._inbox.now_s(), node_id, f"{text}; {verdict}"))
         elif alone:
             verdict = f"it stays: to replace the node would cost USD {-usd:.2f} more than it saves"
@@ -119,6 +130,15 @@ class Stragglers:
         self._alarms.sound(
             AlarmKind.STRAGGLER, f"{text}; {verdict}", job_id=record.id, node_id=node_id, reason=found.worker_id
         )
+
+    def _let_be(self, record: JobRecord, found: Straggler, text: str, node_id: str) -> None:
+        """Another node was as slow: it is told once, and no node of this job is replaced for it any more."""
+        text = record.warnings[STRAGGLER] = f"{text}; {SCRIPT}"
+        if record.replacements.in_vain:
+            return
+        record.replacements.in_vain = True
+        self._jobs.save_facts(record)
+        self._alarms.sound(AlarmKind.STRAGGLER, text, job_id=record.id, node_id=node_id, reason=found.worker_id)
 
     def _saved(self, record: JobRecord, node_id: str, found: Straggler, message: Stepped) -> tuple[float, float]:
         kernel, work = self._inbox.kernel, record.group.work

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
+
+import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.replacements import Replacements
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.story import Story, a_spec, phase, trained, until
@@ -20,9 +24,13 @@ class Limping(MemoryCloud):
     """All ranks say what their own part of a step takes, and those on a slow node take `factor` times as long."""
 
     slow, factor, old_sdk, plain = frozenset(), 6.0, False, False
+    slow_rank = None  # what the script itself does more of there
+
+    def _limps(self, member):
+        return member.node_id in self.slow or member.order.rank == self.slow_rank
 
     def _advance(self, training, generation, members, passed_s):
-        limps = any(member.node_id in self.slow for member in members.values())
+        limps = any(self._limps(member) for member in members.values())
         self.plain = True
         super()._advance(training, generation, members, passed_s / (self.factor if limps else 1.0))
         self.plain = False
@@ -31,7 +39,7 @@ class Limping(MemoryCloud):
         for member in members.values():
             if self.old_sdk and member.order.rank != 0:
                 continue
-            waits_s = step_s - own_s * (self.factor if member.node_id in self.slow else 1.0)
+            waits_s = step_s - own_s * (self.factor if self._limps(member) else 1.0)
             self._word(
                 member.node_id,
                 wire.Stepped(
@@ -137,3 +145,55 @@ def test_a_group_in_step_is_not_told_of(tmp_path):
             assert "straggler" not in (await api.metrics())["alarms"]
 
     asyncio.run(live())
+
+
+SCRIPT = "the script's own work"
+
+
+async def stragglers_told(api):
+    return [row["text"] for row in await api.events() if "as its peers" in row["text"] and row["kind"] == "Alarm"]
+
+
+def test_a_script_whose_own_work_is_uneven_has_one_node_replaced_and_no_more(tmp_path):
+    async def live():
+        story = a_story(tmp_path)
+        story.cloud.slow_rank = 0
+
+        async def warned(api):
+            return any(SCRIPT in text for text in (await api.job("j-1"))["warnings"])
+
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(min_workers=3, max_workers=3))
+            await until(lambda: warned(api), "it was not seen that it is the script")
+            first, second = await stragglers_told(api)
+            assert "another node saves" in first
+            assert SCRIPT in second
+        async with story.controller() as api:
+            assert api._controller.records["j-1"].replacements.in_vain, "it was forgotten"
+
+    asyncio.run(live())
+
+
+def replaced(rank=0, node_id="n1", times=10.0, group=("n1", "n2", "n3")):
+    replacements = Replacements()
+    replacements.add(rank, node_id, times, group)
+    return replacements
+
+
+@pytest.mark.parametrize(
+    ("rank", "node_id", "times", "nothing"),
+    [
+        (0, "n4", 10.0, True),
+        (0, "n2", 8.1, True),  # the ranks have moved on
+        (2, "n4", 12.0, True),  # the new node, whatever its rank
+        (0, "n4", 5.0, False),
+        (2, "n4", 5.0, False),
+        (1, "n2", 10.0, False),  # another one beside it
+        (0, "n1", 10.0, False),  # the other one still boots
+    ],
+)
+def test_a_replacement_brought_nothing_if_it_is_as_slow_again(rank, node_id, times, nothing):
+    replacements = Replacements.from_facts(json.loads(json.dumps(replaced().facts())))
+    assert replacements == replaced()
+    assert replacements.brought_nothing(rank, node_id, times) is nothing
+    assert not Replacements().brought_nothing(rank, node_id, times)
