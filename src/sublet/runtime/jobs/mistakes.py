@@ -87,6 +87,8 @@ def shorten(value: object) -> object:
     text = value if isinstance(value, str) else None
     if text is not None:
         return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+    if isinstance(value, list) and len(repr(value)) <= LONGEST_VALUE:
+        return value
     if isinstance(value, dict | list):
         return f"{len(value)} {'keys' if isinstance(value, dict) else 'values'}"
     return value if len(repr(value)) <= LONGEST_VALUE else repr(value)[:LONGEST_VALUE] + "..."

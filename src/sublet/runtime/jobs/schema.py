@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from sublet.runtime.jobs.bounds import (
     LEAST_KEPT,
@@ -137,11 +147,12 @@ class Elastic(_Group):
         default=None, description="Pause at a resize, first guess; measured while it runs."
     )
 
-    @model_validator(mode="after")
-    def _waits_for_something(self) -> Elastic:
-        if self.replace_within is not None and self.on_node_loss != "replace":
-            raise ValueError("with on_node_loss: replace beside replace_within")
-        return self
+    @field_validator("replace_within")
+    @classmethod
+    def _waits_for_something(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+        if seconds is not None and info.data.get("on_node_loss", "replace") != "replace":
+            raise ValueError("beside on_node_loss: replace, or left out")
+        return seconds
 
 
 class Target(_Group):

@@ -63,7 +63,10 @@ def test_what_a_job_does_when_it_loses_a_node_is_one_of_four(folder):
         assert (spec.on_node_loss, spec.replace_s) == (choice, 600.0)
         assert spec_from_json(spec_to_json(spec, secrets=True)) == spec
     assert "elastic.on_node_loss" in str(complaint(text % "panic", folder))
-    assert "replace_within" in str(complaint(text % "fail, replace_within: 5m", folder))
+    listed = "elastic.on_node_loss = ['fail'] is not allowed; it must be 'continue', 'replace', 'restart' or 'fail'"
+    assert listed in str(complaint(text % "[fail]", folder))
+    alone = "elastic.replace_within = '5m' is not allowed; it must be beside on_node_loss: replace, or left out"
+    assert alone in str(complaint(text % "fail, replace_within: 5m", folder))
     assert "elastic.replace_within" in str(complaint(text % "replace, replace_within: 100ms", folder))
     facts = spec_to_json(spec, secrets=True) | {"on_node_loss": "panic"}
     with pytest.raises(InvalidValue, match="on_node_loss"):
