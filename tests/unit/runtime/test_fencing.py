@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from sublet.errors import StaleController
+from sublet.errors import BadInput, InvalidValue, StaleController
+from sublet.runtime.controller_api.assemble import controller_from
+from sublet.runtime.engines.sockets import private_socket, refuse_taken
+from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 from sublet.testing.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
@@ -222,3 +228,24 @@ def test_a_job_is_refused_in_words_by_a_controller_that_does_not_know_yet_that_i
             assert isinstance(running.exception(), StaleController)
 
     asyncio.run(live())
+
+
+def test_a_start_that_cannot_hear_its_agents_leaves_the_store_to_whoever_has_it():
+    with tempfile.TemporaryDirectory() as short:  # paths of sockets are
+        held = Store(Path(short) / "log.sqlite")
+        held.claim("first", after=0)
+        with private_socket(f"{short}/agents.sock") as listener:
+            listener.listen()
+            with pytest.raises(InvalidValue, match="another controller listens there"):
+                asyncio.run(controller_from(Settings(state_dir=short)).run())
+        held.put("a", "b")
+        held.close()
+
+
+def test_a_port_that_somebody_listens_at_is_refused_and_a_free_one_stays_free():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(BadInput, match=r"aws\.toml: agents_port = .*another program listens there"):
+            refuse_taken(f"tcp:127.0.0.1:{port}", "aws.toml: agents_port")
+    for _ in range(2):
+        refuse_taken(f"tcp:127.0.0.1:{port}")

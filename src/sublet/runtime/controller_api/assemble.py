@@ -15,6 +15,7 @@ from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import MakeEngine
+from sublet.runtime.engines.sockets import refuse_taken
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.setup import BuildProvider
 from sublet.runtime.settings import Settings
@@ -32,6 +33,8 @@ def controller_from(settings: Settings) -> ControllerApi:
     store = Store(state_dir / "log.sqlite")
     clock = clock_from(store, settings.speedup)
     setup = build(settings, clock, store)
+    # Whoever claims the store ends the controller that has it: one that could not hear its agents does not begin.
+    refuse_taken(setup.address, setup.port_field)
     controller = Controller(
         state_dir=state_dir,
         store=store,

@@ -8,8 +8,9 @@ import socket
 from pathlib import Path
 
 from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.agent.dialing import address_from
 
-__all__ = ["identity_of", "port_error", "private_socket", "remove_socket"]
+__all__ = ["identity_of", "port_error", "private_socket", "refuse_taken", "remove_socket"]
 
 
 def port_error(address: str, port: int, field: str, error: OSError) -> BadInput:
@@ -20,10 +21,23 @@ def port_error(address: str, port: int, field: str, error: OSError) -> BadInput:
     return BadInput(f"{field} = {port}" if field else address, f"agents cannot be heard at {address}: {why}", hint=hint)
 
 
+def refuse_taken(address: str, field: str = "") -> None:
+    """As whoever listens there would be refused; nothing is changed. `field` names the setting of its port."""
+    _, place = address_from(address)
+    if isinstance(place, str):
+        _refuse_answering(place)
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will
+        try:
+            probe.bind(place)
+        except OSError as error:
+            raise port_error(address, place[1], field, error) from error
+
+
 def private_socket(path: str) -> socket.socket:
     """A socket that only this user can reach; one that a dead controller left is replaced."""
-    if _answers(path):
-        raise InvalidValue("address", f"unix:{path}", "free: another controller listens there; stop it first")
+    _refuse_answering(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     Path(path).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,6 +65,11 @@ def remove_socket(path: str, identity: tuple[int, int] | None) -> None:
     """Nobody listens there any more; one that somebody else has put there since stays."""
     if identity is not None and identity_of(path) == identity:
         Path(path).unlink(missing_ok=True)
+
+
+def _refuse_answering(path: str) -> None:
+    if _answers(path):
+        raise InvalidValue("address", f"unix:{path}", "free: another controller listens there; stop it first")
 
 
 def _answers(path: str) -> bool:
