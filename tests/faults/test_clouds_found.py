@@ -111,3 +111,37 @@ def test_a_node_whose_record_is_damaged_is_ended_before_its_job_goes_on_elsewher
         told_inside=False,
     )
     assert live(story).broken is None
+
+
+def test_what_is_taken_because_of_its_price_is_not_charged_at_that():
+    """I6: nodes went because spot cost six times as much, and the books had the rest of their least bill at that."""
+    story = Story(
+        seed=808,
+        jobs=(
+            JobPlan(
+                name="job0",
+                at_s=27.439,
+                max_workers=1,
+                steps=10,
+                step_s=1.0,
+                boot_s=2.521,
+                write_s=2.588,
+                hang_s=300.0,
+                on_node_loss="fail",
+            ),
+        ),
+        faults=(Fault(at_s=243.904, kind="stop_agent", dice=719951158),),
+        gpus_per_node=1,
+        most_nodes=3,
+        purse_usd=None,
+        keeps_records=True,
+        cloud="local",
+        policy="max-speedup",
+        think_s=3.0,
+        paces=Paces(tick_s=1.0, agents_come_back_s=6.0, rent_tries=3),
+        lease_s=30.0,
+        span_s=300.0,
+        http=False,
+        told_inside=True,
+    )
+    assert live(story).broken is None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.events import AvailabilityChanged, NodeLost, PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.market.replay import MarketChange
@@ -46,6 +46,7 @@ class Forked(Instance):
     start: int = 0
     life: Path = Path()
     watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
+    prices: Sequence[tuple[float, Price]] = ()  # that it was charged at, once it is told lost
 
 
 class LocalCloud(PlainCloud):
@@ -109,9 +110,19 @@ class LocalCloud(PlainCloud):
     # ------------------------------------------------------------------ what its kernel does
 
     def heard(self, news: MarketNews) -> None:
-        """The provider has told what a node costs from now on."""
+        """The provider has told what a node costs from now on, or that one is lost: no later price is its own.
+
+        So what is taken because of its price is not charged at that.
+        """
         if isinstance(news, PriceChanged):
             self._prices[news.offer_id].append((self.world.now_s, news.price))
+        elif isinstance(news, NodeLost) and isinstance(lost := self.find(news.node_id), Forked):
+            lost.prices = tuple(self._prices[lost.offer_id])
+
+    def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
+        """What it is charged at, and from when on."""
+        found = instance.prices if isinstance(instance, Forked) else ()
+        return found or super()._prices_of(instance)
 
     def fork(self, request: Mapping[str, Any], life: Path) -> None:
         """An agent, which holds its life file from now on, and says in it a moment later which process it is."""

@@ -74,7 +74,7 @@ class PlainCloud:
         """What ran, at the price of its time; and what is missing to the least that is billed, at the last one."""
         offer = next(offer for offer in self.offers if offer.id == instance.offer_id)
         ended_s = self.world.now_s if instance.ended_s is None else instance.ended_s
-        changes, grains, last = self._prices[instance.offer_id], 0.0, 0.0
+        changes, grains, last = self._prices_of(instance), 0.0, 0.0
         for (since_s, price), until_s in zip(changes, [*(at for at, _ in changes[1:]), math.inf], strict=True):
             if since_s <= ended_s:
                 last = price.micro_usd_per_h * 1e6
@@ -84,6 +84,10 @@ class PlainCloud:
             begun_s = math.ceil(held_s / offer.billed_by_s) * offer.billed_by_s if offer.billed_by_s else 0.0
             grains += last * max(0.0, max(offer.minimum_billing_s, begun_s) - held_s)
         return grains
+
+    def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
+        """What it is charged at, and from when on."""
+        return self._prices[instance.offer_id]
 
     # ------------------------------------------------------------------ what it is made to do
 
