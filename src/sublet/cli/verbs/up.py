@@ -189,7 +189,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
         facts |= {"aside": None if aside is None else str(aside), "changed": [asdict(change) for change in changed]}
         print_document({"schema_version": 1, **facts, "settings": asdict(settings)})
         return
-    as_before = "" if before is None else ", as changed" if changed else ", as before"
+    as_before = "" if before is None or of_log is not None else ", as changed" if changed else ", as before"
     typer.echo(f"controller at {address}, {_describe_limits(settings)}, policy {settings.policy}{as_before}")
     for trace in traces:
         typer.echo(

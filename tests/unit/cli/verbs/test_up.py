@@ -137,6 +137,7 @@ def test_the_budget_of_a_log_whose_settings_are_lost_stands_and_is_said(terminal
     assert "settings.json is missing: provider ray, the rest as at a first start\n" in terminal.out
     assert "budget as in the log: budget USD 1.00/h, purse USD 1.50\n" in terminal.out
     assert "speedup:" not in terminal.out  # nobody knows what it was
+    assert "as before" not in terminal.out
     assert terminal.up().purse_usd == 1.5
 
 
