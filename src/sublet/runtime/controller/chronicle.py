@@ -25,11 +25,13 @@ __all__ = ["Chronicle"]
 
 
 class Chronicle:
-    """`has_session(job_id)`: does the job say itself how far it is?"""
+    """`has_session(job_id)`: does the job say itself how far it is? `kept(job_id)`: what is left where nobody saved."""
 
-    def __init__(self, store: Store, has_session: Callable[[str], bool], *, wall: Wall = WALL) -> None:
+    def __init__(
+        self, store: Store, has_session: Callable[[str], bool], kept: Callable[[str], str], *, wall: Wall = WALL
+    ) -> None:
         self._store, self._wall = store, wall
-        self._supply_news, self._progress = SupplyNews(), Progress(has_session)
+        self._supply_news, self._progress = SupplyNews(), Progress(has_session, kept)
         self._rows: list[HistoryRow] = []  # not written yet
 
     def add(self, row: HistoryRow) -> None:

@@ -63,8 +63,8 @@ def width(low: int, high: int) -> str:
 class Progress:
     """How far a job is, in the words that are known to be true: a script without a session does not say."""
 
-    def __init__(self, tells: Callable[[str], bool]) -> None:
-        self._tells = tells
+    def __init__(self, tells: Callable[[str], bool], kept: Callable[[str], str]) -> None:
+        self._tells, self._kept = tells, kept
         self._workers: dict[str, int | None] = {}  # by job, as they were told last
 
     def started(self, event: news.JobStarted, workers: int | None) -> str:
@@ -80,6 +80,8 @@ class Progress:
 
     def stopped(self, event: news.JobStopped) -> str:
         """It has left."""
+        if self._tells(event.job_id) and (kept := self._kept(event.job_id)):
+            return f"stopped, and nobody was left to save; kept is {kept}"
         return f"stopped and saved{self._done(event)}" if self._tells(event.job_id) else "stopped"
 
     def to_stop(self, job_id: str) -> str:

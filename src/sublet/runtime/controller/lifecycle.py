@@ -120,7 +120,7 @@ class Lifecycle:
             return
         if state.phase is not Phase.WAITING:
             if record.paused is not Hold.GIVEN_UP:
-                leaves = "saves and leaves" if record.spec.sdk else "leaves"
+                leaves = "saves and leaves" if record.spec.sdk and record.group.workers else "leaves"
                 self._inbox.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
                 self.hold(record, Hold.GIVEN_UP)
             return

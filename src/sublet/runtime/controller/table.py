@@ -42,6 +42,13 @@ class JobTable:
         record = self.records.get(job_id)
         return record is None or record.spec.sdk
 
+    def kept(self, job_id: str) -> str:
+        """What is left of one that was given up, where nobody was left to save; "" where all of it is."""
+        record = self.records.get(job_id)
+        if record is None or not record.blamed or record.group.step <= (record.checkpoint_step or 0):
+            return ""
+        return f"the checkpoint of step {record.checkpoint_step}" if record.checkpoint_step else "nothing"
+
     def is_doubtful(self, job_id: str) -> bool:
         """It has finished, and nobody knows what that is worth."""
         record = self.records.get(job_id)

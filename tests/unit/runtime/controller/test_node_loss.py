@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from sublet.domain.budget import Limit
+from sublet.domain.events import JobStopped
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.history import Progress
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.table import JobTable
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until
@@ -213,3 +218,20 @@ def test_a_node_that_is_left_in_time_is_not_lost(tmp_path, choice):
             assert api._controller.records["j-1"].awaited is None
 
     asyncio.run(live())
+
+
+@pytest.mark.parametrize(
+    ("blamed", "saved", "text"),
+    [
+        ("it lost n1", 600, "stopped, and nobody was left to save; kept is the checkpoint of step 600"),
+        ("it lost n1", None, "stopped, and nobody was left to save; kept is nothing"),
+        ("it lost n1", 620, "stopped and saved, 16.1% done"),
+        ("", 600, "stopped and saved, 16.1% done"),
+    ],
+)
+def test_where_nobody_was_left_to_save_it_is_told_what_is_kept(blamed, saved, text):
+    table, group = JobTable(), SimpleNamespace(step=620, workers={})
+    table.records["j-1"] = JobRecord(
+        id="j-1", spec=a_job("fail"), group=group, submitted_s=0.0, blamed=blamed, checkpoint_step=saved
+    )
+    assert Progress(table.has_session, table.kept).stopped(JobStopped(1.0, "j-1", 1, 0.161)) == text

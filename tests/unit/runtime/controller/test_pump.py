@@ -49,7 +49,7 @@ def world(tmp_path):
     store = Store(tmp_path / "log.sqlite")
     kernel, outlet = Kernel(OFFERS), Outlet(store)
     bill = Bill(kernel, lambda _: False)
-    pump = Pump(kernel, store=store, clock=Clock(), bill=bill, chronicle=Chronicle(store, lambda _: True))
+    pump = Pump(kernel, store=store, clock=Clock(), bill=bill, chronicle=Chronicle(store, lambda _: True, lambda _: ""))
     outlet.pump = pump
     quiet = SimpleNamespace(add=lambda event, actions: None, write_if_due=lambda: None)
     pump.connect(journal=quiet, outlet=outlet, alarms=None)
