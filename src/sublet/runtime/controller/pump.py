@@ -226,9 +226,6 @@ class Pump:
         return [*before, *actions]
 
 
-_OF_NODES = news.NodeReady | news.NodeNoticed | news.NodeSlow | news.NodeLost | news.NodeReleased | news.RentRefused
-
-
 def _is_old(event: Event, kernel: Kernel) -> bool:
     """News of what is gone already: the worlds of the provider and of the agents are not in step with ours."""
     if isinstance(event, news.NodeNews):

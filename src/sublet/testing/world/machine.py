@@ -15,7 +15,7 @@ from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
 from sublet.testing.world.heap import Process, World
 
-__all__ = ["HostClock", "MemoryFiles", "WorldDice", "WorldWall", "trip_wired"]
+__all__ = ["HostClock", "MemoryFiles", "TrueWall", "WorldDice", "WorldWall", "trip_wired"]
 
 EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
 
@@ -52,6 +52,25 @@ class WorldWall:
     def since_boot(self) -> tuple[str, float]:
         """Nobody can set this one."""
         return f"{self._process.host}/{self._clock.boots}", self._process.world.now_s - self._clock.on_s
+
+
+class TrueWall:
+    """The time of the world itself: for whoever's clocks nothing depends on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """Of the world."""
+        return self._world.now_s
+
+    def unix(self) -> float:
+        """Nobody sets it."""
+        return EPOCH_S + self._world.now_s
+
+    def since_boot(self) -> tuple[str, float]:
+        """One boot, for ever."""
+        return "world", self._world.now_s
 
 
 class WorldDice:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sublet.errors import DamagedCheckpoint
 from sublet.testing.torn_disk import PowerCut, TornDisk
 from sublet.testing.world.heap import World
-from sublet.testing.world.machine import EPOCH_S, WorldDice
+from sublet.testing.world.machine import TrueWall, WorldDice
 from sublet.testing.world.truth import JobTruth
 from sublet.train.checkpoint.commit import Directory, KnownGood
 from sublet.train.checkpoint.manifest import TREE, write_files
@@ -24,7 +24,7 @@ class Storage:
     """The disk that all jobs of a world save on."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.wall = world, _DiskWall(world)
+        self.world, self.wall = world, TrueWall(world)
         self.disk = TornDisk(wall=self.wall)
         self._rotten: dict[Path, Callable[[], None]] = {}  # checkpoint -> who is told when it is found
 
@@ -136,19 +136,3 @@ def _is_whole(directory: Directory, step: int) -> bool:
 
 def _place_of(job_id: str) -> Path:
     return Path("/checkpoints") / job_id
-
-
-class _DiskWall:
-    """The clock of whoever keeps the disk."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def monotonic(self) -> float:
-        return self._world.now_s
-
-    def unix(self) -> float:
-        return EPOCH_S + self._world.now_s
-
-    def since_boot(self) -> tuple[str, float]:
-        return "disk", self._world.now_s

@@ -11,8 +11,7 @@ from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.testing.world.awaiting import Task
-from sublet.testing.world.heap import World
-from sublet.testing.world.machine import EPOCH_S
+from sublet.testing.world.machine import TrueWall
 from sublet.testing.world.meetings import Meetings, TableGroup
 from sublet.testing.world.shelf import Shelf
 from sublet.testing.world.sockets import WorldSocket
@@ -61,7 +60,7 @@ class SdkWorker:
         self.dead = self.hung = False
         self._socket, self._exited = line, exited
         self._task = Task(self._world)
-        wall = _WorkerWall(self._world)
+        wall = TrueWall(self._world)
         self._line = AgentLine(line, self.id, wall=wall, news=_News(self._task))
         shelf = Shelf(meetings.storage, self._truth, self.job_id, self.id)
         self.keeper = Keeper(self, shelf, self._task, self._truth)
@@ -374,19 +373,3 @@ class _News:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
-
-
-class _WorkerWall:
-    """The clocks of a worker: nothing that it does depends on whose they are."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def monotonic(self) -> float:
-        return self._world.now_s
-
-    def unix(self) -> float:
-        return EPOCH_S + self._world.now_s
-
-    def since_boot(self) -> tuple[str, float]:
-        return "worker", self._world.now_s
