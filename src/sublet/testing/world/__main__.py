@@ -16,7 +16,7 @@ from sublet.testing.world.crash_points import crash_points
 from sublet.testing.world.look import look
 from sublet.testing.world.runner import Count, Result, append_row, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
-from sublet.testing.world.story import KNOWN, PLAIN, draw_story
+from sublet.testing.world.story import draw_story
 
 MOST_SHOWN = 5  # seeds of one law
 
@@ -36,7 +36,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--count", type=Path, metavar="FILE", help="append the counts to this file, as a line of JSON")
     parser.add_argument("--crash-points", type=int, default=0, metavar="N", help="die at every N-th commit instead")
     asked = parser.parse_args(words)
-    kinds = tuple(filter(None, asked.only.split(","))) or PLAIN + KNOWN
+    kinds = tuple(filter(None, asked.only.split(",")))
     if asked.look:
         story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy)
         outcome, rows = look(story, everyday=asked.everyday)

@@ -340,6 +340,10 @@ def _user_top_up(stage: Stage, dice: random.Random) -> bool:
     return stage.story.purse_usd is not None
 
 
+def _user_top_up_job(stage: Stage, dice: random.Random) -> bool:
+    return stage.users.top_up_job(_name(stage, dice), round(dice.uniform(0.005, 0.05), 4))
+
+
 KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "crash_commit": _crash_commit,
     "kill_controller": _kill_controller,
@@ -372,6 +376,7 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "user_cancel": _user_cancel,
     "user_scale": _user_scale,
     "user_top_up": _user_top_up,
+    "user_top_up_job": _user_top_up_job,
     **NODE_KINDS,
     **WORKER_KINDS,
 }

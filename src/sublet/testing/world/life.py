@@ -246,7 +246,7 @@ def _offers(story: Story) -> list[Offer]:
             market=market,
             price=Price.from_usd_per_h(usd),
             boot_s=10.0,
-            cap=Price.from_usd_per_h(usd * 5),
+            cap=Price.from_usd_per_h(usd * story.cap),
             wind_down_s=wind_down_s,
         )
         for market, usd in USD_PER_H.items()

@@ -1,14 +1,19 @@
-"""What one seed is about: jobs, a cloud, a purse, knobs, and the faults to come. A value, so it can be shrunk."""
+"""What one seed is about: jobs, a cloud, a purse, knobs, and the faults to come. A value, so it can be shrunk.
+
+Whatever is drawn has dice of its own, every kind of fault among them: a new kind, or a new knob, leaves all seeds as
+they were but for itself. So a kind is added by its name here and by its function under `kinds`, at any place.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sublet.runtime.controller.paces import PACES, Paces
 
-__all__ = ["KNOWN", "PLAIN", "Fault", "JobPlan", "Story", "draw_story"]
+__all__ = ["CLOUDS", "KNOWN", "OF_CLOUD", "PLAIN", "Fault", "JobPlan", "Story", "draw_story", "kinds_at"]
 
 PLAIN = (
     "crash_commit",
@@ -34,6 +39,7 @@ PLAIN = (
     "user_cancel",
     "user_scale",
     "user_top_up",
+    "user_top_up_job",
     "wild_report",
     "kill_agent",
     "stop_agent",
@@ -64,12 +70,17 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
     "local": ("full_folder", "damaged_record"),
 }
 POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srtf", "fifo", "greedy-keep", "las")
-CLOUDS = ("plain", "aws", "plain", "local", "plain", "aws", "plain")  # by the number of the seed: one command, all
+CLOUDS = ("plain", "aws", "local", "plain", "ray", "aws", "plain", "local")  # by the number of the seed
 ON_NODE_LOSS = ("continue",) * 5 + ("replace", "replace", "restart", "fail")
 SHORT = 0.3  # of the seeds: their store keeps next to nothing, the rest is in the archive and on the shelf
 SPAN_S = 300.0
 EARLIEST_S = 20.0
-FEWEST, MOST = 3, 12  # faults
+FEWEST, MOST = 3, 12  # faults of a life, in the mean
+MANY_KINDS = 44  # with so many, or fewer, a life has as many faults as said; with every kind more, a few more
+PURSE, TIGHT = 0.5, 0.7  # of the seeds have a purse; of those, one that does not last
+CAPS = (2.0, 2.0, 5.0)  # of what is never paid more than: the nearer it is, the more of a purse is spent
+LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is rented at all
+JOB_PURSE = 0.3  # of the jobs have one of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,40 +133,58 @@ class Story:
     lease_s: float = 30.0
     span_s: float = SPAN_S
     http: bool = False  # users come through the HTTP border
+    cap: float = 5.0  # times the price at first: what is never paid more than, and kept back in a purse
     told_inside: bool = False  # machines learn from a service of their own that they will be taken
 
 
-def draw_story(seed: int, kinds: Sequence[str] = PLAIN + KNOWN, *, cloud: str = "", policy: str = "") -> Story:
-    """The story of a seed. Each part has dice of its own, so that other kinds of faults leave the jobs as they were."""
+def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "") -> Story:
+    """The story of a seed, with faults of these kinds alone; () = of all that can go wrong at its cloud."""
     dice, cloud = _dice(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
-    purse = dice.random() < 0.4
     return Story(
         seed=seed,
         jobs=tuple(_draw_job(seed, number) for number in range(dice.randint(1, 3))),
-        faults=draw_faults(seed, (*kinds, *OF_CLOUD.get(cloud, ()))),
+        faults=draw_faults(seed, kinds_at(cloud, kinds)),
         gpus_per_node=dice.choice([1, 1, 2]),
         most_nodes=dice.randint(1, 4),
-        purse_usd=round(dice.uniform(0.08, 0.4), 4) if purse else None,
+        purse_usd=_draw_purse(seed),
         keeps_records=dice.random() < 0.5,
         cloud=cloud,
         policy=policy or dice.choice(POLICIES),
         think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
         paces=draw_paces(seed),
-        http=dice.random() < 0.08,
+        http=_dice(seed, "http").random() < 0.15,
+        cap=_dice(seed, "cap").choice(CAPS),
         told_inside=_dice(seed, "inside").random() < 0.3,
     )
 
 
+def kinds_at(cloud: str, kinds: Sequence[str] = ()) -> tuple[str, ...]:
+    """Those of them that can happen there; () = all."""
+    there = OF_CLOUD.get(cloud, ())
+    elsewhere = {kind for others in OF_CLOUD.values() for kind in others}.difference(there)
+    return tuple(kind for kind in kinds or (*PLAIN, *KNOWN, *there) if kind not in elsewhere)
+
+
 def draw_faults(seed: int, kinds: Sequence[str], span_s: float = SPAN_S) -> tuple[Fault, ...]:
-    """In order of time."""
-    dice = _dice(seed, "faults")
-    faults = [
-        Fault(
-            at_s=round(dice.uniform(EARLIEST_S, span_s), 3), kind=dice.choice(list(kinds)), dice=dice.randrange(1 << 30)
-        )
-        for _ in range(dice.randint(FEWEST, MOST))
-    ]
-    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+    """In order of time; a kind that is named twice comes twice as often."""
+    rate = _dice(seed, "faults").uniform(FEWEST, MOST) / max(1, min(len(kinds), MANY_KINDS)) / (span_s - EARLIEST_S)
+    found = [fault for kind, times in Counter(kinds).items() for fault in _draw_kind(seed, kind, rate * times, span_s)]
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _draw_kind(seed: int, kind: str, rate_per_s: float, span_s: float) -> Iterator[Fault]:
+    dice, at_s = _dice(seed, f"fault {kind}"), EARLIEST_S
+    while (at_s := at_s + dice.expovariate(rate_per_s)) < span_s:
+        yield Fault(at_s=round(at_s, 3), kind=kind, dice=dice.randrange(1 << 30))
+
+
+def _draw_purse(seed: int) -> float | None:
+    """Of the run: none, one that is spent before its jobs have ended, or one that lasts."""
+    dice = _dice(seed, "purse")
+    if dice.random() >= PURSE:
+        return None
+    least_usd = LEAST_USD * _dice(seed, "cap").choice(CAPS)
+    return round(least_usd * dice.uniform(0.98, 3.0) if dice.random() < TIGHT else dice.uniform(0.08, 0.4), 4)
 
 
 def draw_paces(seed: int) -> Paces:
@@ -184,7 +213,7 @@ def draw_paces(seed: int) -> Paces:
 
 
 def _draw_job(seed: int, number: int) -> JobPlan:
-    dice = _dice(seed, f"job {number}")
+    dice, purse = _dice(seed, f"job {number}"), _dice(seed, f"purse of job {number}")
     sdk = dice.random() < 0.75
     return JobPlan(
         name=f"job{number}",
@@ -197,7 +226,7 @@ def _draw_job(seed: int, number: int) -> JobPlan:
         hang_s=dice.choice([60.0, 120.0, 300.0]),
         sdk=sdk,
         fails=dice.choice([0, 0, 0, 0, 0, 1, 3]),
-        purse_usd=round(dice.uniform(0.05, 0.2), 4) if dice.random() < 0.15 else None,
+        purse_usd=round(purse.uniform(0.006, 0.08), 4) if purse.random() < JOB_PURSE else None,
         on_node_loss=dice.choice(ON_NODE_LOSS),
         checkpoint_every_s=dice.choice([None, 8.0, 25.0]) if sdk else None,
     )

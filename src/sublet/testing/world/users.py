@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.errors import BadInput, NotNow, SubletError
@@ -22,8 +24,16 @@ TRIES = 400
 REPLACE_S = 120.0  # for which jobs wait for another node
 SECRET = "s3cr3t"  # noqa: S105 - a law looks for it where it must not be
 NO_ANSWER = 500  # and above: it may have happened or not
+NO_MONEY = 110  # the exit code of what is refused because it could not be paid for
 
-Verb = Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]  # what is asked about a job, by id
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wish:
+    """What is asked about a job: by a call with its id, or by HTTP."""
+
+    verb: str
+    call: Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Users:
@@ -35,9 +45,13 @@ class Users:
         self.refused: dict[str, str] = {}  # name -> why it was not taken
         self.cancelled: set[str] = set()  # names
         self.paused: set[str] = set()
+        self.penniless: set[str] = set()  # their jobs were not resumed, since there was nothing to pay for them
         self.topped_up_usd = 0.0
+        self.topped_up: Counter[str] = Counter()  # dollars, by the name of the job
         self.doubles: list[str] = []  # a second job for one key
-        self._wishes: dict[str, list[Verb]] = {}  # by name, in the order in which they are to be granted
+        self._keys = 0
+        self._unanswered: set[Wish] = set()  # by HTTP: it may have happened or not
+        self._wishes: dict[str, list[Wish]] = {}  # by name, in the order in which they are to be granted
         for plan in story.jobs:
             world.after(plan.at_s, self._submit, plan, TRIES)
 
@@ -84,8 +98,8 @@ class Users:
             self._answered(plan, 200, dict(answer))
 
     def _answered(self, plan: JobPlan, status: int, said: dict[str, Any]) -> None:
-        if status >= NO_ANSWER:
-            return
+        if status >= NO_ANSWER or said.get("exit_code") == BadInput.exit_code:
+            return  # not by this controller, whose disk is full: they ask the next
         if status >= 400:
             self.refused.setdefault(plan.name, str(said))
             return
@@ -97,54 +111,90 @@ class Users:
         """And let it go on later: they never forget to."""
         if name not in self.cancelled:
             self.paused.add(name)
-            self._insist(name, lambda api, job_id: api.pause(job_id))
+            self._insist(name, Wish("pause", lambda api, job_id: api.pause(job_id)))
             self._world.after(for_s, self.resume, name)
 
     def resume(self, name: str) -> None:
         """Let it go on."""
         self.paused.discard(name)
-        self._insist(name, lambda api, job_id: api.resume(job_id))
+        self._insist(name, Wish("resume", lambda api, job_id: api.resume(job_id)))
 
     def cancel(self, name: str) -> None:
         """They do not want it any more."""
         self.cancelled.add(name)
-        self._insist(name, lambda api, job_id: api.cancel(job_id))
+        self._insist(name, Wish("cancel", lambda api, job_id: api.cancel(job_id)))
 
     def scale(self, name: str, high: int) -> None:
         """Another width."""
-        self._insist(name, lambda api, job_id: api.scale(job_id, low=1, high=high))
+        body = {"low": 1, "high": high}
+        self._insist(name, Wish("scale", lambda api, job_id: api.scale(job_id, low=1, high=high), body))
 
     def top_up(self, usd: float) -> None:
         """More for the purse of all; asked once, since twice would be twice as much."""
         if self._story.purse_usd is not None:
             self.topped_up_usd += usd  # it may be there, or not: it may be spent
-            self._ask(lambda api: _quietly(lambda: api.top_up(usd)))
+            self._ask_once("/v1/budget/top-up", lambda api: api.top_up(usd), usd)
+
+    def top_up_job(self, name: str, usd: float) -> bool:
+        """More for a job's own purse; asked once, too. Whether it has one."""
+        job_id = self.promised.get(name)
+        if job_id is None or all(plan.purse_usd is None for plan in self._story.jobs if plan.name == name):
+            return False
+        self.topped_up[name] += usd  # type: ignore[assignment]  # typeshed counts in whole numbers
+        self._ask_once(f"/v1/jobs/{job_id}/top-up", lambda api: api.top_up_job(job_id, usd), usd)
+        return True
 
     # ------------------------------------------------------------------ how they ask
 
-    def _insist(self, name: str, verb: Verb) -> None:
+    def _insist(self, name: str, wish: Wish) -> None:
         """One thing after the other: nobody resumes what they have not been told is paused."""
         wishes = self._wishes.setdefault(name, [])
-        wishes.append(verb)
+        wishes.append(wish)
         if len(wishes) == 1:
             self._try(name, None, None, TRIES)
 
-    def _try(self, name: str, wish: Verb | None, asked: LoopProcess | None, tries: int) -> None:
-        """Ask for the first wish; once more only where whoever was asked for it is gone."""
+    def _try(self, name: str, last: Wish | None, asked: LoopProcess | None, tries: int) -> None:
+        """Ask for the first wish; once more only where whoever was asked for it is gone, or could not say."""
         wishes, job_id = self._wishes[name], self.promised.get(name)
         if not wishes or not tries or name in self.refused:
             wishes.clear()
             return
-        verb = wishes[0]
-        if job_id is not None and (verb is not wish or asked is None or asked.dead):
+        wish = wishes[0]
+        if job_id is not None and (wish is not last or asked is None or asked.dead or wish in self._unanswered):
+            self._unanswered.discard(wish)
+            last, asked = wish, self._controllers.process if self._ask_for(wish, name, job_id) else None
+        self._world.after(AGAIN_S, self._try, name, last, asked, tries - 1)
 
-            async def ask(api: ControllerApi) -> None:
-                await _quietly(lambda: verb(api, job_id))
-                if wishes and wishes[0] is verb:
-                    del wishes[0]
+    def _ask_for(self, wish: Wish, name: str, job_id: str) -> bool:
+        """Whether there is anybody to ask. An answer, whatever it is, makes room for the next wish."""
+        wishes = self._wishes[name]
 
-            wish, asked = verb, self._controllers.process if self._ask(ask) else None
-        self._world.after(AGAIN_S, self._try, name, wish, asked, tries - 1)
+        def answered(status: int, said: dict[str, Any]) -> None:
+            if status >= NO_ANSWER or said.get("exit_code") == BadInput.exit_code:
+                self._unanswered.add(wish)
+                return
+            if wish.verb == "resume":
+                (self.penniless.add if said.get("exit_code") == NO_MONEY else self.penniless.discard)(name)
+            if wishes and wishes[0] is wish:
+                del wishes[0]
+
+        async def ask(api: ControllerApi) -> None:
+            refusal = await _quietly(lambda: wish.call(api, job_id))
+            answered(200, {} if refusal is None else {"exit_code": refusal.exit_code})
+
+        if self._controllers.border is None:
+            return self._ask(ask)
+        return self._post(f"/v1/jobs/{job_id}/{wish.verb}", wish.body, answered, self._new_key())
+
+    def _ask_once(self, path: str, call: Callable[[ControllerApi], Coroutine[Any, Any, Any]], usd: float) -> None:
+        if self._controllers.border is None:
+            self._ask(lambda api: _quietly(lambda: call(api)))
+        else:
+            self._post(path, {"usd": usd}, lambda *_: None, self._new_key())
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"wish-{self._keys}"
 
     def _ask(self, question: Callable[[ControllerApi], Coroutine[Any, Any, Any]]) -> bool:
         """Whether there is anybody to ask."""
@@ -154,14 +204,18 @@ class Users:
         process.spawn(question(api))
         return True
 
-    def _post(self, path: str, body: dict[str, Any], hear: Callable[[int, dict[str, Any]], None], key: str) -> None:
-        if self._controllers.alive and self._controllers.border is not None:
-            self._controllers.border.post(path, body, hear, key=key)
+    def _post(self, path: str, body: Mapping[str, Any], hear: Callable[[int, dict[str, Any]], None], key: str) -> bool:
+        """Whether there is anybody to ask."""
+        if not self._controllers.alive or self._controllers.border is None:
+            return False
+        self._controllers.border.post(path, body, hear, key=key)
+        return True
 
 
-async def _quietly(ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+async def _quietly(ask: Callable[[], Coroutine[Any, Any, Any]]) -> SubletError | None:
     """Whatever is refused: it is an answer."""
     try:
         await ask()
-    except SubletError:
-        return
+    except SubletError as error:
+        return error
+    return None

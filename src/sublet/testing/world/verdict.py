@@ -34,7 +34,8 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
         return False
     if record is None:
         return job_id in shelved(stage.disk)
-    return bool(record.outcome) or record.paused in (Hold.BUDGET, Hold.GIVEN_UP, Hold.DAMAGED)
+    penniless = record.paused is Hold.OWNER and plan.name in stage.users.penniless
+    return bool(record.outcome) or penniless or record.paused in (Hold.BUDGET, Hold.GIVEN_UP, Hold.DAMAGED)
 
 
 def purse_is_spent(stage: Stage) -> bool:

@@ -1,0 +1,48 @@
+"""What seeds are drawn from: every kind of fault and every knob has dice of its own, and all clouds have their turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.testing.world.story import CLOUDS, KNOWN, OF_CLOUD, PLAIN, draw_faults, draw_story, kinds_at
+
+SEEDS = range(200)
+
+
+def test_a_new_kind_of_fault_leaves_all_others_as_they_were():
+    kinds = kinds_at("aws")
+    for seed in SEEDS:
+        before = draw_faults(seed, kinds)
+        after = draw_faults(seed, ("a new one", *kinds, "another"))
+        assert [fault for fault in after if fault.kind in kinds] == list(before)
+
+
+def test_lives_have_as_many_faults_as_they_should():
+    for kinds in ((), ("take_told",), ("take_told", "reprice")):
+        many = [len(draw_story(seed, kinds).faults) for seed in SEEDS]
+        assert 6.0 < sum(many) / len(many) < 10.0
+        assert sum(count >= 2 for count in many) > 0.9 * len(many)
+
+
+def test_a_kind_that_is_named_twice_comes_twice_as_often():
+    kinds = [fault.kind for seed in SEEDS for fault in draw_faults(seed, ("notice", "notice", "reprice"))]
+    assert kinds.count("notice") == pytest.approx(2 * kinds.count("reprice"), rel=0.2)
+
+
+def test_only_what_can_happen_at_a_cloud_is_drawn_there():
+    assert "throttle" not in kinds_at("plain", ("throttle", "notice"))
+    assert kinds_at("aws", ("throttle", "notice")) == ("throttle", "notice")
+    assert set(kinds_at("local")) == {*PLAIN, *KNOWN, *OF_CLOUD["local"]}
+
+
+def test_all_clouds_and_users_over_http_have_their_turn():
+    stories = [draw_story(seed) for seed in SEEDS]
+    assert {story.cloud for story in stories} == set(CLOUDS) == {"plain", "aws", "local", "ray"}
+    assert 10 <= sum(story.http for story in stories) <= 60
+
+
+def test_purses_are_drawn_that_do_not_last():
+    stories = [draw_story(seed) for seed in SEEDS]
+    assert sum(story.purse_usd is not None and story.purse_usd < 0.1 for story in stories) > 30
+    jobs = [job for story in stories for job in story.jobs]
+    assert 0.2 < sum(job.purse_usd is not None for job in jobs) / len(jobs) < 0.4
