@@ -7,6 +7,7 @@ PIP_ARGS ?= -qq
 TEST_ARGS ?= -n 2 --dist worksteal
 HOURS ?= 8
 SPEEDUP ?= 16
+SEED ?= 1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
@@ -40,8 +41,8 @@ faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults
 scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.json (ONLY="9 14" for some)
 	$(BIN)/python -m tests.scenarios $(ONLY)
 
-soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour); out/soak.json
-	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --json out/soak.json
+soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour), SEED=1; out/soak.json
+	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --seed $(SEED) --json out/soak.json
 
 figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
 	$(BIN)/python -m tests.figures $(TREE)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -81,9 +82,12 @@ class Faults:
         if self._world.dead or self._world.stalled or process is None:
             return False
 
+        began_s = time.monotonic()
+
         def goes_on() -> None:
             process.send_signal(signal.SIGCONT)
             self._world.stalled = False
+            self._world.was_away(time.monotonic() - began_s)
 
         process.send_signal(signal.SIGSTOP)
         self._world.stalled = True

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from sublet.domain.money import Money
+from sublet.runtime.providers.local.build import local_offers
 from tests.soak.faults import Faults
 from tests.soak.machine import Sample
 from tests.soak.work import Work
@@ -18,7 +19,7 @@ __all__ = ["Findings", "Law", "findings_from", "table"]
 
 MOST_GROWTH = 0.05  # of memory, after a warm-up
 WARM_UP_S = 60.0
-WAL_BYTES = 5_000_000  # SQLite's own log is cut at 1,000 pages, and keeps its length
+WAL_BYTES = 2 * 1000 * (4096 + 24)  # SQLite begins its own log anew at 1,000 pages; one commit may be long
 SEEN_LATE_S = 1.0  # a node's end is seen at the next look
 WINDOW = 5  # samples whose median is taken
 
@@ -28,8 +29,13 @@ class Law:
     """One condition."""
 
     name: str
-    holds: bool
+    holds: bool | None  # None = nothing was there to measure it by, and that is not to hold
     figure: str
+
+    @property
+    def verdict(self) -> str:
+        """For a person."""
+        return {True: "holds", False: "BROKEN", None: "not measured"}[self.holds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +47,13 @@ class Findings:
 
     @property
     def sound(self) -> bool:
-        """Whether all hold."""
-        return all(law.holds for law in self.laws)
+        """Whether all were measured, and hold."""
+        return all(law.holds is True for law in self.laws)
+
+    @property
+    def broken(self) -> list[str]:
+        """Those that were measured, and do not."""
+        return [law.name for law in self.laws if law.holds is False]
 
 
 def findings_from(
@@ -67,7 +78,7 @@ def findings_from(
     parts = sum(job["usd_total"] for job in bill.get("jobs", []))
     usd = audit["spent"].usd
     errors = [line for line in log.splitlines() if " ERROR " in line or line.startswith("Traceback")]
-    sizes = world.store_sizes
+    store, sizes, empties = idle["store"], world.store_sizes, (idle["empty"], idle["empty_again"])
     laws = (
         Law(name="every job came to its right end", holds=not wrong, figure=f"{len(work) - len(wrong)} of {len(work)}"),
         Law(name="one job per key", holds=len(ended) == len(work), figure=f"{len(ended)} jobs of {len(work)} keys"),
@@ -80,6 +91,8 @@ def findings_from(
             figure=f"USD {usd:.6f}",
         ),
         Law(name="jobs do not pay for more than was spent", holds=parts <= usd * (1 + 1e-6), figure=f"USD {parts:.6f}"),
+        Law(name="the purse is kept", holds=usd <= run["purse_usd"], figure=f"{usd:.6f} of USD {run['purse_usd']:.2f}"),
+        _budgets(world, work, ended, speedup),
         Law(
             name="no node lived longer than was paid for",
             holds=short_s <= SEEN_LATE_S,
@@ -89,18 +102,23 @@ def findings_from(
         _within("memory of an old agent", agent),
         Law(
             name="descriptors of the controller, without nodes",
-            holds=idle["empty_again"].get("files", 0) <= idle["empty"].get("files", 0) + 1,
-            figure=f"{idle['empty'].get('files')} at first, {idle['empty_again'].get('files')} at the end",
+            holds=idle["empty_again"]["files"] <= idle["empty"]["files"] if all(empties) else None,
+            figure=" at first, ".join(f"{empty.get('files')}" for empty in empties) + " at the end",
         ),
         Law(
             name="descriptors of an old agent",
-            holds=agent.get("files", 0) <= 0,
-            figure=f"{agent.get('files', 0):+d}" if agent else "none was old enough",
+            holds=agent["files"] <= 0 if agent else None,
+            figure=f"{agent['files']:+d}" if agent else "none was old enough",
         ),
         Law(
-            name="the store grows by less than a kilobyte an event",
-            holds=idle["store"] <= WAL_BYTES + 1000 * audit["events"] + 4000 * len(work),
-            figure=f"{idle['store'] / 1e6:.2f} MB after {audit['events']} events, {len(work)} jobs",
+            name="the store grows by less than a kilobyte an event, and four a job",
+            holds=store["at_the_end"] - store["at_first"] <= 1000 * audit["events"] + 4000 * len(work),
+            figure=f"{store['at_first'] / 1e6:.2f} -> {store['at_the_end'] / 1e6:.2f} MB in {audit['events']} events",
+        ),
+        Law(
+            name="SQLite's own log is begun anew",
+            holds=world.longest_wal <= WAL_BYTES,
+            figure=f"{world.longest_wal / 1e6:.2f} MB at most",
         ),
         Law(name="nothing unexpected in the controller's log", holds=not errors, figure=f"{len(errors)} errors"),
     )
@@ -114,12 +132,14 @@ def findings_from(
         "preemptions_unnoticed": sum(view["preemptions_unnoticed"] for view in ended.values()),
         "resizes": sum(view["resizes"] for view in ended.values()),
         "controllers": len(world.controllers),
+        "longest_away_s": world.longest_away_s,
         "nodes": audit["nodes"],
         "events": audit["events"],
         "told": dict(audit["told"]),
         "spent_usd": usd,
         "store_bytes": sizes[:: max(1, len(sizes) // 60)],
-        "store_bytes_at_the_end": idle["store"],
+        "store_bytes_at_the_end": store["at_the_end"],
+        "longest_wal_bytes": world.longest_wal,
         "controller_growth": controller,
         "agent_growth": agent,
         "errors": errors[:20],
@@ -132,7 +152,7 @@ def findings_from(
 def table(found: Findings) -> str:
     """For a person."""
     width = max(len(law.name) for law in found.laws)
-    rows = [f"{'holds' if law.holds else 'BROKEN':6}  {law.name:{width}}  {law.figure}" for law in found.laws]
+    rows = [f"{law.verdict:12}  {law.name:{width}}  {law.figure}" for law in found.laws]
     names = ("wall_s", "phases", "faults", "preemptions_noticed", "resizes", "controllers", "nodes", "events", "told")
     return "\n".join(
         [*rows, *(f"{name}: {found.facts[name]}" for name in names), *found.facts["wrong"], *found.facts["errors"]]
@@ -152,6 +172,23 @@ def _wrong(world: SoakRig, work: Work, ended: dict[str, dict[str, Any]]) -> str:
         made = int(saved.read_text(encoding="ascii")) if saved.exists() else -1
         return "" if made == work.steps else f"finished after {made} of {work.steps} steps"
     return ""
+
+
+def _budgets(world: SoakRig, work: list[Work], ended: dict[str, dict[str, Any]], speedup: float) -> Law:
+    """Of jobs; beside a budget stands what its nodes cost while no controller was there to stop them."""
+    name, breaks, worst, count = "no job spends more than its own budget", [], 0.0, 0
+    dearest = max(offer.price.usd_per_h for offer in local_offers(world.settings, ()))
+    for each in work:
+        budget, view = each.facts.get("purse_usd"), ended.get(each.job_id)
+        if budget is None or view is None:
+            continue
+        count += 1
+        alone_usd = world.longest_away_s * speedup / 3600.0 * dearest * each.facts["max_workers"]
+        worst = max(worst, view["usd_total"] / budget)
+        if view["usd_total"] > budget + alone_usd:
+            breaks.append(each.key)
+    figure = f"{len(breaks)} breaks of {count} budgets, {worst:.0%} spent at most"
+    return Law(name=name, holds=not breaks if count else None, figure=figure)
 
 
 def _against_the_machine(world: SoakRig, leases: Any, speedup: float) -> tuple[float, float]:
@@ -179,7 +216,7 @@ def _growth(samples: list[Sample]) -> dict[str, Any]:
 
 def _within(name: str, found: dict[str, Any]) -> Law:
     if not found:
-        return Law(name=name, holds=True, figure="none lived long enough to be measured")
+        return Law(name=name, holds=None, figure="none lived long enough")
     before, after = found["rss_mb"]
     figure = f"{before} -> {after} MB ({found['growth']:+.2%} in {found['over_s']:.0f} s)"
     return Law(name=name, holds=found["growth"] < MOST_GROWTH, figure=figure)

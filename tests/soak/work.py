@@ -15,6 +15,7 @@ __all__ = ["Work", "draw_work", "the_long_one"]
 
 RIGS = Path(__file__).parents[1] / "rigs"
 TALKER, SCRIPT = str(RIGS / "talker.py"), str(RIGS / "counting_script.py")
+POOR_USD, AMPLE_USD = 0.05, 1.0  # budgets of jobs: one pays for a fifth of the work, or less, the other for all of it
 PATIENT = Retries(preemption=None, infra=None, user=None)  # whatever is done to it, it comes to its end
 
 
@@ -30,13 +31,16 @@ class Work:
     job_id: str = ""
 
     @property
-    def counts(self) -> bool:
-        """Whether all its steps must have been made at the end."""
-        return self.ends == ("finished",)
+    def is_poor(self) -> bool:
+        """Its own budget does not pay for its work: it stops there, and nobody tops it up."""
+        return "out-of-budget" in self.ends
 
 
 def draw_work(rng: random.Random, jobs: int, span_s: float) -> list[Work]:
-    """So many over this time, the first at once; one in twelve is of a user's making and fails."""
+    """So many over this time, the first at once; one in twelve is of a user's making and fails.
+
+    One in four has a budget of its own that suffices, one in twenty-five one that does not.
+    """
     drawn = []
     times_s = sorted([0.0, *(rng.uniform(0.0, span_s) for _ in range(jobs - 1))])
     for number, at_s in enumerate(times_s):
@@ -56,6 +60,11 @@ def draw_work(rng: random.Random, jobs: int, span_s: float) -> list[Work]:
         if kind >= 0.92:
             work.facts |= {"argv": (sys.executable, SCRIPT, "3", "50", "1"), "retries": Retries(infra=None, user=1)}
             work.ends = ("failed",)
+        elif kind < 0.04:
+            work.steps, work.ends = 2000, ("out-of-budget",)
+            work.facts |= {"argv": (sys.executable, TALKER, "2000", "200"), "max_workers": 1, "purse_usd": POOR_USD}
+        elif number % 4 == 0:
+            work.facts |= {"purse_usd": AMPLE_USD}
         drawn.append(work)
     return drawn
 

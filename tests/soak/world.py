@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
+import sqlite3
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ class SoakRig(Rig):
         self.long_id = ""
         self.stalled = False  # it would not answer, and asking waits
         self.store_sizes: list[tuple[float, int]] = []  # (wall s, bytes)
+        self.longest_wal = 0  # bytes of SQLite's own log, as seen
+        self.longest_away_s = 0.0  # wall, without a controller that could do anything
+        self._died_s: float | None = None
         self._nodes: list[dict[str, Any]] = []
 
     # ------------------------------------------------------------------ asking
@@ -102,10 +107,27 @@ class SoakRig(Rig):
         """As above, with a list of its own."""
         self.controllers.append([])
         super().start(point)
+        if self._died_s is not None:
+            self.was_away(time.monotonic() - self._died_s)
+
+    def kill(self) -> None:
+        """As above; from now on nobody is there."""
+        self._died_s = time.monotonic()
+        super().kill()
+
+    def was_away(self, away_s: float) -> None:
+        """No controller could do anything for so long."""
+        self.longest_away_s = max(self.longest_away_s, away_s)
 
     def store_bytes(self) -> int:
-        """All files of the store."""
-        return sum(path.stat().st_size for path in self.state.path.glob("log.sqlite*"))
+        """Of the database itself: its pages in use, wherever SQLite has them just now."""
+        wal = self.state.path / "log.sqlite-wal"
+        self.longest_wal = max(self.longest_wal, wal.stat().st_size if wal.exists() else 0)
+        with closing(sqlite3.connect(f"file:{self.state.path / 'log.sqlite'}?mode=ro", uri=True)) as store:
+            size, pages, free = (
+                store.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+            )
+        return int(size * (pages - free))
 
 
 def _parent_of(pid: int) -> int:

@@ -266,7 +266,8 @@ def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
 def kernel_job(record: JobRecord, speedup: float) -> Job:
     """The job as the kernel and the policies know it.
 
-    Its unit of work is the whole job, because how many samples that is is known only once its session has opened.
+    Its unit of work is the whole job, because how many samples that is is known only once its session has opened. Its
+    name is no model: in a sweep every job has its own, and what the kernel keeps of each kind of job would never end.
     """
     spec, work = record.spec, record.group.work or record.spec.work
     guess = 1.0 / (UNKNOWN_H * 3600.0)
@@ -301,7 +302,6 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         hurry=spec.hurry,
         purse_left_usd=spec.purse_usd if record.left_usd is None else record.left_usd,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
-        model=spec.name,
         pools=pools,
         paused=bool(record.paused),
     )

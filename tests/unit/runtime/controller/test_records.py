@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from sublet.domain.demand import kind_of
 from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Stepped
 
 
 def a_record(**facts):
-    spec = JobSpec(name="a", argv=("true",), cwd="/", work=1000.0, samples_per_s=10.0, **facts)
+    spec = JobSpec(**{"name": "a", "argv": ("true",), "cwd": "/", "work": 1000.0, "samples_per_s": 10.0, **facts})
     return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=1000.0), submitted_s=0.0)
 
 
@@ -71,3 +72,10 @@ def test_a_job_without_a_purse_of_its_own_has_no_such_limit():
     record = a_record()
     assert not record.learn_spend(1e6)
     assert kernel_job(record, 1.0).purse_left_usd is None
+
+
+def test_jobs_of_a_sweep_are_one_kind_to_the_kernel_whatever_they_are_called():
+    """It keeps something of each kind for ever: one for each name would be memory that grows with every job."""
+    kinds = {kind_of(kernel_job(a_record(name=f"sweep-{at}"), 16.0)) for at in range(50)}
+    assert len(kinds) == 1
+    assert kind_of(kernel_job(a_record(max_workers=7), 16.0)) not in kinds
