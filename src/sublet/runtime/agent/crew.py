@@ -14,7 +14,7 @@ from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading
 from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
-from sublet.runtime.agent.worker import CANNOT_START, Worker
+from sublet.runtime.agent.worker import Worker, why_not_started
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -71,7 +71,9 @@ class Crew:
             worker = self._begin(replace(order, defaults=defaults), own_env)
         except (OSError, ValueError) as error:
             self._devices.give_back(order.worker_id)
-            self._tell_end(WorkerDown(worker_id=order.worker_id, code=CANNOT_START, error=f"cannot start: {error}"))
+            self._tell_end(
+                WorkerDown(worker_id=order.worker_id, code=why_not_started(error), error=f"cannot start: {error}")
+            )
             return
         self.workers[worker.worker_id] = worker
         if worker.line is not None:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from sublet.runtime.agent.disk import Disk
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.runtime.agent.watching import Watch
+from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker, WorkerUp
 
-__all__ = ["CANNOT_START", "Worker"]
+__all__ = ["CANNOT_START", "Worker", "why_not_started"]
 
 CANNOT_START = 127  # as a shell says of a command that is not there
+SHORT_OF = frozenset(  # what a machine may lack, or its disks: on another, or later, the same command starts
+    {
+        errno.EAGAIN,
+        errno.ENOMEM,
+        errno.ENFILE,
+        errno.EMFILE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EROFS,
+    }
+)
 LAST_LINES = 20
 LAST_BYTES = 8192  # looked at for the last lines, however long they are
+
+
+def why_not_started(error: OSError | ValueError) -> int:
+    """The exit code that stands for it: the script's own fault, or nobody's, which is tried again for longer."""
+    short = isinstance(error, OSError) and error.errno in SHORT_OF
+    return EXIT_LOST if short else CANNOT_START
 
 
 class Worker:

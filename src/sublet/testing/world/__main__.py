@@ -96,6 +96,7 @@ def _summary(count: Count, took_s: float) -> list[str]:
     return [
         f"{count.seeds} seeds in {took_s:.1f} s ({rate:.2f}/s), {lived}",
         "faults with an effect: " + ", ".join(f"{k} {count.effects[k]}/{n}" for k, n in sorted(count.hits.items())),
+        "jobs: " + ", ".join(f"{how} {many}" for how, many in count.ends.most_common()),
         *([f"without any effect: {', '.join(idle)}"] if idle else []),
         "laws broken: " + (", ".join(f"{law} {len(seeds)}" for law, seeds in sorted(count.broken.items())) or "none"),
     ]

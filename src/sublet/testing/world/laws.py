@@ -15,6 +15,7 @@ at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController
 from sublet.kernel.cluster import NodePhase
@@ -53,6 +54,7 @@ class Laws:
         self._unknown: dict[str, float] = {}  # node -> since when
         self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
         self._no_plan_s: float | None = None
+        self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
 
@@ -145,7 +147,10 @@ class Laws:
         self._kernel_seen, self._no_plan_s = -1, None
         dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
-        self.allowed_grains += min(away_s, stage.story.lease_s * 1.4 + 10.0) * burn
+        unseen_s = min(away_s, stage.story.lease_s * 1.4 + 10.0)
+        self.allowed_grains += unseen_s * burn
+        for plan in stage.story.jobs:
+            self._allowed_usd[plan.name] += unseen_s * plan.max_workers * dearest / GRAINS_PER_USD
 
     # ------------------------------------------------------------------ after events
 
@@ -174,6 +179,7 @@ class Laws:
         if hindered:
             self.allowed_grains += stage.cloud.burn_grains_per_s() * passed_s
         self._purse_holds()
+        self._own_purses_hold(controller, passed_s, hindered=hindered)
         self._nodes_are_known(controller)
         if not stage.controllers.ready:
             return
@@ -193,6 +199,22 @@ class Laws:
             self.break_law(
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
             )
+
+    def _own_purses_hold(self, controller: Controller, passed_s: float, *, hindered: bool) -> None:
+        """J: like the purse of all; and nobody ends what is on a node that cannot be reached, but its lease."""
+        users = self._stage.users
+        reached = {i.node_id for i in self._stage.cloud.alive() if i.node is not None and i.node.connected}
+        for plan in self._stage.story.jobs:
+            job_id = users.promised.get(plan.name, "")
+            if plan.purse_usd is None or job_id not in controller.records:
+                continue
+            workers = controller.records[job_id].group.workers.values()
+            if hindered or not reached.issuperset(worker.node_id for worker in workers):
+                burn_usd_per_s = controller.bill.burn_usd_per_h(job_id) / 3600.0
+                self._allowed_usd[plan.name] += burn_usd_per_s * passed_s
+            purse_usd, spent_usd = plan.purse_usd + users.topped_up[plan.name], controller.bill.jobs[job_id].total.usd
+            if spent_usd > purse_usd + self._allowed_usd[plan.name]:
+                self.break_law("J", f"{job_id} is billed USD {spent_usd:.5f} of its own USD {purse_usd:.5f}")
 
     def _nodes_are_known(self, controller: Controller) -> None:
         stage, now_s = self._stage, self._stage.world.now_s

@@ -22,6 +22,7 @@ from sublet.testing.world.cloud import Cloud, Node
 from sublet.testing.world.controllers import ADDRESS, Complaints, Controllers
 from sublet.testing.world.disk import Disk
 from sublet.testing.world.ec2 import Ec2Cloud
+from sublet.testing.world.endings import count_ends
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Broken, Laws
 from sublet.testing.world.local import LocalCloud
@@ -60,6 +61,7 @@ class Outcome:
     lives: int  # of controllers
     hits: dict[str, int]
     effects: dict[str, int]
+    ends: dict[str, int]  # of jobs: how many, by how they ended
     digest: str  # of everything that the controllers wrote
 
 
@@ -204,6 +206,7 @@ class Life:
             lives=stage.controllers.lives,
             hits=dict(stage.hits),
             effects=dict(stage.effects),
+            ends=dict(count_ends(stage)),
             digest=_digest(stage),
         )
 

@@ -35,6 +35,7 @@ class Result:
     lives: int = 0
     hits: dict[str, int] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
     digest: str = ""
 
 
@@ -48,6 +49,7 @@ class Count:
     lives: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     effects: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)  # of jobs
     broken: dict[str, list[int]] = field(default_factory=dict)  # law -> seeds
     of: str = ""  # the commit that was checked out when it began
 
@@ -59,6 +61,7 @@ class Count:
         self.lives += result.lives
         self.hits.update(result.hits)
         self.effects.update(result.effects)
+        self.ends.update(result.ends)
         if result.law:
             self.broken.setdefault(result.law, []).append(result.seed)
 
@@ -72,6 +75,7 @@ class Count:
             "controllers": self.lives,
             "faults": dict(sorted(self.hits.items())),
             "effects": dict(sorted(self.effects.items())),
+            "ends": dict(sorted(self.ends.items())),
             "broken": {law: seeds[:50] for law, seeds in sorted(self.broken.items())},
             **more,
         }
@@ -94,6 +98,7 @@ def run_seed(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: s
         lives=outcome.lives,
         hits=outcome.hits,
         effects=outcome.effects,
+        ends=outcome.ends,
         digest=outcome.digest,
     )
 

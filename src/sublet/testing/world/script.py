@@ -163,7 +163,7 @@ class Script:
         if self.dead or self.hung:
             return
         if self.truth.fails > 0:
-            self.truth.fails -= 1
+            self.truth.fails, self.truth.failed = self.truth.fails - 1, self.truth.failed + 1
             self._print("Traceback (most recent call last):\nValueError: not today")
             self.exit(1)
             return

@@ -16,7 +16,8 @@ class JobTruth:
     boot_s: float = 2.0  # from the start of its process to its session
     write_s: float = 0.5  # of a checkpoint
     sdk: bool = True
-    fails: int = 0  # starts that end with an error of its own
+    fails: int = 0  # starts that end with an error of its own, from now on
+    failed: int = 0  # ... and did
     saved: int = 0  # the step of the last checkpoint that is committed
     told: int = 0  # the step of the last checkpoint that was acknowledged: no later reader may find less
     top: int = 0  # most steps ever made

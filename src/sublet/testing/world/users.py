@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +47,7 @@ class Users:
         self.paused: set[str] = set()
         self.penniless: set[str] = set()  # their jobs were not resumed, since there was nothing to pay for them
         self.topped_up_usd = 0.0
-        self.topped_up: Counter[str] = Counter()  # dollars, by the name of the job
+        self.topped_up: defaultdict[str, float] = defaultdict(float)  # dollars, by the name of the job
         self.doubles: list[str] = []  # a second job for one key
         self._keys = 0
         self._unanswered: set[Wish] = set()  # by HTTP: it may have happened or not
@@ -140,7 +140,7 @@ class Users:
         job_id = self.promised.get(name)
         if job_id is None or all(plan.purse_usd is None for plan in self._story.jobs if plan.name == name):
             return False
-        self.topped_up[name] += usd  # type: ignore[assignment]  # typeshed counts in whole numbers
+        self.topped_up[name] += usd
         self._ask_once(f"/v1/jobs/{job_id}/top-up", lambda api: api.top_up_job(job_id, usd), usd)
         return True
 

@@ -8,6 +8,7 @@ from collections import Counter
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.testing.world.endings import end_of, is_right
 from sublet.testing.world.laws import GRAINS_PER_USD, Laws
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import JobPlan
@@ -66,10 +67,17 @@ def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:
     """After a shutdown that has returned."""
     if left := [instance.node_id for instance in stage.cloud.alive()]:
         laws.break_law("I8", f"still rented after the shutdown: {left}")
+    _ends_are_right(stage, laws)
     _bills_agree(stage, laws, controller)
     _shelf_is_true(stage, laws)
     _secrets_are_kept(stage, laws)
     _decisions_are_told(stage, laws)
+
+
+def _ends_are_right(stage: Stage, laws: Laws) -> None:
+    for plan in stage.story.jobs:
+        if not is_right(stage, plan, end := end_of(stage, plan)):
+            laws.break_law("R", f"{plan.name} is {end.how}, and nothing happened that it should be: {end.said[:300]}")
 
 
 def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:

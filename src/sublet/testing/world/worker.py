@@ -116,7 +116,7 @@ class SdkWorker:
         if self.dead or self.hung:
             return
         if self._truth.fails > 0:
-            self._truth.fails -= 1
+            self._truth.fails, self._truth.failed = self._truth.fails - 1, self._truth.failed + 1
             self.exit(1)
             return
         self.say(Ready(worker_id=self.id))
