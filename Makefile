@@ -8,9 +8,11 @@ TEST_ARGS ?= -n 2 --dist worksteal
 HOURS ?= 8
 SPEEDUP ?= 16
 SEED ?= 1
+SIZE ?= part
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
+test: export TEST_SIZE := $(SIZE)
 test bench scenarios soak: export OMP_NUM_THREADS := 1
 test bench scenarios soak: export OPENBLAS_NUM_THREADS := 1
 
@@ -23,7 +25,7 @@ setup: $(READY) ## make .venv and install Sublet into it with all that developme
 demo: $(READY) ## three real training jobs on a spot market that takes nodes away; the report goes to out/demo
 	$(BIN)/sublet demo --report out/demo
 
-test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some)
+test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some; SIZE=full: all examples of each)
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
 check: $(READY) ## lint, formatting, types, layers

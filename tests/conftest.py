@@ -6,7 +6,9 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+from tests.rigs.sizes import examples
+
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=examples(100))
 settings.load_profile("ci")
 
 # Ray ends its workers when the machine is short of memory, whoever uses it: a busy machine would fail tests of ours.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from tests.rigs.asgi import serving
+from tests.rigs.sizes import examples
 from tests.rigs.story import a_spec
 
 FIELDS = sorted(field.name for field in dataclasses.fields(JobSpec))
@@ -68,7 +69,7 @@ def test_no_request_ever_makes_the_server_fail(tmp_path):
     world = serving(tmp_path)
     server = loop.run_until_complete(world.__aenter__())
 
-    @settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(250), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(requests())
     def ask(request):
         method, path, body = request

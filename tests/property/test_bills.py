@@ -18,6 +18,7 @@ from sublet.policies.equal import Equal
 from sublet.runtime.controller.bill import Bill
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 OFFERS = (
     an_offer("o", gpus=3, usd_per_h="0.999999", pool="p", minimum_billing_s=60.0),
@@ -51,7 +52,7 @@ def _life(script):
     return driver.journal
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(happenings)
 def test_parts_add_up_to_the_ledger_and_each_job_pays_for_what_it_held(script):
     journal = _life(script)

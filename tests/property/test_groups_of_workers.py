@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sublet.domain.plan import Phase
 from sublet.runtime.group.protocol import Outcome
 from tests.rigs.group_world import World
+from tests.rigs.sizes import examples
 
 WIDTHS = [(1, 1), (2, 1), (2, 2), (3, 2), (4, 3), (4, 4)]  # (workers, nodes)
 dice = st.lists(st.integers(0, 9_999), min_size=20, max_size=150)
@@ -67,7 +68,7 @@ def _known(world):
         assert known or not world.agents[process.node].online, f"{process.id} is forgotten"
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(dice, st.booleans(), st.sampled_from([None, *WIDTHS]), st.booleans())
 def test_whatever_happens_one_round_trains_and_every_order_is_answered(numbers, patient, first, sdk):
     world = World(infra=None if patient else 3, user=None if patient else 1, sdk=sdk)
@@ -93,7 +94,7 @@ def test_whatever_happens_one_round_trains_and_every_order_is_answered(numbers, 
     assert world.group.training
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(dice)
 def test_what_the_group_thinks_it_trains_is_what_trains(numbers):
     """The last step that the group knows of is never above the last step made."""
@@ -106,7 +107,7 @@ def test_what_the_group_thinks_it_trains_is_what_trains(numbers):
         assert top - 8 <= world.group.step <= top  # the last reports are on their way
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 4), st.integers(1, 3))
 def test_the_retry_budget_of_a_user_is_kept(limit, steps):
     world = World(user=limit, infra=None)
@@ -129,7 +130,7 @@ def test_the_retry_budget_of_a_user_is_kept(limit, steps):
     assert not world.processes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 40), st.integers(2, 4))
 def test_a_script_that_dies_at_a_width_that_it_never_tried_has_lost_nothing(steps, workers):
     world = World(user=0, infra=None)

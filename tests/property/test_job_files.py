@@ -13,6 +13,7 @@ from sublet.runtime.jobs.file import job_from_text
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from tests.rigs.job_file import WHOLE
+from tests.rigs.sizes import sized
 
 HERE = Path(__file__).parent
 SOUND = WHOLE.replace("torchrun --nproc-per-node 4 train.py --lr 0.1", "python test_job_files.py")
@@ -73,11 +74,11 @@ def outcome(text: str) -> JobSpec | SubletError:
     return found
 
 
-def test_a_thousand_broken_files_end_in_a_job_or_an_error_of_the_tree():
+def test_broken_files_end_in_a_job_or_an_error_of_the_tree():
     rng = random.Random(7)
-    found = [outcome(broken(rng)) for _ in range(1000)]
+    found = [outcome(broken(rng)) for _ in range(sized(400, 1000))]
     refused = [each for each in found if isinstance(each, SubletError)]
-    assert 500 < len(refused) < 1000  # most injuries hurt, and some are in a word that may be any word
+    assert len(found) / 2 < len(refused) < len(found)  # most injuries hurt, and some are in a word that may be any word
     assert sum("line" in str(each) for each in refused) > 0.99 * len(refused)
 
 

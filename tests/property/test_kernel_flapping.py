@@ -20,6 +20,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from tests.rigs.sizes import examples
 
 NEVER = 10**9
 STEADY = an_offer("d", gpus=2, usd_per_h="3", market=Market.ON_DEMAND)
@@ -52,14 +53,14 @@ def live(script, policy, friction, *, notice_s=0.0, on_demand=False, jobs=2):
     return found, log
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(visits, policies, frictions, st.sampled_from([0.0, 10.0]), st.booleans())
 def test_everybody_ends_however_capacity_flaps(script, policy, friction, notice_s, on_demand):
     found, _ = live(script, policy, friction, notice_s=notice_s, on_demand=on_demand)
     assert found.unfinished == ()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(visits, policies, frictions)
 def test_in_a_row_a_job_grows_once_in_a_window(script, policy, friction):
     """Of more growings than are needed to notice, none but the first few lie within a window of one another."""
@@ -109,7 +110,7 @@ class Seeing:
         return getattr(self._policy, name)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(visits, policies, st.sampled_from([2.0, 30.0]), st.sampled_from([0.0, 10.0]), st.booleans())
 def test_nobody_waits_for_growth_on_capacity_that_never_went_away(script, policy, restart_s, notice_s, dear):
     """Spot and on demand in one pool: while spot flaps, a job may be as wide as what stays beside it makes it."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sublet.errors import SubletError
 from sublet.kernel.journal import replay
 from tests.rigs.life import a_life
+from tests.rigs.sizes import examples
 
 LIFE = a_life()
 junk = st.one_of(
@@ -76,7 +77,7 @@ def test_the_life_itself_can_be_lived_again():
     assert replay(LIFE).now_s == 40.0
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(mutated())
 def test_a_journal_that_was_tampered_with_ends_in_one_of_our_errors_or_in_the_same_life(lines):
     with suppress(SubletError):

@@ -23,6 +23,7 @@ from sublet.kernel.journal import replay
 from sublet.planning.ranking import arrival
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
+from tests.rigs.sizes import examples
 from tests.rigs.slow_world import VERBS, SlowWorld
 
 steps = st.tuples(st.sampled_from(VERBS), st.integers(0, 7), st.sampled_from([0.0, 0.0, 1.0, 50.0]))
@@ -53,7 +54,7 @@ def calm_down(world, budget):
     driver.settle(world.policy)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(slow_worlds(), scripts)
 def test_however_slow_the_world_all_laws_hold_and_everyone_runs_in_the_end(case, script):
     world, budget = case

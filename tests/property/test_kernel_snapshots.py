@@ -24,6 +24,7 @@ from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.kernel.values_json import to_tagged
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
+from tests.rigs.sizes import examples
 from tests.rigs.slow_world import VERBS, SlowWorld
 
 steps = st.tuples(
@@ -89,7 +90,7 @@ def read(text, speeds):
     return kernel_from_snapshot(json.loads(text), speed_of=lambda job: speeds[job.id])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(changing_worlds(), scripts, st.integers(0, 59))
 def test_a_snapshot_and_the_tail_give_the_state_and_the_orders_of_the_whole_log(case, script, cut):
     world, speeds = case
@@ -126,7 +127,7 @@ def books(kernel):
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(changing_worlds(), scripts)
 def test_a_recorded_life_can_be_followed_by_its_orders_alone(case, script):
     world, speeds = case

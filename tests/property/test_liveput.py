@@ -15,10 +15,11 @@ from sublet.spot.liveput import Liveput
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record
 from sublet.spot.zones import Links, ZonedJob
+from tests.rigs.sizes import sized
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
 RATES = {(wide, deep): 10.0 * wide**0.9 * deep**0.8 for deep in (2, 3, 4) for wide in range(1, 12 // deep + 1)}
-SEEDS = range(6)
+SEEDS = range(sized(3, 6))
 
 
 def job():

@@ -27,6 +27,7 @@ from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.strategies import TICK_S, clouds, jobs
 from sublet.testing.values import Changes, a_job, an_offer
+from tests.rigs.sizes import examples
 
 LATER_S = 10_000.0  # all is over by then, unless there is money left
 END_S = 41 * TICK_S
@@ -60,14 +61,14 @@ def forecast(workload, told):
     return Demand.from_jobs(workload, 0.05) if told else None
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(jobs(), policies, purse_clouds(), st.booleans())
 def test_not_a_grain_more_than_the_purse_is_spent_whatever_the_market_does(workload, policy, cloud, told):
     run = simulate(workload, policy, cloud, expected=forecast(workload, told), checked=True)
     assert all(money <= cloud.budget.purse for _, money in run.record.spend)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs(), policies, purse_clouds(), st.booleans())
 def test_in_the_end_nothing_runs_nothing_is_held_and_every_job_has_ended_or_can_be_resumed(
     workload, policy, cloud, told
@@ -96,7 +97,7 @@ def test_in_the_end_nothing_runs_nothing_is_held_and_every_job_has_ended_or_can_
     assert sum("are spent" in text for text in words) <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs(), policies, purse_clouds(), st.booleans())
 def test_jobs_that_are_left_go_on_where_they_were_when_the_purse_is_filled(workload, policy, cloud, told):
     """A refill without a purse, long after everything has come to rest."""
@@ -108,7 +109,7 @@ def test_jobs_that_are_left_go_on_where_they_were_when_the_purse_is_filled(workl
     assert all(money <= cloud.budget.purse for money in before)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs(), policies, purse_clouds())
 def test_a_purse_that_covers_everything_leaves_nobody(workload, policy, cloud):
     plenty = replace(cloud, budget=replace(cloud.budget, purse=Money.from_usd("100000"), average=None, until_s=None))

@@ -24,6 +24,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet.testing.strategies import clouds, jobs
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 MONEY_ALONE = 1e-9  # USD per hour of time
 
@@ -54,7 +55,7 @@ def planned(workload, cloud, told, *, blind):
     return policy.plans, run.metrics.usd, run.metrics.mean_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs(), clouds(), st.booleans())
 def test_where_no_reclaims_are_said_to_happen_every_plan_is_as_if_there_were_no_such_thing(workload, cloud, told):
     """Nodes are lost in these markets, with and without notice; the twin has no word of reclaims in its menus.
@@ -83,7 +84,7 @@ def test_without_hazard_menus_have_the_speeds_of_the_model_bit_by_bit(workload, 
 # ---------------------------------------------------------------------- spot or on demand
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.floats(0.05, 8.0),
     st.floats(0.2, 0.95),
@@ -110,7 +111,7 @@ def test_spot_is_taken_exactly_while_its_dollars_per_unit_of_work_are_fewer(haza
     assert ("spot" in menu.shapes[options.best].pool) == (worth > part)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.floats(0.0, 10.0), min_size=2, max_size=2), st.sampled_from([0.0, 120.0]), st.integers(1, 12))
 def test_more_reclaims_never_make_a_spot_shape_faster_nor_its_best_width_wider(hazards, notice_s, width):
     job = a_job(speed=Amdahl(parallel=0.95), gpus=1, max_gpus=width, restart_s=120.0, checkpoint_every_s=600.0)

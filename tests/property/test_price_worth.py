@@ -17,6 +17,7 @@ from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 HURRY = math.inf  # an hour that is worth more than any rent
 AMPLE = Budget(purse=Money.from_usd("100000"))
@@ -74,7 +75,7 @@ def worth(table):
     return min(rent for shape, (_, rent) in table.items() if shape.pool.endswith("on-demand"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(cases())
 def test_a_job_takes_what_time_and_rent_together_make_cheapest(case):
     offers, job = case
@@ -87,7 +88,7 @@ def test_a_job_takes_what_time_and_rent_together_make_cheapest(case):
     assert cost[taken] <= min(cost.values()) * (1 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cases())
 def test_it_never_pays_more_than_in_a_hurry_and_is_not_slowed_down_for_less_than_it_is_worth(case):
     offers, job = case
@@ -102,7 +103,7 @@ def test_it_never_pays_more_than_in_a_hurry_and_is_not_slowed_down_for_less_than
     assert hours / least_h <= (v + most_rent) / (v + rent) * (1 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cases(), st.lists(st.sampled_from([0.0, 0.01, 0.3, 1.0, 5.0, 100.0, HURRY]), min_size=2, max_size=2))
 def test_a_dearer_hour_never_takes_longer_and_never_costs_less(case, hours_usd):
     offers, job = case
@@ -118,7 +119,7 @@ def test_a_dearer_hour_never_takes_longer_and_never_costs_less(case, hours_usd):
     assert dear >= cheap * (1 - 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cases())
 def test_a_job_in_a_hurry_chooses_as_if_all_were(case):
     offers, job = case

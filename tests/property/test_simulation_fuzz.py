@@ -29,6 +29,7 @@ from sublet.sim.simulator import Run, simulate
 from sublet.sim.world import FRICTIONLESS
 from sublet.testing.strategies import clouds, jobs, markets, offers, policies, reordered
 from sublet.testing.values import Changes
+from tests.rigs.sizes import examples
 
 US = 1_000_000
 
@@ -65,7 +66,7 @@ def watched(workload, policy, cloud, *, seed=0, checked=False):
 # ---------------------------------------------------------------------- laws
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(jobs(), policies, clouds(), st.integers(0, 3))
 def test_no_law_breaks_and_every_job_finishes_once_there_is_supply(workload, policy, cloud, seed):
     run = simulate(workload, policy, cloud, seed=seed, checked=True)
@@ -73,7 +74,7 @@ def test_no_law_breaks_and_every_job_finishes_once_there_is_supply(workload, pol
     assert run.metrics.finished == len(workload)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(), policies, clouds(), st.integers(0, 3))
 def test_a_journal_replays_to_the_same_orders_and_the_same_seed_writes_it_again(workload, policy, cloud, seed):
     first = watched(workload, policy, cloud, seed=seed)
@@ -124,7 +125,7 @@ def _as_known_at_the_end(watched_run, offer, node_id):
     return known
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(jobs(), policies, clouds())
 def test_the_dollars_of_a_run_are_its_leases_times_their_prices(workload, policy, cloud):
     done = watched(workload, policy, cloud)
@@ -135,7 +136,7 @@ def test_the_dollars_of_a_run_are_its_leases_times_their_prices(workload, policy
     assert spending == sorted(spending)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(), policies, clouds(owned=False))
 def test_nothing_is_rented_that_the_burn_cap_does_not_allow(workload, policy, cloud):
     if cloud.budget.burn is None:
@@ -164,7 +165,7 @@ def clouds_with_a_purse(draw):
     return replace(cloud, offers=listed, budget=replace(cloud.budget, purse=purse))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(jobs(), policies, clouds_with_a_purse())
 def test_a_purse_is_never_overspent(workload, policy, cloud):
     purse = cloud.budget.purse
@@ -176,7 +177,7 @@ def test_a_purse_is_never_overspent(workload, policy, cloud):
 # ---------------------------------------------------------------------- time and work
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(jobs(), policies, clouds())
 def test_the_figures_of_a_run_agree_with_what_was_heard_of_it(workload, policy, cloud):
     done = watched(workload, policy, cloud)
@@ -225,7 +226,7 @@ def work_done(done, workload):
     return total
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(jobs(), policies, clouds(losses=False))
 def test_without_losses_every_job_does_exactly_its_work(workload, policy, cloud):
     done = watched(workload, policy, cloud)
@@ -233,7 +234,7 @@ def test_without_losses_every_job_does_exactly_its_work(workload, policy, cloud)
         assert work_done(done, workload)[job.id] == pytest.approx(job.work)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(jobs(), policies, clouds())
 def test_losses_cost_work_and_never_give_any(workload, policy, cloud):
     done = watched(workload, policy, cloud)
@@ -241,7 +242,7 @@ def test_losses_cost_work_and_never_give_any(workload, policy, cloud):
         assert work_done(done, workload)[job.id] >= job.work * (1 - 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(speeds=st.just(Linear())), policies, clouds(losses=False))
 def test_a_linear_job_that_was_never_moved_trains_for_its_work_over_its_gpus(workload, policy, cloud):
     done = watched(workload, policy, cloud)
@@ -268,7 +269,7 @@ def one_pool_clouds(draw):
     return type(cloud)(offers=kept, limits=limits, quotas=quotas, budget=cloud.budget, market=Changes(changes))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs(), policies, one_pool_clouds(), st.randoms(use_true_random=False))
 def test_the_order_in_which_offers_are_listed_does_not_matter(workload, policy, cloud, random):
     shuffled = list(cloud.offers)
@@ -290,7 +291,7 @@ def two_orders_of_one_market(draw):
     return drawn, changes, tuple(other)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(jobs(), policies, two_orders_of_one_market())
 def test_the_order_of_offers_that_change_at_one_instant_does_not_matter(workload, policy, case):
     drawn, changes, other = case

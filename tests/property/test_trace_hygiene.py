@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sublet.errors import SubletError
 from sublet.market.forecast.score import forecasters_for
 from sublet.market.traces import load_trace
+from tests.rigs.sizes import examples
 
 QUICK = ("persistence", "drift", "markov", "skilled")
 ODD = ["-1", "-0", "nan", "inf", "", "1.5", "9999999", "x", " 3", "1e3"]
@@ -66,7 +67,7 @@ def loaded(rows, polarity):
             return error
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(files(), st.sampled_from([None, "availability", "preempted"]))
 def test_a_broken_trace_ends_in_our_own_error_or_says_what_its_rows_say(rows, polarity):
     trace = loaded(rows, polarity)
@@ -83,7 +84,7 @@ def test_a_broken_trace_ends_in_our_own_error_or_says_what_its_rows_say(rows, po
         assert ((ahead >= 0) & (ahead <= most)).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(4, 40), st.integers(1, 40), st.integers(5, 400))
 def test_every_hole_of_more_than_three_ticks_is_found(before, after, missing):
     rows = [[f"{60 * each}", "z", "8"] for each in range(before + 16)]

@@ -17,6 +17,7 @@ from sublet.errors import BadInput
 from sublet.perf.measured import MODELS
 from sublet.sim.workloads import DEFAULT_SPEEDUP, Workload, workload_from_bytes
 from sublet.sim.workloads.csvformat import COLUMNS, OPTIONAL_COLUMNS, csv_from_workload
+from tests.rigs.sizes import examples
 
 HEADER = [*COLUMNS, "min_gpus", "max_gpus", "restart_s", "weight"]
 ROWS = [
@@ -151,13 +152,13 @@ def edited(raw: bytes, edits) -> bytes:
     return raw
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(byte_edits)
 def test_bytes_changed_anywhere_never_give_a_wrong_number(edits):
     assert_refused_or_read_correctly(edited(GOOD, edits))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from(NASTY) | st.text(max_size=6)),
@@ -176,7 +177,7 @@ def test_cells_replaced_by_anything_never_give_a_wrong_number(replacements):
     assert_refused_or_read_correctly(out.getvalue().encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.randoms(use_true_random=False))
 def test_rows_and_fields_lost_doubled_or_shuffled_never_give_a_wrong_number(random):
     rows = [row.split(",") for row in GOOD.decode().splitlines()]
@@ -196,7 +197,7 @@ def test_rows_and_fields_lost_doubled_or_shuffled_never_give_a_wrong_number(rand
     assert_refused_or_read_correctly("\n".join(",".join(row) for row in rows).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(byte_edits)
 def test_a_damaged_gzip_file_is_refused_or_whole(edits):
     packed = edited(gzip.compress(GOOD, mtime=0), edits)
@@ -207,7 +208,7 @@ def test_a_damaged_gzip_file_is_refused_or_whole(edits):
     assert workload.jobs == workload_from_bytes(GOOD, "good.csv").jobs
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=400))
 def test_junk_is_refused(junk):
     assert_refused_or_read_correctly(junk)

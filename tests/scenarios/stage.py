@@ -12,10 +12,11 @@ from typing import Any
 from sublet.runtime.jobs.spec import Retries
 from tests.chaos.rig import Rig
 
-__all__ = ["PATIENT", "Stage", "waited_s"]
+__all__ = ["NO_BACK_OFF", "PATIENT", "Stage", "waited_s"]
 
 RIGS = Path(__file__).parents[1] / "rigs"
 TALKER, SCRIPT = RIGS / "talker.py", RIGS / "counting_script.py"
+NO_BACK_OFF = "a back-off: a pool that was swept is asked again at once, also when it is swept again and again"
 PATIENT = Retries(preemption=None, infra=None, user=None)
 
 
@@ -54,11 +55,6 @@ class Stage(Rig):
             path = self.state.path / "jobs" / job_id / "checkpoints" / "step"
             return int(path.read_text(encoding="ascii"))
         return -1
-
-    def steps_on(self, job_id: str, more: int = 10) -> None:
-        """Until it has made some more."""
-        step = self.job(job_id).get("step", 0)
-        self.until(lambda: self.job(job_id).get("step", 0) >= step + more, f"{job_id} makes {more} more steps")
 
     def signal(self, pid: int, number: int) -> None:
         """If it is still there."""

@@ -6,17 +6,20 @@ import asyncio
 import gzip
 import http.client
 import json
+import os
 import shutil
-import socket
 import sys
-import threading
 import time
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from sublet.api.server import bind, serve
+from sublet.api.state import StateDir
 from sublet.errors import SubletError
+from sublet.runtime.controller.paces import PACES
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.store import Store
@@ -25,6 +28,7 @@ from sublet.wire.lines import to_line
 from sublet.wire.messages import Hello
 from tests.chaos.rig import rig
 from tests.rigs.in_memory_api import served
+from tests.rigs.story import Story, a_spec, trained
 from tests.scenarios.stage import Stage
 from tests.soak.findings import table
 from tests.soak.run import soak
@@ -79,7 +83,8 @@ def test_34_a_store_of_before_is_read_and_live_jobs_train_on_over_a_restart(tmp_
     35,
     "a malicious job: secrets of others, a false node, paths, an endless line, labels, a fork bomb",
     "L",
-    lacks="one user per node: jobs of one controller are not kept apart from each other's files; no limit of processes",
+    lacks="one user per node: jobs of one controller are not kept apart from each other's files; no limit of "
+    "processes; a secret that a job prints stands in its own log, a file of its owner alone; 10 GB (5 MB here); labels",
 )
 def test_35_a_false_node_and_a_wild_job_are_refused_and_no_secret_is_written_down(measured):
     rig_, refused = LocalRig(), 0
@@ -122,18 +127,23 @@ def test_35_a_false_node_and_a_wild_job_are_refused_and_no_secret_is_written_dow
         for path in stage.state.path.glob("log.sqlite*"):
             assert SECRET.encode() not in path.read_bytes(), f"a secret is in {path.name}"
         assert SECRET not in (stage.state.path / "controller.log").read_text(errors="replace")
+        found = [
+            path for path in stage.state.path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
+        ]
+        places = (stage.state.path / "jobs" / job_id / "logs", stage.state.path / "secrets")
+        assert all(path.parent in places for path in found), found
+        assert all(path.stat().st_mode & 0o077 == 0 for path in found), "others of the machine can read it"
     measured(
-        f"{refused} false nodes and lines, 6 names refused; 5 MB in one line and a printed secret: none told or stored"
+        f"{refused} false nodes and lines, 6 names refused; 5 MB in one line and a printed secret: in no answer, store "
+        f"or log of the controller; it stands in the job's own log, where the job wrote it"
     )
 
 
 # ---------------------------------------------------------------------- 36: the border
 
 
-@pytest.mark.scenario(
-    36, "no token, wrong host, 1,000 requests a second", "L", lacks="scopes of tokens: there is one token"
-)
-def test_36_strangers_change_nothing_and_a_flood_does_not_stop_the_loop(tmp_path, full, measured):
+@pytest.mark.scenario(36, "no token, wrong host, a foreign page", "L", lacks="scopes of tokens: there is one token")
+def test_36_strangers_change_nothing(tmp_path, measured):
     with served(tmp_path) as there:
         host, port, token = there.client.host, there.client.port, there.client.token
         body = json.dumps({"job": spec_to_json(job_from_command(["true"], name="echo"), secrets=True)})
@@ -156,33 +166,76 @@ def test_36_strangers_change_nothing_and_a_flood_does_not_stop_the_loop(tmp_path
         ]
         assert all(400 <= status < 500 for status in wrong), wrong
         assert not there.api.rows, "a stranger has submitted something"
-        beats, over = [], threading.Event()
-
-        async def beat():
-            while not over.is_set():
-                beats.append(time.monotonic())
-                await asyncio.sleep(0.05)
-
-        asyncio.run_coroutine_threadsafe(beat(), there.loop)
-        time.sleep(0.3)
-        flood_s, asked = (3.0 if full else 0.7), 0
-        ends_s = time.monotonic() + flood_s
-        line = f"GET /v1/health HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
-        with socket.create_connection((host, port)) as flood:
-            flood.settimeout(5.0)
-            while time.monotonic() < ends_s:
-                flood.sendall(line * 20)
-                seen = b""
-                while seen.count(b"HTTP/1.1") < 20:
-                    seen += flood.recv(65536)
-                asked += 20
-        over.set()
-        gaps = sorted(two - one for one, two in pairwise(beats))
         assert ask("GET", "/v1/jobs", Authorization=f"Bearer {token}") == 200
+    measured(f"{len(wrong)} strangers refused with {sorted(set(wrong))}")
+
+
+FLOOD = """
+import socket, sys, time
+host, port, path, rate, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), float(sys.argv[5])
+line = f"GET {path} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n".encode()
+asked, began = 0, time.monotonic()
+with socket.create_connection((host, port)) as door:
+    door.settimeout(20.0)
+    while (age := time.monotonic() - began) < seconds:
+        if asked > rate * age:
+            time.sleep(0.005)
+            continue
+        door.sendall(line * 10)
+        seen = b""
+        while seen.count(b"HTTP/1.1 ") < 10:
+            seen += door.recv(65536)
+        asked += 10
+print(asked / (time.monotonic() - began))
+"""
+
+
+@pytest.mark.scenario(
+    36, "1,000 requests a second", "L", lacks="less than 10 % on a quiet machine: printed, not asserted"
+)
+def test_36_a_flood_does_not_stop_the_loop_of_a_controller(tmp_path, full, measured):
+    """The shipped server and controller in one loop, as in a process of `sublet up`; the flood comes from another."""
+    story, seconds = Story(tmp_path), 6.0 if full else 1.5
+    ticks = []
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 3)
+            tick = api._controller._tick
+            api._controller._tick = lambda wall_s: (ticks.append(time.monotonic()), tick(wall_s))
+            listening = bind("127.0.0.1", 0)
+            state = StateDir(tmp_path / "door")
+            state.prepare()
+            over = asyncio.Event()
+            serving = asyncio.create_task(
+                serve(api, over.wait, state=state, sock=listening, pid=os.getpid(), signals=False)
+            )
+            host, port = listening.getsockname()[:2]
+            await asyncio.sleep(seconds)
+            quiet, began = periods(ticks), len(ticks)
+            flood = [sys.executable, "-c", FLOOD, host, str(port), "/healthz", "1000", str(seconds)]
+            process = await asyncio.create_subprocess_exec(*flood, stdout=asyncio.subprocess.PIPE)
+            rate = float((await process.communicate())[0])
+            loud, view = periods(ticks[began:]), await api.job("j-1")
+            over.set()
+            await serving
+            return quiet, loud, rate, view
+
+    quiet, loud, rate, view = asyncio.run(live())
+    assert view["phase"] == "running"
+    assert rate > 20.0, "no flood"
+    assert max(loud) < 10.0 * PACES.tick_s, "the loop stood still"
+    apart = median(loud) / median(quiet) - 1.0
     measured(
-        f"{len(wrong)} strangers refused with {sorted(set(wrong))}; {asked / flood_s:.0f} requests a second: "
-        f"a beat of 50 ms took {gaps[len(gaps) // 2] * 1e3:.0f} ms (median), {gaps[-1] * 1e3:.0f} ms at most"
+        f"{rate:.0f} requests a second over {seconds:g} s: a period of {median(quiet) * 1e3:.0f} ms became "
+        f"{median(loud) * 1e3:.0f} ms ({apart:+.1%}), {max(loud) * 1e3:.0f} ms at most"
     )
+
+
+def periods(times):
+    """Between two ticks of the controller."""
+    return [two - one for one, two in pairwise(times)]
 
 
 # ---------------------------------------------------------------------- 37: soak

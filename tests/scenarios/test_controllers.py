@@ -17,7 +17,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.check import _expiry
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud
+from sublet.testing.memory_cloud import MemoryCloud, api_over
 from sublet.testing.rigs import LocalRig
 from sublet.wire import messages as wire
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
@@ -33,12 +33,15 @@ async def texts(api, *kinds):
 
 
 @pytest.mark.scenario(
-    6, "credentials expire during a run", "L", lacks="C: the switch on a real instance is its own shutdown"
+    6,
+    "credentials expire during a run",
+    "L",
+    lacks="C: the switch on a real instance is its own shutdown; `sublet check` warns, a running controller does not",
 )
 def test_06_an_agent_whose_controller_can_do_nothing_any_more_ends_itself_with_its_lease(measured):
     """Nobody can terminate it from outside: the dead man's switch of a real agent is all there is."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    soon, late = (_expiry(now + timedelta(hours=hours), now) for hours in (23.0, 72.0))
+    soon, late = (_expiry(now + timedelta(hours=hours), now) for hours in (24.0, 72.0))
     assert soon.hint, "a day ahead it must be said"
     assert late.ok
     assert not late.hint
@@ -70,7 +73,7 @@ def test_06_an_agent_whose_controller_can_do_nothing_any_more_ends_itself_with_i
 # ---------------------------------------------------------------------- 8: two controllers
 
 
-@pytest.mark.scenario(8, "two controllers: a pause longer than the lease, then it wakes", "L")
+@pytest.mark.scenario(8, "two controllers: a pause longer than the lease, then it wakes", "M")
 def test_08_the_one_that_slept_writes_nothing_launches_nothing_and_ends(tmp_path, measured):
     """The first sleeps while the second starts; when it wakes it has the store open and believes that all is well."""
     story = Story(tmp_path)
@@ -120,51 +123,40 @@ class Mute(MemoryCloud):
             super()._arrive(node_id, message)
 
 
-@pytest.mark.scenario(15, "a doomed rank never answers", "L", lacks="in a collective on GPUs (level G)")
-def test_15_survivors_go_on_and_save_without_the_rank_that_never_answers(tmp_path, measured):
-    speedup = 10.0
-    story = Story(tmp_path, speedup=speedup)
-    story.cloud = Mute(OFFERS, Clock(speedup=speedup))
+@pytest.mark.scenario(15, "a doomed rank never answers", "M", lacks="in a collective on GPUs (level G)")
+def test_15_survivors_save_without_the_rank_that_never_answers_and_go_on(tmp_path, measured):
+    """It hears nothing from the notice on; two minutes are left, and nobody may wait until the cloud takes it."""
+    story = Story(tmp_path, speedup=10.0)
+    story.cloud = Mute(OFFERS, Clock(speedup=10.0))
 
     async def live():
         async with story.controller() as api:
             await api.submit(a_spec(max_workers=2, market="spot"))
             await trained(api, "j-1", 50)
-            step = (await api.job("j-1"))["step"]
             doomed = min(story.cloud.nodes)
             story.cloud.deaf.add(doomed)
-            began_s = time.monotonic()
-            story.cloud.warn(doomed, 120.0)
+            before, began_s = story.cloud.jobs["j-1"].saved, time.monotonic()
+            story.cloud.warn(doomed, 1200.0)
 
-            async def gone():
-                return not any(
-                    worker.node_id == doomed and worker.order is not None and worker.order.world == 2
-                    for members in story.cloud.groups.values()
-                    for worker in members.values()
-                )
+            async def committed():
+                return story.cloud.jobs["j-1"].saved > before
 
-            await asyncio.sleep(120.0 / speedup)
-            if doomed in story.cloud.nodes:
-                story.cloud.take(doomed)
-            await until(gone, "it is still in a group")
-            await trained(api, "j-1", step + 500)
-            took_s = time.monotonic() - began_s - 120.0 / speedup
-            view = await api.job("j-1")
+            await until(committed, "nobody committed")
+            took_s = time.monotonic() - began_s
             saved = story.cloud.jobs["j-1"].saved
+            await trained(api, "j-1", saved + 100)
+            view = await api.job("j-1")
             adds_up(api)
-            return view, took_s, saved
+            return view, took_s, before, saved
 
-    view, took_s, saved = asyncio.run(live())
+    view, took_s, before, saved = asyncio.run(live())
     assert view["phase"] == "running"
     assert view["steps_lost"] == 0
-    assert saved > 0, "nobody committed while the notice ran"
     assert took_s <= 20.0
-    measured(
-        f"committed step {saved} without it; {took_s:.2f} s after the node went the others had made 500 more steps"
-    )
+    measured(f"{took_s:.2f} s after the notice the others committed step {saved} ({before} before) without it")
 
 
-@pytest.mark.scenario(16, "a bit flips, a file is cut, missing or empty in the newest checkpoint", "L")
+@pytest.mark.scenario(16, "a bit flips, a file is cut, missing or empty in the newest checkpoint", "M")
 def test_16_a_damaged_checkpoint_is_an_event_and_a_metric(tmp_path, measured):
     class Rotten(MemoryCloud):
         def _regroup(self, worker, order):
@@ -212,7 +204,7 @@ class Feed:
 
 
 @pytest.mark.scenario(
-    26, "spot price jumps five times; the feed is zero, negative, not a number, words", "L", lacks="stale, S"
+    26, "spot price jumps five times; the feed is zero, negative, not a number, words", "M", lacks="stale, S"
 )
 def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_path, measured):
     offer = Offer(
@@ -258,12 +250,49 @@ def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_
 # ---------------------------------------------------------------------- 33: the store
 
 
-@pytest.mark.scenario(
-    33,
-    "the store is corrupted, full, read-only or locked; an older backup is put back",
-    "L",
-    lacks="a store that is read-only or locked: by unit tests only",
-)
+STORES = (33, "the store is corrupted, full, read-only or locked; an older backup is put back")
+
+
+@pytest.mark.scenario(*STORES, "M")
+@pytest.mark.parametrize("trouble", ["read-only", "locked"])
+def test_33_a_store_that_cannot_be_written_ends_its_controller_and_the_next_knows_every_paid_node(
+    trouble, tmp_path, measured
+):
+    """By SQLite itself: a connection that may not write, and another program that holds the file."""
+    story = Story(tmp_path)
+
+    async def live():
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 2)
+            db, other = api._controller.store._db, sqlite3.connect(story.folder / "log.sqlite", isolation_level=None)
+            if trouble == "locked":
+                db.execute("PRAGMA busy_timeout=50")
+                other.execute("BEGIN IMMEDIATE")
+            else:
+                db.execute("PRAGMA query_only=ON")
+            before = list(story.cloud.rented), sorted(story.cloud.nodes)
+            with pytest.raises(BadInput, match="cannot be written"):
+                await api.submit(a_spec(name="k", max_workers=2))
+            with pytest.raises(BadInput, match="cannot be written"):
+                await asyncio.wait_for(running, 30)
+            assert (list(story.cloud.rented), sorted(story.cloud.nodes)) == before, "it acted without its memory"
+            other.close()
+            await story.cloud.close()
+        async with story.controller() as api:
+            assert set(story.cloud.nodes) <= set(api._controller.kernel.cluster.nodes), "paid for, and unknown"
+            await phase(api, "j-1", "running")
+            adds_up(api)
+        return before[1]
+
+    paid = asyncio.run(live())
+    assert not story.cloud.nodes, "left after the shutdown"
+    measured(f"{trouble}: it ended in words and asked for nothing; {len(paid)} paid node, 0 unknown afterwards")
+
+
+@pytest.mark.scenario(*STORES, "M")
 def test_33_a_store_that_cannot_be_trusted_is_refused_and_an_older_one_forgets_no_paid_node(tmp_path, measured):
     story = Story(tmp_path)
     folder = story.folder

@@ -142,9 +142,7 @@ class Ear:
         pass
 
 
-@pytest.mark.scenario(
-    29, "a storm of launches: 429 with 500 jobs", "S", lacks="p99 of a submit over HTTP while it lasts"
-)
+@pytest.mark.scenario(29, "a storm of launches: 429 with 500 jobs", "S")
 def test_29_five_hundred_intents_wait_for_their_turn_and_none_is_lost(measured):
     process = LoopProcess(World(29), "controller", "here", lambda *_: None)
     door = Door(process.world, per_s=2.0)

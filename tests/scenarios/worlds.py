@@ -46,9 +46,11 @@ def every(life: Life, seconds: float, look: Callable[[], None]) -> None:
     life.stage.world.after(seconds, again)
 
 
-def lived(story: Story, watch: Callable[[Life], None] = lambda _: None, *, sound: bool = True) -> Lived:
+def lived(
+    story: Story, watch: Callable[[Life], None] = lambda _: None, *, sound: bool = True, keep_history: bool = False
+) -> Lived:
     """Live it. Where a law breaks, `sound` says so with its seed."""
-    life = Life(story, watch)
+    life = Life(story, watch, keep_history=keep_history)
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -23,6 +23,7 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.srtf import Srtf
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
+from tests.rigs.sizes import FULL, sized
 
 JOBS = 20_000
 BATCHES = 40
@@ -72,14 +73,14 @@ def erlang_c(servers: int, load: float) -> float:
     return last / (sum(load**n / math.factorial(n) for n in range(servers)) + last)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2][: sized(1, 2)])
 def test_mm1_mean_response_under_fifo(seed: int) -> None:
     rate, mean_size = 0.6, 1.0
     run = simulate(stream(seed, rate, exponential(seed, mean_size)), Fifo(), cluster(1))
     assert_mean(completion_times(run), 1 / (1 / mean_size - rate))
 
 
-@pytest.mark.parametrize(("servers", "nodes"), [(4, 1), (8, 4)])
+@pytest.mark.parametrize(("servers", "nodes"), [(4, 1), (8, 4)][: sized(1, 2)])
 def test_mmk_mean_response_under_fifo(servers: int, nodes: int) -> None:
     rate, mean_size = 0.75 * servers, 1.0
     jobs = stream(3, rate, exponential(3, mean_size))
@@ -88,7 +89,7 @@ def test_mmk_mean_response_under_fifo(servers: int, nodes: int) -> None:
     assert_mean(completion_times(run), mean_size + wait)
 
 
-@pytest.mark.parametrize("gpus", [4, 64])
+@pytest.mark.parametrize("gpus", [4, 64][: sized(1, 2)])
 def test_processor_sharing_mean_response_with_exponential_sizes(gpus: int) -> None:
     """All GPUs work whenever a job is there, so the mean is that of M/M/1 at the speed of the whole cluster."""
     mean_size = float(gpus)
@@ -97,6 +98,7 @@ def test_processor_sharing_mean_response_with_exponential_sizes(gpus: int) -> No
     assert_mean(completion_times(run), 1 / (gpus / mean_size - 0.6))
 
 
+@pytest.mark.skipif(not FULL, reason="half a minute: `make test SIZE=full`")
 def test_processor_sharing_does_not_care_about_the_distribution_of_sizes() -> None:
     """M/D/1 under processor sharing: 1/(1-rho), where first come first served would give (2-rho)/(2(1-rho))."""
     gpus, rho = 256, 0.6  # many GPUs, so that whole shares are nearly equal

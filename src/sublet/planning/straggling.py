@@ -14,7 +14,7 @@ from sublet.domain.units import SECONDS_PER_H
 
 __all__ = ["STRAGGLES", "Straggler", "saved_by_replacing_s_usd", "straggler_among"]
 
-STRAGGLES = 3.0  # times what its peers need
+STRAGGLES = 2.5  # times what its peers need: whoever takes three times as long is told of, however it is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ def straggler_among(own_s: Mapping[str, float], step_s: float) -> Straggler | No
         return None
     slowest = max(own_s, key=lambda worker_id: own_s[worker_id])
     peers_s = median(seconds for worker_id, seconds in own_s.items() if worker_id != slowest)
-    if peers_s <= 0.0 or own_s[slowest] < STRAGGLES * peers_s:
+    if peers_s <= 0.0 or (times := own_s[slowest] / peers_s) < STRAGGLES:
         return None
     without_s = max(step_s - (own_s[slowest] - peers_s), peers_s)
-    return Straggler(worker_id=slowest, times=own_s[slowest] / peers_s, slowdown=max(step_s / without_s, 1.0))
+    return Straggler(worker_id=slowest, times=times, slowdown=max(step_s / without_s, 1.0))
 
 
 def saved_by_replacing_s_usd(

@@ -27,6 +27,7 @@ from sublet.runtime.controller_api.explain import weigh_by_rent
 from sublet.runtime.controller_api.remaining import estimate_remaining
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job
+from tests.rigs.sizes import examples
 
 BOOT_S, PAUSE_S = 60.0, 60.0  # no shorter than the boot: survivors of an advised cluster gain nothing by going on
 WRITE_S = 20.0  # 10 GB to object storage
@@ -101,7 +102,7 @@ NOTICES_S = st.sampled_from([0.0, WRITE_S / 2, WRITE_S, 45.0, 120.0])  # too sho
 SHARES = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.floats(0.01, 3.0), NOTICES_S, SHARES)
 @example(3.0, 120.0, 0.0)
 @example(3.0, 0.0, 0.3)

@@ -31,6 +31,7 @@ from sublet.perf.preemption import (
 )
 from sublet.solve.expectation import Loss, expected_liveput
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 NODES = np.array([1, 2, 5, 16])
 reclaims = st.builds(
@@ -222,7 +223,7 @@ def test_what_is_said_is_believed_until_something_was_seen():
     assert believe_reclaims([state(lost=100.0, held_h=1.0, hazard_per_h=0.0)]) == NO_RECLAIMS
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.floats(0.05, 5.0), st.floats(0.05, 3.0), st.integers(0, 2**16))
 def test_belief_comes_to_what_is_true_within_its_rounding(said, true, seed):
     held_h = 1_000.0 / true

@@ -20,6 +20,7 @@ from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Terms
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 NEVER_S = 1e12  # a restart that nothing is worth
 GPUS_PER_NODE = 2
@@ -100,7 +101,7 @@ def every_way(menu, state, value):
         yield way, cost, hours
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cases(), values)
 def test_the_cost_of_each_first_shape_is_that_of_the_best_way_that_begins_with_it(case, value):
     menu, state = case

@@ -25,6 +25,7 @@ from sublet.solve.curves import Curves
 from sublet.solve.price import frontier
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 WIDEST = 16
 WIDTHS = np.arange(1, WIDEST + 1)
@@ -94,7 +95,7 @@ budgets = st.integers(1, 4000).map(lambda n: n / 20 + 0.0137)  # no sum of costs
 # ---------------------------------------------------------------------- a known demand
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(mixes, budgets)
 def test_without_debt_the_price_is_that_of_the_exact_frontier(mix, usd_per_h):
     seen = snapshot(usd_per_h, expected=demand(mix))

@@ -20,6 +20,7 @@ from sublet.policies.greedy.time import GreedyTime
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 GPU = "T4"
 every_greedy = pytest.mark.parametrize("policy", [GreedySpeed(), GreedyTime(), GreedyKeep()], ids=repr)
@@ -145,7 +146,7 @@ def test_keep_shrinks_only_when_supply_falls():
 # ---------------------------------------------------------------------- when greedy is the best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from([0.2, 0.5, 0.8, 1.0]), min_size=1, max_size=4), st.integers(4, 7))
 def test_with_diminishing_returns_no_split_is_faster_in_sum(exponents, gpus):
     jobs = [elastic(f"j{at}", 4, PowerLaw(exponent=p)) for at, p in enumerate(exponents)]
@@ -158,7 +159,7 @@ def test_with_diminishing_returns_no_split_is_faster_in_sum(exponents, gpus):
     assert speed([given_to[job.id] for job in jobs]) == pytest.approx(max(map(speed, every)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0.4, 0.8, 1.0])), min_size=1, max_size=3),
     st.integers(3, 7),

@@ -14,6 +14,7 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 
 def town(*jobs, nodes=2, size=4):
@@ -62,7 +63,7 @@ concave = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(concave, st.integers(1, 2), st.integers(0, 6)), min_size=1, max_size=4),
     st.integers(1, 7),

@@ -17,6 +17,7 @@ from sublet.policies.optimus import Optimus
 from sublet.policies.vacate_first import VacateFirst
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 
 def town(*jobs, nodes=2, size=4, policy=Optimus()):  # noqa: B008 - frozen
@@ -84,7 +85,7 @@ def test_placed_anew_the_smallest_go_first_and_to_the_emptiest_nodes():
     assert places == {"small": (("n1", 1),), "big": (("n2", 4), ("n1", 3))}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.sampled_from([1.0, 0.8, 0.4])), min_size=1, max_size=3),
     st.integers(3, 7),

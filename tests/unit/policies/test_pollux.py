@@ -19,6 +19,7 @@ from sublet.planning.widths import rate_at, useful_widths
 from sublet.policies.pollux import Pollux
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 
 def town(*jobs, nodes=2, size=4, policy=Pollux()):  # noqa: B008 - frozen
@@ -86,7 +87,7 @@ def test_what_was_never_tried_is_not_jumped_to_if_growth_is_limited():
     assert sizes(driver) == {"a": 1}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from([0.3, 0.7, 1.0]), st.integers(1, 3), st.integers(3, 8)), min_size=1, max_size=3),
     st.sampled_from([-0.5, -1.0, -3.0]),

@@ -28,6 +28,7 @@ class AlarmKind(StrEnum):
     HISTORY = "history"  # something cannot be told
     IMPOSTOR = "impostor"  # a node speaks for what is not there
     POLICY = "policy"  # it failed, or does not answer
+    RELEASE = "release"  # a node cannot be given back, and costs on
     STRAGGLER = "straggler"  # a worker keeps its group waiting
     STORE = "store"  # it is older than what is rented, or grows
     THROTTLED = "throttled"  # a cloud wants fewer calls

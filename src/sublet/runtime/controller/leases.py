@@ -36,6 +36,8 @@ __all__ = ["Leases", "Tenants"]
 log = logging.getLogger("sublet.leases")
 LIST_TRIES = 5
 LISTED_WITHIN_S = 60.0  # wall: clouds list a new node when they like, within a minute
+LATE_S = 50.0  # wall: an end that is not confirmed by then is told, within a minute of its order
+REMINDS_S = 3600.0  # wall, between two alarms about one node that cannot be given back
 LAST_S = 2.0  # wall, before the latest end of a node's bill: time to end it whatever is still on it
 
 
@@ -83,6 +85,7 @@ class Leases:
         self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
+        self._alarmed: dict[str, float] = {}  # nodes that cannot be given back -> when people were told (wall)
         self._closing = False  # nothing is rented any more
 
     def hear(self, event: MarketNews) -> None:
@@ -185,18 +188,30 @@ class Leases:
 
     async def _give_back(self, node_id: str) -> Billed | None:
         """Until the provider confirms it: a node that may exist is never forgotten."""
-        wait_s = 0.2
-        while True:
-            self._store.insist()
-            try:
-                billed = await self._provider.release(node_id)
-                self._gauges.count_call("release", CallOutcome.OK)
-                return billed
-            except Exception as error:  # noqa: BLE001 - as in _rent
-                self._gauges.count_call("release", CallOutcome.ERROR)
-                self._inbox.note(HistoryRow(kind="Alarm", node_id=node_id, text=f"cannot be given back yet: {error}"))
-                await asyncio.sleep(wait_s)
-                wait_s = min(30.0, wait_s * 2)
+        wait_s, why = 0.2, "the order was taken, and its end is not confirmed"
+        late = asyncio.get_running_loop().call_later(LATE_S, self._not_gone, node_id, why)
+        try:
+            while True:
+                self._store.insist()
+                try:
+                    billed = await self._provider.release(node_id)
+                    self._gauges.count_call("release", CallOutcome.OK)
+                    return billed
+                except Exception as error:  # noqa: BLE001 - as in _rent
+                    self._gauges.count_call("release", CallOutcome.ERROR)
+                    self._not_gone(node_id, str(error))
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(30.0, wait_s * 2)
+        finally:
+            late.cancel()
+            self._alarmed.pop(node_id, None)
+
+    def _not_gone(self, node_id: str, why: str) -> None:
+        """It costs on: people must know at once, and need not read it at every try."""
+        wall_s = self._clock.wall.monotonic()
+        if wall_s - self._alarmed.get(node_id, -REMINDS_S) >= REMINDS_S:
+            self._alarmed[node_id] = wall_s
+            self._alarms.sound(AlarmKind.RELEASE, f"cannot be given back yet, and costs on: {why}", node_id=node_id)
 
     def end_strangers(self, found: Strangers) -> list[Event]:
         """The store is older than what is rented; what the kernel must hear of it."""

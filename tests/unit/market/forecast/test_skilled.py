@@ -16,6 +16,7 @@ from sublet.market.forecast.table import error_row, readable_traces
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.market.traces import load_trace
+from tests.rigs.sizes import examples
 
 
 def trace_from(instances):
@@ -80,7 +81,7 @@ def test_beyond_the_horizon_the_last_judged_step_goes_on():
     assert ahead.tolist() == [400.0, 401.0, 402.0, 403.0, 403.0, 403.0, 403.0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.lists(st.floats(-8, 8, allow_nan=False), min_size=3, max_size=3),

@@ -11,6 +11,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.measured import measured_goodput, measured_step_time, total_work
 from sublet.perf.pollux.tables import iterations_left_s, pollux_speed
 from sublet.testing.values import a_job
+from tests.rigs.sizes import examples
 
 CASES = [("cifar10", 512, (4,)), ("cifar10", 2048, (2, 3)), ("ncf", 32768, (1,)), ("deepspeech2", 160, (4, 2))]
 POOL = Pool(name="p", gpu="T4", gpus_per_node=4, offer_ids=("o",))
@@ -34,7 +35,7 @@ def stepped(speed, spread, done, seconds, round_s):
     return done, None
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(CASES), st.floats(0.0, 0.98), st.integers(1, 4000), st.sampled_from([7, 60]))
 def test_progress_is_that_of_the_loop_round_by_round(case, begun, seconds, round_s):
     model, batch, spread = case

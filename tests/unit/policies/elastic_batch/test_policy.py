@@ -23,6 +23,7 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.solve.knapsack.split import Rows
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 GPU = "T4"
 
@@ -252,7 +253,7 @@ speeds = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(speeds, min_size=1, max_size=4), st.integers(1, 7))
 def test_no_other_split_of_the_admitted_has_a_greater_sum_of_scaling_factors(drawn, gpus):
     jobs = [elastic(f"j{at}", speed, high=4) for at, speed in enumerate(drawn)]
@@ -277,7 +278,7 @@ def test_no_other_split_of_the_admitted_has_a_greater_sum_of_scaling_factors(dra
     assert ours == pytest.approx(max(every, default=0.0))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(speeds, min_size=1, max_size=5), st.integers(1, 7))
 def test_who_is_admitted_is_whom_the_dynamic_program_finds_room_for(drawn, gpus):
     jobs = [elastic(f"j{at}", speed, high=4) for at, speed in enumerate(drawn)]

@@ -19,6 +19,7 @@ from sublet.policies.mip.policy import Mip
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 GPU = "T4"
 
@@ -223,7 +224,7 @@ drawn_jobs = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.lists(drawn_jobs, min_size=1, max_size=4),
     st.integers(1, 6),
@@ -244,7 +245,7 @@ def test_no_other_choice_for_everyone_has_a_greater_total(facts, gpus, objective
     assert total(ours) == pytest.approx(max(every), abs=1e-5)  # what breaks ties is that small
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(drawn_jobs, min_size=2, max_size=4), st.integers(2, 6), st.integers(0, 2))
 def test_with_few_changes_allowed_it_is_the_best_of_what_is_allowed(facts, gpus, most):
     jobs = [elastic(f"j{at}", 3, speed, work=work) for at, (work, speed, _) in enumerate(facts)]

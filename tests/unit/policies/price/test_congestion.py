@@ -22,6 +22,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 NEAR = 1 + 1e-3  # how near the least surcharge is found
 WIDTHS = np.array([1.0, 2.0, 3.0, 4.0])
@@ -91,7 +92,7 @@ def wanted(every, surcharge_P):
 # ---------------------------------------------------------------------- any tables at all
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_wishes())
 def test_what_is_given_fits_and_everybody_who_runs_can_run_so(case):
     every, rank_J, most_P = case
@@ -110,7 +111,7 @@ def test_where_there_is_enough_each_has_what_suits_it_best_at_no_surcharge(case)
     assert (found.surcharge_P == 0).all()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_wishes())
 def test_each_has_what_it_wants_at_the_surcharge_or_what_was_left_over_for_it(case):
     """Only a last filling may give a job something else, which is then better for it without the surcharge."""
@@ -125,7 +126,7 @@ def test_each_has_what_it_wants_at_the_surcharge_or_what_was_left_over_for_it(ca
         assert total <= least_J[job] * (1 + 1e-9) or every.cost_JC[job, column] < every.cost_JC[job, column_J[job]]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_wishes(pools=1))
 def test_one_pool_has_the_least_surcharge_at_which_the_wishes_fit(case):
     """Between the surcharges at which some job changes its mind nothing happens, so that a few tell about all."""
@@ -175,7 +176,7 @@ def test_the_order_in_which_jobs_are_listed_does_not_matter_if_their_ranks_diffe
 # ---------------------------------------------------------------------- jobs that can all run on one GPU
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(concave_wishes(), st.integers(0, 24))
 def test_as_many_run_as_there_are_gpus_and_the_first_in_rank_do(case, gpus):
     every, rank_J = case
@@ -186,7 +187,7 @@ def test_as_many_run_as_there_are_gpus_and_the_first_in_rank_do(case, gpus):
         assert rank_J[runs_J].max(initial=-1.0) <= rank_J[~runs_J].min()
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(concave_wishes(), st.integers(0, 20), st.integers(1, 5))
 def test_more_gpus_make_nobody_wait_who_did_not(case, gpus, more):
     every, rank_J = case

@@ -28,6 +28,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 STEP = 2 ** (1 / 64)  # values of time are tried so close to one another
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
@@ -64,7 +65,7 @@ def least_value(hours_C, gpus_C, at_least, left_h):
     return None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(speeds, st.sampled_from([0.01, 0.3, 4.0, 200.0]), st.floats(0.02, 1.5), st.sampled_from([0.0, 90.0]))
 def test_the_shape_is_that_of_the_least_value_of_time_that_meets_the_deadline(speed, value, left_h, restart_s):
     menu, options_at = choices(speed, restart_s=restart_s)

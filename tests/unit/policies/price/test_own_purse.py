@@ -21,6 +21,7 @@ from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 SPOT = an_offer("s", gpus=1, usd_per_h="0.29")
 STEADY = an_offer("d", gpus=1, usd_per_h="1.58", market=Market.ON_DEMAND)
@@ -88,7 +89,7 @@ def test_a_job_that_runs_keeps_what_it_has_to_its_last_cent():
     assert driver.kernel.jobs["a"].gpus == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sampled_from([0.01, 0.2, 0.5, 1.0, 3.0, 20.0]),
     st.sampled_from([600.0, 3600.0, 20_000.0]),

@@ -21,6 +21,7 @@ from sublet.policies.sia.choices import best_choices, sia_widths
 from sublet.policies.sia.policy import Sia
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def test_widths_are_powers_of_two_and_whole_nodes():
     assert sia_widths(a_job("b", gpus=5, min_gpus=3, max_gpus=9), 8, 2.0) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 1.0, 3.0]), st.sampled_from([1.0, 2.0, 7.0]), st.sampled_from([0.4, 1.0])),

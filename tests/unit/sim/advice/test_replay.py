@@ -21,6 +21,7 @@ from sublet.market.gpus import load_gpus
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.sim.advice.replay import WINDOWS, replay_choice, replayed
+from tests.rigs.sizes import examples
 
 TOY = Profile(
     name="toy",
@@ -121,7 +122,7 @@ def by_the_second(value, span, train, every, write, first, again):
     raise AssertionError
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     holds=st.lists(st.integers(5, 400), min_size=2, max_size=9),
     train=st.integers(1, 900),
