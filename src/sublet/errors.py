@@ -28,6 +28,7 @@
     |-- PolicyFailed        a policy gave no plan: it raised, was too slow, or answered nonsense (why)
     `-- KernelError         the brain and the world disagree
         |-- UnexpectedEvent     an event that cannot follow from the state (with the job's story)
+        |-- NeverAtRest         a simulation that goes round in circles (where, how often, what came last)
         `-- InvariantBroken     a law of the kernel does not hold after an event
 
 Each error carries facts as attributes, and its message ends with the next step where there is one.
@@ -48,6 +49,7 @@ __all__ = [
     "KernelError",
     "MissingData",
     "MissingExtra",
+    "NeverAtRest",
     "NoAccess",
     "NoAnswer",
     "NoCheckpointLeft",
@@ -375,6 +377,15 @@ class UnexpectedEvent(KernelError):
         self.event, self.why, self.story = event, why, tuple(story)
         tale = "".join(f"\n    {line}" for line in self.story)
         super().__init__(f"{why}: {event}" + (f"\n  its story so far:{tale}" if tale else ""))
+
+
+class NeverAtRest(KernelError):
+    """A simulation that goes round in circles, and would for ever: a fault in the policy or in the kernel."""
+
+    def __init__(self, what: str, *, count: int, now_s: float, last: Sequence[object]) -> None:
+        self.what, self.count, self.now_s, self.last = what, count, now_s, tuple(last)
+        tale = "".join(f"\n    {_short(event)}" for event in self.last)
+        super().__init__(f"at {now_s:.3f} s: {what}, {count:,} times in a row; the last of them:{tale}")
 
 
 class InvariantBroken(KernelError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -109,9 +110,15 @@ def bill_in_grains(watched_run, cloud):
         if node_id in ended:
             offer = next(offer for offer in cloud.offers if offer.id == offer_id)
             last = [price for since_us, price in _as_known_at_the_end(watched_run, offer, node_id)][-1]
-            unused_s = max(Fraction(0), Fraction(offer.minimum_billing_s) - Fraction(until_us - start_us, US))
-            usd += Fraction(last.micro_usd_per_h, 10**6) / 3600 * unused_s
+            held_s = Fraction(until_us - start_us, US)
+            charged_s = max(held_s, Fraction(offer.minimum_billing_s), begun_intervals_s(held_s, offer))
+            usd += Fraction(last.micro_usd_per_h, 10**6) / 3600 * (charged_s - held_s)
     return usd * GRAINS_PER_USD
+
+
+def begun_intervals_s(held_s, offer):
+    by_s = Fraction(offer.billed_by_s)
+    return math.ceil(held_s / by_s) * by_s if by_s else Fraction(0)
 
 
 def _as_known_at_the_end(watched_run, offer, node_id):

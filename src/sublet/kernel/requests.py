@@ -14,6 +14,7 @@ MOST_PLANS_AT_ONCE = 1_000
 REFUSED_AGAIN_S = 10.0  # until a policy whose plan was refused is asked again, if nothing happens before
 REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up to this: as for an offer
 SHORTEST_TIMER_S = 0.001  # a policy that asks to be asked again at once must not stop the clock
+MOST_OUTRUN = 2  # timers in a row that may outrun a plan under way: of the one before, and one whose time went by
 
 
 class PlanRequests:
@@ -26,6 +27,7 @@ class PlanRequests:
         self._wake_s: float | None = None
         self._planned_s, self._plans_now = -1.0, 0  # when the last plan was made, and how many at that instant
         self._refused = 0  # plans in a row
+        self._outrun = 0  # timers in a row that rang while a plan was being made
 
     def count(self, now_s: float) -> RefusePlan | None:
         """The plan is here; refused where a policy that never comes to rest would stop the clock."""
@@ -40,7 +42,7 @@ class PlanRequests:
         """The plan is carried out; a stale one did not see everything, and the next is called for."""
         self._refused = 0
         if not stale:
-            self.since, self.woken = 0, False
+            self.since, self.woken, self._outrun = 0, False, 0
 
     def refuse(self, refusal: RefusePlan, now_s: float, *, stale: bool) -> list[Action]:
         """Wait for something to happen, and ask again if nothing does: a policy asked at once would say the same.
@@ -65,11 +67,16 @@ class PlanRequests:
         return [SetTimer(PlanAgain(), self._wake_s)]
 
     def wake(self, now_s: float) -> bool:
-        """The timer rings; False = it was set anew since."""
+        """The timer rings; False = it was set anew since, or rings for a policy that thinks longer than it waits.
+
+        Such a policy would never be told that its plan saw everything, and a kernel without any news never come to
+        rest: the plan under way counts, and says itself when it wants the next.
+        """
         if self._wake_s is None or now_s < self._wake_s:
             return False
         self._wake_s, self.woken = None, True
-        return True
+        self._outrun = self._outrun + 1 if self.is_open else 0
+        return self._outrun <= MOST_OUTRUN
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot."""
@@ -80,6 +87,7 @@ class PlanRequests:
             "woken": self.woken,
             "planned": [self._planned_s, self._plans_now],
             "refused": self._refused,
+            "outrun": self._outrun,
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -88,3 +96,4 @@ class PlanRequests:
         self._wake_s, self.woken = facts["wake_s"], facts["woken"]
         self._planned_s, self._plans_now = facts["planned"]
         self._refused = facts.get("refused", 0)  # not in snapshots before version 3
+        self._outrun = facts.get("outrun", 0)  # not before version 7

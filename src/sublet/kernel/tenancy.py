@@ -65,7 +65,10 @@ class Tenancy:
             self.waiting.add(state)
 
     def change(self, job: Job, event: Event) -> None:
-        """Other facts about a job; one that is paused gives its GPUs back, one that is not waits for a plan."""
+        """Other facts about a job; one that is paused gives its GPUs back, one that is not waits for a plan.
+
+        Where it may run holds at once, also against what it was promised before.
+        """
         state = self.jobs[job.id]
         self._stories[job.id].append(event)
         if job.id in self.waiting:
@@ -81,6 +84,11 @@ class Tenancy:
                 self.settle(state)
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
+        elif state.shape is not None and not job.may_run_in(state.shape.pool):
+            before = None if state.phase in (Phase.WAITING, Phase.STOPPING) else self._ordered[job.id]
+            state = self.promise(state, before if before is not None and job.may_run_in(before.pool) else None)
+            if not self.settle(state):
+                self.stand_in_line(state)
 
     def finish_move(self, event: JobStarted | JobResized) -> None:
         """It has its new GPUs and has left the old ones."""

@@ -85,6 +85,7 @@ def grant_in_order(
 
 def _pool_for(state: JobState, gpus: int, free: dict[str, float]) -> str | None:
     """Where it is, if it can stay; else the first pool that has the room."""
-    if state.shape is not None and free[state.shape.pool] >= gpus:
-        return state.shape.pool
+    shape = state.shape
+    if shape is not None and free[shape.pool] >= gpus and state.job.may_run_in(shape.pool):
+        return shape.pool
     return next((name for name, room in free.items() if room >= gpus and state.job.may_run_in(name)), None)

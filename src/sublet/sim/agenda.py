@@ -29,6 +29,7 @@ class Agenda(Generic[T]):
         self._heap: list[tuple[float, int, int, T]] = []
         self._count = 0
         self.timers = 0  # how many of the entries are timers: alone, they cannot bring anything new
+        self.plans = 0  # and how many are plans to be made, or under way
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -37,10 +38,12 @@ class Agenda(Generic[T]):
         """`what` happens at `at_s`."""
         self._count += 1
         self.timers += tie is Tie.TIMER
+        self.plans += tie is Tie.PLANNER
         heapq.heappush(self._heap, (at_s, tie, self._count, what))
 
     def pop(self) -> tuple[float, T]:
         """The next thing and its time."""
         at_s, tie, _, what = heapq.heappop(self._heap)
         self.timers -= tie is Tie.TIMER
+        self.plans -= tie is Tie.PLANNER
         return at_s, what

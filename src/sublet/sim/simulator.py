@@ -16,7 +16,7 @@ from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
-from sublet.errors import Infeasible, InvalidValue
+from sublet.errors import Infeasible, InvalidValue, NeverAtRest
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.kernel.kernel import Kernel
@@ -28,6 +28,9 @@ from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, World
 __all__ = ["Cloud", "Run", "simulate"]
 
 PROGRESS_EVERY = 512  # happenings between two words to the progress bar
+MOST_IN_VAIN = 10_000  # plans and timers in a row, with nothing else to come: what is afoot needs a handful
+MOST_AT_ONCE = 1_000_000  # events at one instant: a sweep of 10,000 nodes takes some 100,000
+REMEMBERED = 6  # events that are told with the error, where it goes round in circles
 Watcher = Callable[[Event, Sequence[Action]], None]
 Progress = Callable[[int, float], None]
 
@@ -116,12 +119,18 @@ class _Driver:
     ) -> None:
         self.kernel, self.world, self.policy, self.recorder = kernel, world, policy, recorder
         self.planning_s, self.checked, self.watch = planning_s, checked, watch
+        self._in_vain = 0  # happenings in a row while nothing but plans and timers was to come
+        self._now_s, self._at_once = -1.0, 0  # events at this instant
+        self._last: deque[Event] = deque(maxlen=REMEMBERED)
 
     def run(self, jobs: int, progress: Progress | None) -> None:
         agenda, kernel = self.world.agenda, self.kernel
         arriving, steps = jobs, 0
         # A timer alone brings nothing new: when only timers are left, what has not ended never will.
         while len(agenda) > agenda.timers and (arriving or kernel.jobs or not self._at_rest()):
+            self._in_vain = self._in_vain + 1 if len(agenda) == agenda.timers + agenda.plans else 0
+            if self._in_vain > MOST_IN_VAIN:
+                raise self._never("a plan or a timer, and nothing else is to come", self._in_vain)
             at_s, what = agenda.pop()
             if isinstance(what, PlanDue):
                 self._plan(at_s)
@@ -153,6 +162,7 @@ class _Driver:
         kernel, obey = self.kernel, self.world.obey
         while pending:
             event = pending.popleft()
+            self._count(event)
             actions = kernel.handle(event)
             self.recorder.note(event, actions, kernel)
             if self.watch is not None:
@@ -161,6 +171,16 @@ class _Driver:
                 check(kernel)
             for action in actions:
                 pending.extend(obey(event.at_s, action))
+
+    def _count(self, event: Event) -> None:
+        self._last.append(event)
+        self._at_once = self._at_once + 1 if event.at_s == self._now_s else 1
+        self._now_s = event.at_s
+        if self._at_once > MOST_AT_ONCE:
+            raise self._never("an event, and time stands still", self._at_once)
+
+    def _never(self, what: str, count: int) -> NeverAtRest:
+        return NeverAtRest(what, count=count, now_s=self.kernel.now_s, last=self._last)
 
 
 def _refuse_the_impossible(jobs: Sequence[Job], cloud: Cloud) -> None:

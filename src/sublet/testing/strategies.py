@@ -99,7 +99,7 @@ def offers(draw: st.DrawFn, *, most: int = 3) -> list[Offer]:
     for at in range(draw(st.integers(1, most))):
         pool, gpu, size = pools[draw(st.integers(0, 1))]
         market = draw(st.sampled_from(Market))
-        minimum_s = draw(st.sampled_from([0.0, 60.0]))
+        minimum_s, by_s = draw(st.sampled_from([(0.0, 0.0), (60.0, 0.0), (0.0, 40.0), (60.0, 25.0)]))
         price = draw(prices)
         drawn.append(
             Offer(
@@ -110,6 +110,7 @@ def offers(draw: st.DrawFn, *, most: int = 3) -> list[Offer]:
                 price=price,
                 pool=pool,
                 minimum_billing_s=minimum_s,
+                billed_by_s=by_s,
             )
         )
     return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -26,6 +27,7 @@ from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.planning.ranking import arrival
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
@@ -50,6 +52,25 @@ def test_a_plan_that_did_not_see_everything_is_followed_by_another(town):
     town.submit(a_job("b"))
     assert town.tell(PlanMade(0.0, Plan(), seen)) == [MakePlan()]
     assert town.tell(PlanMade(0.0, Plan(), town.kernel.seen)) == []
+
+
+def test_a_third_timer_that_outruns_the_plan_under_way_is_no_news(town):
+    """Whoever thinks for longer than it wants to wait: its plan counts in the end, and says when it wants the next."""
+    town.plan(Plan(ask_again_s=60.0))
+    town.now_s = 50.0
+    town.submit(a_job("a"))
+    for at_s in (60.0, 70.0):
+        seen = town.kernel.seen
+        assert town.tell(TimerFired(at_s, PlanAgain())) == []
+        assert town.tell(PlanMade(at_s, Plan(ask_again_s=at_s + 10.0), seen))[-1] == MakePlan()  # it was stale
+    again = kernel_from_snapshot(json.loads(json.dumps(town.kernel.facts())))
+    assert again.handle(TimerFired(80.0, PlanAgain())) == []
+    assert again.handle(PlanMade(85.0, Plan(), again.seen - 1)) == []
+    seen = town.kernel.seen
+    assert town.tell(TimerFired(80.0, PlanAgain())) == []
+    assert town.kernel.snapshot().woken
+    assert town.tell(PlanMade(85.0, Plan(ask_again_s=90.0), seen)) == [SetTimer(PlanAgain(), 90.0)]
+    assert town.tell(TimerFired(90.0, PlanAgain())) == [MakePlan()]
 
 
 def test_an_empty_plan_changes_nothing(town):
