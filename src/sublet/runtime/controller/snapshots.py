@@ -128,12 +128,12 @@ class Memory:
 
     def read(self) -> int:
         """Bring the controller to where the log ends; the number of events that had to be read for it."""
-        for seq, state in (*self._store.snapshots(), (0, "")):
+        for seq, state in (*self._store.snapshots(), (0, None)):
             self._bill.replaying = True
             try:
-                return self._read_from(seq, json.loads(state) if state else None)
+                return self._read_from(seq, None if state is None else json.loads(state))
             except (ValueError, KeyError, TypeError, BadInput):
-                if not state:
+                if state is None:
                     raise
                 text = f"the snapshot after event {seq} cannot be read: an older one is used"
                 self._inbox.note(HistoryRow(kind="Alarm", text=text))

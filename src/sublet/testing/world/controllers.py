@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +43,7 @@ HANGS_S = 150.0  # that a policy may be silent for
 DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags
 
 
+Nonsense = Callable[[Plan, Snapshot], object]  # what a policy says instead of its plan
 Heard = Callable[[int, str, str, object], None]  # (which controller, "->" or "<-", node, message)
 
 
@@ -72,13 +73,23 @@ class MoodyPolicy:
     def __init__(self, name: str) -> None:
         self._real = cast(Policy, cast(type, plugins.load("sublet.policies", name))())
         self.fails, self.hangs = 0, 0
+        self._nonsense: list[Nonsense] = []
+        self._struck: Callable[[], None] = lambda: None
+
+    def talk_nonsense(self, answers: Sequence[Nonsense], struck: Callable[[], None]) -> None:
+        """The next answers are these, made of what the real one says; `struck` is told of each."""
+        self._nonsense, self._struck = list(answers), struck
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """As the real one, or not at all."""
         if self.fails:
             self.fails -= 1
             raise ZeroDivisionError("a bug of a policy's own")
-        return self._real.decide(snapshot)
+        plan = self._real.decide(snapshot)
+        if not self._nonsense:
+            return plan
+        self._struck()
+        return cast(Plan, self._nonsense.pop()(plan, snapshot))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -77,6 +77,24 @@ class Disk:
         """For whoever looks on from outside."""
         return self._anchor.execute(query).fetchall()
 
+    def edit(self, sql: str, values: tuple[Any, ...]) -> int:
+        """For somebody who changes the file behind its owner's back; how many rows were."""
+        return self._anchor.execute(sql, values).rowcount
+
+    def copy(self) -> sqlite3.Connection:
+        """A backup."""
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        self._anchor.backup(copy)
+        return copy
+
+    def put_back(self, copy: sqlite3.Connection) -> bool:
+        """All is as it was then; False if somebody has the file, or there is no room."""
+        try:
+            copy.backup(self._anchor)
+        except sqlite3.OperationalError:
+            return False
+        return True
+
     def close(self) -> None:
         """The end of the world."""
         self._anchor.close()

@@ -46,6 +46,9 @@ HEARD_S = 12.0  # most, from when a price is published until the answer with it 
 PEACE_S = 7  # that EC2 asks for in a header, where it does
 
 
+Code = tuple[str, str, float, Callable[[], None]]  # of which call, what is answered, until when, who is told
+
+
 @dataclass(eq=False)
 class Ec2Instance(Instance):
     """With what EC2 itself knows of it."""
@@ -70,6 +73,10 @@ class ReadTimeoutError(Exception):
     """As botocore's: nobody answered."""
 
 
+class NoCredentialsError(Exception):
+    """As botocore's: there is nothing to sign a call with."""
+
+
 class Ec2Cloud(PlainCloud):
     """An account: its books are in whole seconds, as EC2's own times are."""
 
@@ -84,6 +91,12 @@ class Ec2Cloud(PlainCloud):
         self.rates = RATES
         self.page = PAGE
         self.garbled = ("", 0.0)
+        self.code: tuple[str, str, float, Callable[[], None]] = (
+            "",
+            "",
+            0.0,
+            lambda: None,
+        )  # call, code, until, who is told
         self._most_nodes = world.stream("account").choice([None, None, 2])
         self.throttled = 0  # launches that were one too many
         self._launches, self._launched_s = float(LAUNCHES_AT_ONCE), world.now_s
@@ -141,6 +154,10 @@ class Ec2Cloud(PlainCloud):
         """Prices that are published for a while are this; what is charged stays as it was."""
         self.garbled = (text, self.world.now_s + for_s)
 
+    def answer_with(self, call: str, code: str, for_s: float, struck: Callable[[], None]) -> None:
+        """Every such call for a while is answered by this code, and `struck` told each time."""
+        self.code = (call, code, self.world.now_s + for_s, struck)
+
     def crash_in(self, calls: int, *, before: bool) -> None:
         """Whoever makes that call is gone, before it is carried out or after it."""
         self._crash_in = (calls, before)
@@ -150,6 +167,7 @@ class Ec2Cloud(PlainCloud):
         super().calm()
         self.files.make_room()
         self._crash_in, self.garbled = None, ("", 0.0)
+        self.code = ("", "", 0.0, lambda: None)
 
     # ------------------------------------------------------------------ what its client asks
 
@@ -346,6 +364,10 @@ class Ec2Client:
         return answer | {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {"date": date}}}
 
     def _refuse(self, call: str, lie: str) -> None:
+        wrong, code, until_s, struck = self._cloud.code
+        if call == wrong and self._cloud.world.now_s < until_s:
+            struck()
+            raise NoCredentialsError(code) if code == NoCredentialsError.__name__ else Ec2Error(code)
         match lie:
             case "error":
                 raise Ec2Error("InternalError", 500)

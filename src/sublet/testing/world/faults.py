@@ -8,8 +8,11 @@ from collections.abc import Callable
 from sublet.domain.money import Price
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.world.cloud import Instance, NodeWorker
+from sublet.testing.world.kinds.asking import ASKING_KINDS
 from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.kinds.nodes import NODE_KINDS
+from sublet.testing.world.kinds.slow import SLOW_KINDS
+from sublet.testing.world.kinds.stores import STORE_KINDS
 from sublet.testing.world.kinds.workers import WORKER_KINDS
 from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.stage import Stage
@@ -379,4 +382,7 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "user_top_up_job": _user_top_up_job,
     **NODE_KINDS,
     **WORKER_KINDS,
+    **STORE_KINDS,
+    **SLOW_KINDS,
+    **ASKING_KINDS,
 }

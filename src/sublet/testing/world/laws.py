@@ -100,7 +100,7 @@ class Laws:
             return
         if running is not None and running.done() and not stage.ending:
             error = None if running.cancelled() else running.exception()
-            locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] > 0
+            locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] + stage.effects["ec2_code"] > 0
             if not self._disk_was_full(error) and not locked_out and not self._cloud_was_silent(error):
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
@@ -110,12 +110,17 @@ class Laws:
         if self._complaints.seen:
             text, error = self._complaints.seen[0]
             self._complaints.seen.clear()
-            if not self._disk_was_full(error) and not isinstance(error, StaleController):  # which F looks at
+            meant = self._disk_was_full(error) or isinstance(error, StaleController)  # which F looks at
+            if not meant and not self._policy_was_mad(text):
                 self.break_law("E", f"{text[:300]} {error!r}")
 
     def _disk_was_full(self, error: BaseException | None) -> bool:
         """That ends a controller, as it should."""
         return self._stage.disk.was_full and "disk is full" in f"{error} {error!r}"
+
+    def _policy_was_mad(self, text: str) -> bool:
+        """A plan that nobody may carry out is told as an error, as it should be."""
+        return self._stage.effects["policy_nonsense"] > 0 and text.startswith(("the plan at ", "shapes", "hold"))
 
     def _cloud_was_silent(self, error: BaseException | None) -> bool:
         """... so does a cloud that does not answer at a start: what is rented ends with its lease, not with a purse."""
@@ -195,7 +200,8 @@ class Laws:
             return
         purse_usd = stage.story.purse_usd + stage.users.topped_up_usd
         spent = stage.cloud.spent_grains()
-        if spent > purse_usd * GRAINS_PER_USD + self.allowed_grains + stage.cloud.slack_grains:
+        allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.slack_grains
+        if spent > purse_usd * GRAINS_PER_USD + allowed:
             self.break_law(
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sublet.testing.world.awaiting import until
@@ -14,14 +15,25 @@ from sublet.testing.world.truth import JobTruth, Truth
 from sublet.train.following import Broken
 from sublet.wire.messages import Meet, Regroup
 
-__all__ = ["Meetings", "Table", "TableGroup"]
+__all__ = ["Meetings", "Slow", "Table", "TableGroup"]
 
 COLLECTIVE_S = 0.02  # of one, mean
 NOTICE_S = 0.5  # at most, until a member notices that another has hung up
 LOOK_AGAIN_S = 1.0  # while packets do not pass, or somebody hangs
+SUM_S = 0.001  # of the gradients, per step
 REPORT_S = 1.0  # between two reports of a group: many steps at one go
 PORT = 1
 END_S = 0.2  # of a process that is through
+
+
+@dataclass(slots=True)
+class Slow:
+    """A machine that takes so many `times` as long for its part of a step; the first one of them tells `struck`."""
+
+    times: float
+    until_s: float
+    struck: Callable[[], None]
+    told: bool = False
 
 
 class Meetings:
@@ -31,6 +43,8 @@ class Meetings:
         self.world, self.network, self.truth = world, network, truth
         self.storage = Storage(world)
         self._tables: dict[tuple[str, int], Table] = {}
+        self.slow: dict[str, Slow] = {}  # by host
+        self.narrow: dict[str, tuple[float, Callable[[], None]]] = {}  # job -> no two meet until then; who is told
 
     def table(self, job_id: str, order: Regroup) -> Table:
         """Of this generation."""
@@ -38,6 +52,29 @@ class Meetings:
         if key not in self._tables:
             self._tables[key] = Table(self, job_id, order.generation, order.world)
         return self._tables[key]
+
+    def slowness(self, host: str) -> float:
+        """Of its part of a step."""
+        slow = self.slow.get(host)
+        if slow is None or self.world.now_s >= slow.until_s:
+            return 1.0
+        if not slow.told:
+            slow.told = True
+            slow.struck()
+        return slow.times
+
+    def keeps_apart(self, job_id: str) -> bool:
+        """Whether no group of it forms now; whoever wants to know is told, once."""
+        until_s, struck = self.narrow.get(job_id, (0.0, _nobody))
+        if self.world.now_s >= until_s:
+            return False
+        self.narrow[job_id] = (until_s, _nobody)
+        struck()
+        return True
+
+
+def _nobody() -> None:
+    pass
 
 
 class Trainee(Protocol):
@@ -62,8 +99,8 @@ class Trainee(Protocol):
     def broke(self, why: str) -> None:
         """Its group is gone under it while it trains."""
 
-    def step_made(self, step: int, step_s: float, *, ordered: bool) -> None:
-        """All have come that far together; `ordered` = one of them has an order."""
+    def step_made(self, step: int, step_s: float, *, comm_s: float, ordered: bool) -> None:
+        """All have come that far together, after it has waited for `comm_s`; `ordered` = one of them has an order."""
 
     def end_well(self) -> None:
         """All is done."""
@@ -128,7 +165,7 @@ class Table:
     def _end_round(self, turn: int) -> None:
         if self.over:
             return
-        if self._stalled():
+        if self._stalled() or (turn == 0 and self._meetings.keeps_apart(self.job_id)):
             self._again(self._end_round, turn)
             return
         said = self._rounds.pop(turn)
@@ -169,8 +206,9 @@ class Table:
         if self._stalled():
             self._again(self._advance)
             return
-        truth, step_s = self.truth, self.truth.step_s / self._size + 0.001
-        members = [self._members[rank] for rank in range(self._size)]
+        truth, members = self.truth, [self._members[rank] for rank in range(self._size)]
+        own_s = [truth.step_s / self._size * self._meetings.slowness(member.host) for member in members]
+        step_s = max(own_s) + SUM_S
         step = members[0].steps
         if step < truth.steps:
             self._meetings.truth.stepped(self.job_id, self.generation)
@@ -181,8 +219,8 @@ class Table:
             self._training.clear()
         elif step < truth.steps:
             self.world.after(REPORT_S, self._advance)
-        for member in members:
-            member.step_made(step, step_s, ordered=ordered)
+        for member, part_s in zip(members, own_s, strict=True):
+            member.step_made(step, step_s, comm_s=step_s - part_s, ordered=ordered)
 
     # ------------------------------------------------------------------ the network under it
 

@@ -36,6 +36,7 @@ class Stage:
     unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
     most_over_grains: float = 0.0  # that the ledger may be above the bill: nobody knows when a machine went down
     most_under_grains: float = 0.0  # ... and below it: what went down with it had slept, or not yet come back
+    forgotten_grains: float = 0.0  # spent after a copy of the store that was put back: no purse knows of it
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end

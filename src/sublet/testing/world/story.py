@@ -54,6 +54,14 @@ PLAIN = (
     "short_of_memory",
     "lost_power",
     "rot",
+    "older_backup",
+    "damaged_snapshot",
+    "foreign_job",
+    "slow_node",
+    "too_wide",
+    "user_asks",
+    "user_bids",
+    "policy_nonsense",
 )
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
 OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led there
@@ -66,6 +74,7 @@ OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led th
         "price_garbage",
         "full_folder",
         "damaged_record",
+        "ec2_code",
     ),
     "local": ("full_folder", "damaged_record"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ class Users:
             body = {"job": spec_to_json(spec, secrets=True)}
             self._post("/v1/jobs", body, lambda status, said: self._answered(plan, status, said), key)
         else:
-            self._ask(lambda api: self._bring(api, plan, spec, key))
+            self.ask(lambda api: self._bring(api, plan, spec, key))
         self._world.after(AGAIN_S, self._submit, plan, tries - 1)
 
     async def _bring(self, api: ControllerApi, plan: JobPlan, spec: JobSpec, key: str) -> None:
@@ -144,6 +144,19 @@ class Users:
         self._ask_once(f"/v1/jobs/{job_id}/top-up", lambda api: api.top_up_job(job_id, usd), usd)
         return True
 
+    def ask_again(self, kept: Collection[str]) -> None:
+        """An older store was put back, which has these jobs: whatever they were promised since then, they ask for."""
+        for plan in self._story.jobs:
+            if plan.name in self.promised and self.promised[plan.name] not in kept:
+                del self.promised[plan.name]
+                self._world.after(AGAIN_S, self._submit, plan, TRIES)
+            if plan.name in self.cancelled:
+                self.cancel(plan.name)
+            elif plan.name in self.paused:
+                self._insist(plan.name, Wish("pause", lambda api, job_id: api.pause(job_id)))
+            elif plan.name in self.promised:
+                self.resume(plan.name)
+
     # ------------------------------------------------------------------ how they ask
 
     def _insist(self, name: str, wish: Wish) -> None:
@@ -183,12 +196,12 @@ class Users:
             answered(200, {} if refusal is None else {"exit_code": refusal.exit_code})
 
         if self._controllers.border is None:
-            return self._ask(ask)
+            return self.ask(ask)
         return self._post(f"/v1/jobs/{job_id}/{wish.verb}", wish.body, answered, self._new_key())
 
     def _ask_once(self, path: str, call: Callable[[ControllerApi], Coroutine[Any, Any, Any]], usd: float) -> None:
         if self._controllers.border is None:
-            self._ask(lambda api: _quietly(lambda: call(api)))
+            self.ask(lambda api: _quietly(lambda: call(api)))
         else:
             self._post(path, {"usd": usd}, lambda *_: None, self._new_key())
 
@@ -196,7 +209,7 @@ class Users:
         self._keys += 1
         return f"wish-{self._keys}"
 
-    def _ask(self, question: Callable[[ControllerApi], Coroutine[Any, Any, Any]]) -> bool:
+    def ask(self, question: Callable[[ControllerApi], Coroutine[Any, Any, Any]]) -> bool:
         """Whether there is anybody to ask."""
         process, api = self._controllers.process, self._controllers.api
         if not self._controllers.alive or process is None or api is None:

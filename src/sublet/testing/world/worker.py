@@ -40,6 +40,7 @@ FIRST_SAVE_S = 15.0  # as saving.py has it
 CUT_AGAIN_S = 0.1  # slower than in a real process, where it is for sockets that torch opens meanwhile
 SHARE_S = 0.1  # mean, to hand a state over
 MOST_READ = 1 << 16
+OTHERS_EVERY_S = 2.0  # as report.py has it, of ranks above 0
 AT_ONCE = 16  # samples, of a script that says nothing else
 
 
@@ -71,6 +72,7 @@ class SdkWorker:
         self._at_once = AT_ONCE  # samples
         self.trains = False  # in a group, and makes steps
         self._every_s = float({**order.defaults, **order.env}.get("SUBLET_CHECKPOINT_EVERY_S", "30"))
+        self._told_s = self._world.now_s  # that it said how long its steps take
         self._saved_s: float | None = None
         self._saving: int | None = None  # the step that is being written
         self._truth.started += 1
@@ -182,15 +184,17 @@ class SdkWorker:
         """There is an order that all should know of."""
         return self._line.pending and not self._line.gone
 
-    def step_made(self, step: int, step_s: float, *, ordered: bool) -> None:
+    def step_made(self, step: int, step_s: float, *, comm_s: float, ordered: bool) -> None:
         """A boundary: reports, checkpoints, orders."""
         self.keeper.steps = step
         if self._line.gone:
             self.exit(EXIT_LOST)
             return
         group = self._following.group
+        if group.rank == 0 or self._world.now_s - self._told_s >= OTHERS_EVERY_S:
+            self._told_s = self._world.now_s
+            self._report(group.generation, step, step_s, comm_s)
         if group.rank == 0:
-            self._report(group.generation, step, step_s)
             self._save_if_due(step)
         if ordered:
             self.trains = False
@@ -198,7 +202,7 @@ class SdkWorker:
         elif step >= self._truth.steps and group.rank == 0:
             self._world.after(self._truth.write_s, self._finish, group)
 
-    def _report(self, generation: int, step: int, step_s: float) -> None:
+    def _report(self, generation: int, step: int, step_s: float, comm_s: float) -> None:
         self.say(
             Stepped(
                 worker_id=self.id,
@@ -208,6 +212,7 @@ class SdkWorker:
                 epoch=0,
                 loss=1.0,
                 step_s=step_s,
+                comm_s=comm_s,
                 global_batch=1,
                 local_batch=1,
             )

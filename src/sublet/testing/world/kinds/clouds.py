@@ -12,6 +12,8 @@ from sublet.testing.world.stage import Stage
 __all__ = ["CLOUD_KINDS"]
 
 LONGEST_PAUSE_S = 60.0  # of a door that was closed, and of a release that is tried again
+CODES = ("Unavailable", "Throttling", "AuthFailure", "AccessDenied", "NoCredentialsError", "InvalidParameterValue")
+SCARCE = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet")
 MOST_CALLS = 12  # until a crash
 
 
@@ -66,6 +68,21 @@ def _crash_call(stage: Stage, dice: random.Random) -> bool:
     return stage.controllers.alive
 
 
+def _ec2_code(stage: Stage, dice: random.Random) -> bool:
+    """EC2 answers calls of one kind by one of its many codes for a while. The effect is an answer."""
+    if not isinstance(stage.cloud, Ec2Cloud):
+        return False
+
+    def struck() -> None:
+        stage.effects["ec2_code"] += 1
+
+    call, for_s = dice.choice(["rent", "rent", "release", "list"]), dice.uniform(5.0, 60.0)
+    stage.cloud.answer_with(call, dice.choice(CODES + (SCARCE if call == "rent" else ())), for_s, struck)
+    if call != "rent":
+        _cannot_be_given_back(stage, for_s)
+    return False
+
+
 def _full_folder(stage: Stage, dice: random.Random) -> bool:
     """Nothing more can be written down of nodes for a while."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
@@ -104,6 +121,7 @@ CLOUD_KINDS: dict[str, dict[str, Callable[[Stage, random.Random], bool]]] = {
         "price_garbage": _price_garbage,
         "full_folder": _full_folder,
         "damaged_record": _damaged_record,
+        "ec2_code": _ec2_code,
     },
     "local": {
         "full_folder": _full_folder,

@@ -13,7 +13,7 @@ from sublet.testing.world.stage import Stage
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Ping, SaveFailed
 
-__all__ = ["NODE_KINDS"]
+__all__ = ["NODE_KINDS", "nodes_of"]
 
 AWAY_S = (2.0, 20.0, 60.0)
 JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
@@ -23,7 +23,7 @@ BLOCKED_S = 12.0  # less than a line may be silent
 MOODS = ("down", "silent", "odd")
 
 
-def _nodes(stage: Stage) -> list[tuple[Instance, WorldNode]]:
+def nodes_of(stage: Stage) -> list[tuple[Instance, WorldNode]]:
     """Those on which the shipped agent runs."""
     found = [(instance, instance.node) for instance in stage.cloud.alive()]
     return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and node.booted]
@@ -31,7 +31,7 @@ def _nodes(stage: Stage) -> list[tuple[Instance, WorldNode]]:
 
 def _kill_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     dice.choice(nodes)[1].kill_agent()
     return True
@@ -39,7 +39,7 @@ def _kill_agent(stage: Stage, dice: random.Random) -> bool:
 
 def _stop_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     instance, node = dice.choice(nodes)
     node.stop_for(dice.choice(AWAY_S))
@@ -50,7 +50,7 @@ def _stop_agent(stage: Stage, dice: random.Random) -> bool:
 
 def _end_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGTERM, as somebody on the machine may send."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     dice.choice(nodes)[1].ask_to_go()
     return True
@@ -58,7 +58,7 @@ def _end_agent(stage: Stage, dice: random.Random) -> bool:
 
 def _no_forks(stage: Stage, dice: random.Random) -> bool:
     """The next workers of a machine cannot be started."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     dice.choice(nodes)[1].processes.refuses = dice.randint(1, 3)
     return True
@@ -66,7 +66,7 @@ def _no_forks(stage: Stage, dice: random.Random) -> bool:
 
 def _babble(stage: Stage, dice: random.Random) -> bool:
     """A worker writes on its line what is no message of its own: a library that found the descriptor."""
-    lines = [line for _, node in _nodes(stage) for line in node.processes.lines()]
+    lines = [line for _, node in nodes_of(stage) for line in node.processes.lines()]
     if not lines:
         return False
     words = [
@@ -84,7 +84,7 @@ def _babble(stage: Stage, dice: random.Random) -> bool:
 
 def _flood(stage: Stage, dice: random.Random) -> bool:
     """A worker has more to say than anybody can send: a script whose every save fails, with a page of reasons."""
-    found = [(node, pid) for _, node in _nodes(stage) for pid in node.processes.running]
+    found = [(node, pid) for _, node in nodes_of(stage) for pid in node.processes.running]
     if not found:
         return False
     node, pid = dice.choice(found)
@@ -124,7 +124,7 @@ def _odd_orders(stage: Stage, dice: random.Random) -> bool:
 
 def _no_storage(stage: Stage, dice: random.Random) -> bool:
     """The file server is away: whoever asks it for a file is told that the handle is stale."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     storage = nodes[0][1].site.storage
     if dice.random() < 0.5:
@@ -137,7 +137,7 @@ def _no_storage(stage: Stage, dice: random.Random) -> bool:
 
 def _node_clock(stage: Stage, dice: random.Random) -> bool:
     """Somebody sets the clock of a machine."""
-    if not (nodes := _nodes(stage)):
+    if not (nodes := nodes_of(stage)):
         return False
     instance, node = dice.choice(nodes)
     node.site.clocks[instance.node_id].jump_s += dice.choice(JUMPS_S)
@@ -146,7 +146,7 @@ def _node_clock(stage: Stage, dice: random.Random) -> bool:
 
 def _told_inside(stage: Stage, dice: random.Random) -> bool:
     """The cloud warns the machine itself, in words that can be read or not; and takes it, or not."""
-    nodes = [(instance, node) for instance, node in _nodes(stage) if node.service is not None]
+    nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
     if not nodes:
         return False
     (instance, node), in_s = dice.choice(nodes), dice.choice(WARNINGS_S)

@@ -9,13 +9,14 @@ from sublet.testing.world.node import WorldNode
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.worker import SdkWorker
 
-__all__ = ["WORKER_KINDS"]
+__all__ = ["WORKER_KINDS", "trainers_of"]
 
 AGAIN_S = 2.0
 SIGKILL = -9  # as an exit code
 
 
-def _trainers(stage: Stage) -> list[SdkWorker]:
+def trainers_of(stage: Stage) -> list[SdkWorker]:
+    """Processes with a session."""
     nodes = [instance.node for instance in stage.cloud.alive()]
     found = [worker for node in nodes if isinstance(node, WorldNode) for worker in node.workers]
     return [worker for worker in found if isinstance(worker, SdkWorker)]
@@ -23,14 +24,14 @@ def _trainers(stage: Stage) -> list[SdkWorker]:
 
 def _short_of_memory(stage: Stage, dice: random.Random) -> bool:
     """A step does not fit: in the session, whose process survives, or in the script's own code."""
-    workers = [worker for worker in _trainers(stage) if worker.trains]
+    workers = [worker for worker in trainers_of(stage) if worker.trains]
     return bool(workers) and dice.choice(workers).run_short(ends=dice.random() < 0.5)
 
 
 def _lost_power(stage: Stage, dice: random.Random) -> bool:
     """The disk with the checkpoints comes back with no more than it must have kept, and perhaps with more."""
     del dice
-    if not (workers := _trainers(stage)):
+    if not (workers := trainers_of(stage)):
         return False
     return workers[0].meetings.storage.cut_power()
 
@@ -45,7 +46,7 @@ def _rot(stage: Stage, dice: random.Random) -> bool:
         stage.effects["rot"] += 1
 
     def strike() -> None:
-        for worker in dice.sample(trainers := _trainers(stage), len(trainers)):
+        for worker in dice.sample(trainers := trainers_of(stage), len(trainers)):
             if worker.meetings.storage.rot(worker.job_id, stage.truth.jobs[worker.job_id], dice, found):
                 for other in trainers:
                     if other.job_id == worker.job_id:

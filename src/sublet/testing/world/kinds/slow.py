@@ -1,0 +1,54 @@
+"""Machines and groups that are slower than they should be, or do not come together at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from sublet.testing.world.kinds.nodes import nodes_of
+from sublet.testing.world.kinds.workers import trainers_of
+from sublet.testing.world.meetings import Slow
+from sublet.testing.world.stage import Stage
+
+__all__ = ["SLOW_KINDS"]
+
+TIMES = (4.0, 10.0)  # as long: a straggler is told from three times on
+SLOW_S = (30.0, 150.0)  # least and most; a straggler is told after fifteen seconds
+UNFORMED_S = (60.0, 400.0)
+
+
+def _slow_node(stage: Stage, dice: random.Random) -> bool:
+    """A machine takes several times as long for its part of every step: a neighbour, a clock that was lowered."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    instance, node = dice.choice(nodes)
+
+    def struck() -> None:
+        stage.effects["slow_node"] += 1
+
+    until_s = stage.world.now_s + dice.uniform(*SLOW_S)
+    node.site.meetings.slow[instance.node_id] = Slow(dice.choice(TIMES), until_s, struck)
+    return False
+
+
+def _too_wide(stage: Stage, dice: random.Random) -> bool:
+    """Groups of a job that are wider than one do not form for a while: a firewall between machines, a bug in a library.
+
+    The effect is that one of them does not.
+    """
+    if not (workers := trainers_of(stage)):
+        return False
+    worker = dice.choice(workers)
+
+    def struck() -> None:
+        stage.effects["too_wide"] += 1
+
+    worker.meetings.narrow[worker.job_id] = (stage.world.now_s + dice.uniform(*UNFORMED_S), struck)
+    for other in workers:
+        if other.job_id == worker.job_id and dice.random() < 0.7:  # so that the next group must form
+            other.exit(1)
+            break
+    return False
+
+
+SLOW_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {"slow_node": _slow_node, "too_wide": _too_wide}

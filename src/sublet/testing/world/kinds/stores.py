@@ -1,0 +1,103 @@
+"""What can go wrong with the file of the store while nobody has it open: it is older, damaged in part, or half foreign.
+
+All of them end the controller, change the file, and let the next one begin on what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Callable
+
+from sublet.testing.world import backups
+from sublet.testing.world.stage import Stage
+
+__all__ = ["STORE_KINDS"]
+
+WAITS_S = (30.0, 120.0)  # until something was rented
+LOOK_S = 1.0
+FOREIGN_S = (2.0, 15.0)  # least and most that a job stays what no rule allows
+DAMAGES = ("", "{", "[1]", '{"kernel":{}}', '{"kernel":{"version":0},"bill":{},"timers":{}}')
+FOREIGN_SPECS = ("{", "[]", '{"name":"x"}')  # beside what a newer program may have taken: other GPUs, other words
+
+
+def _older_backup(stage: Stage, dice: random.Random) -> bool:
+    """A copy is kept, and put in place of the store when something was rented that it does not know.
+
+    Not one that is older than an order to a job: that job's next group would be numbered like one that there was.
+    """
+    until_s = stage.world.now_s + dice.choice(WAITS_S)
+    copy, backup = stage.disk.copy(), backups.begin(stage)
+
+    def look() -> None:
+        nonlocal copy, backup
+        process = stage.controllers.process
+        if stage.calm or stage.world.now_s > until_s:
+            copy.close()
+        elif process is None or not stage.controllers.ready or not backups.is_fresh(stage, backup):
+            copy.close()
+            copy, backup = stage.disk.copy(), backups.begin(stage)
+            stage.world.after(LOOK_S, look)
+        elif not backups.has_strangers(stage, backup):
+            stage.world.after(LOOK_S, look)
+        else:
+            stage.controllers.crash(process)
+            if stage.disk.put_back(copy):
+                stage.effects["older_backup"] += 1
+                backups.put_back(stage, backup)
+            copy.close()
+
+    look()
+    return False
+
+
+def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool:
+    """The newest snapshot cannot be read any more, or none of them: what follows from the whole log is known still."""
+    process = stage.controllers.process
+    if process is None or process.dead:
+        return False
+    stage.controllers.crash(process)
+    which = dice.choice(["= (SELECT MAX(seq) FROM snapshots)", "> 0"])
+    return _changed(stage, f"UPDATE snapshots SET state = ? WHERE seq {which}", (dice.choice(DAMAGES),))  # noqa: S608 - our own words
+
+
+def _foreign_job(stage: Stage, dice: random.Random) -> bool:
+    """A job of a program that knows more than this one; it is put back soon, and its owner goes on."""
+    process = stage.controllers.process
+    rows = stage.disk.rows("SELECT job_id, spec FROM jobs ORDER BY number")
+    if process is None or process.dead or not rows:
+        return False
+    job_id, spec = dice.choice(rows)
+    if not spec.startswith("{") or '"sdk": "perhaps"' in spec:
+        return False  # it is foreign already
+    stage.controllers.crash(process)
+    newer = json.dumps(json.loads(spec) | dice.choice([{"gpu": "Z9000"}, {"max_workers": 10**9}, {"sdk": "perhaps"}]))
+    foreign = dice.choice([newer, newer, *FOREIGN_SPECS])
+
+    def install_again() -> None:
+        holder = stage.controllers.process
+        if holder is not None and not holder.dead:
+            stage.controllers.crash(holder)
+        if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ? AND spec = ?", (spec, job_id, foreign)):
+            stage.world.after(1.0, install_again)  # there is no room for it yet
+
+    if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ?", (foreign, job_id)):
+        return False
+    stage.world.after(dice.uniform(*FOREIGN_S), install_again)
+    return True
+
+
+def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:
+    """By somebody with an editor; False where there was nothing to change, or no room."""
+    try:
+        return stage.disk.edit(sql, values) > 0
+    except sqlite3.OperationalError:
+        return False
+
+
+STORE_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+    "older_backup": _older_backup,
+    "damaged_snapshot": _damaged_snapshot,
+    "foreign_job": _foreign_job,
+}
