@@ -48,7 +48,8 @@ def is_fresh(stage: Stage, backup: Backup) -> bool:
 def _orders(stage: Stage) -> tuple[object, ...]:
     controller = stage.controllers.controller
     jobs = {} if controller is None else controller.kernel.jobs
-    return (stage.controllers.lives, *((job_id, state.generation) for job_id, state in sorted(jobs.items())))
+    told = ((job_id, state.generation) for job_id, state in sorted(jobs.items()) if state.generation)
+    return (stage.controllers.lives, *sorted(stage.foreign), *told)
 
 
 def has_strangers(stage: Stage, backup: Backup) -> bool:

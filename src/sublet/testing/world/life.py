@@ -113,7 +113,7 @@ class Life:
                 sdk=plan.sdk,
                 fails=plan.fails,
             )
-        self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users)
+        self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users, self.site.meetings)
         self.laws = Laws(self.stage, complaints)
         faults.schedule(self.stage)
 

@@ -10,6 +10,7 @@ from sublet.testing.world.cloud import Cloud
 from sublet.testing.world.controllers import Controllers
 from sublet.testing.world.disk import Disk
 from sublet.testing.world.heap import World
+from sublet.testing.world.meetings import Meetings
 from sublet.testing.world.network import Network
 from sublet.testing.world.story import Fault, Story
 from sublet.testing.world.truth import Truth
@@ -30,6 +31,7 @@ class Stage:
     truth: Truth
     controllers: Controllers
     users: Users
+    meetings: Meetings
     hits: Counter[str] = field(default_factory=Counter)  # by kind of fault
     effects: Counter[str] = field(default_factory=Counter)
     parted_until_s: dict[str, float] = field(default_factory=dict)  # by node
@@ -37,6 +39,7 @@ class Stage:
     most_over_grains: float = 0.0  # that the ledger may be above the bill: nobody knows when a machine went down
     most_under_grains: float = 0.0  # ... and below it: what went down with it had slept, or not yet come back
     forgotten_grains: float = 0.0  # spent after a copy of the store that was put back: no purse knows of it
+    foreign: set[str] = field(default_factory=set)  # jobs of which the store says what no rule allows, for a while
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end

@@ -166,7 +166,6 @@ NONSENSE: tuple[Callable[[Plan, Snapshot], object], ...] = (
 
 def _policy_nonsense(stage: Stage, dice: random.Random) -> bool:
     """The next decisions are none. The effect is that it was asked for one."""
-
     struck = _Once(stage, "policy_nonsense")
     stage.controllers.policy.talk_nonsense(dice.sample(NONSENSE, dice.randint(1, 3)), struck)
     return False

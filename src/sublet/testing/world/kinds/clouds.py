@@ -73,8 +73,12 @@ def _ec2_code(stage: Stage, dice: random.Random) -> bool:
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
 
+    told = False
+
     def struck() -> None:
-        stage.effects["ec2_code"] += 1
+        nonlocal told
+        stage.effects["ec2_code"] += not told
+        told = True
 
     call, for_s = dice.choice(["rent", "rent", "release", "list"]), dice.uniform(5.0, 60.0)
     stage.cloud.answer_with(call, dice.choice(CODES + (SCARCE if call == "rent" else ())), for_s, struck)

@@ -9,6 +9,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 from sublet.testing.world import backups
 from sublet.testing.world.stage import Stage
@@ -19,6 +20,7 @@ WAITS_S = (30.0, 120.0)  # until something was rented
 LOOK_S = 1.0
 FOREIGN_S = (2.0, 15.0)  # least and most that a job stays what no rule allows
 DAMAGES = ("", "{", "[1]", '{"kernel":{}}', '{"kernel":{"version":0},"bill":{},"timers":{}}')
+NEWER: tuple[dict[str, Any], ...] = ({"accelerators": ["Z9000"]}, {"max_workers": 10**9}, {"argv": 7})
 FOREIGN_SPECS = ("{", "[]", '{"name":"x"}')  # beside what a newer program may have taken: other GPUs, other words
 
 
@@ -63,29 +65,37 @@ def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool:
 
 
 def _foreign_job(stage: Stage, dice: random.Random) -> bool:
-    """A job of a program that knows more than this one; it is put back soon, and its owner goes on."""
+    """A job of a program that knows more than this one, which is installed again soon. It counts once it was read."""
     process = stage.controllers.process
     rows = stage.disk.rows("SELECT job_id, spec FROM jobs ORDER BY number")
     if process is None or process.dead or not rows:
         return False
     job_id, spec = dice.choice(rows)
-    if not spec.startswith("{") or '"sdk": "perhaps"' in spec:
-        return False  # it is foreign already
+    if job_id in stage.foreign:
+        return False
     stage.controllers.crash(process)
-    newer = json.dumps(json.loads(spec) | dice.choice([{"gpu": "Z9000"}, {"max_workers": 10**9}, {"sdk": "perhaps"}]))
-    foreign = dice.choice([newer, newer, *FOREIGN_SPECS])
+    newer = json.dumps(json.loads(spec) | dice.choice(NEWER))
+    foreign, before = dice.choice([newer, newer, *FOREIGN_SPECS]), stage.controllers.lives
 
     def install_again() -> None:
         holder = stage.controllers.process
-        if holder is not None and not holder.dead:
-            stage.controllers.crash(holder)
-        if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ? AND spec = ?", (spec, job_id, foreign)):
+        if stage.controllers.lives == before or not stage.controllers.ready or holder is None:
+            stage.world.after(1.0, install_again)
+            return
+        stage.controllers.crash(holder)
+        try:
+            stage.disk.edit("UPDATE jobs SET spec = ? WHERE job_id = ? AND spec = ?", (spec, job_id, foreign))
+        except sqlite3.OperationalError:
             stage.world.after(1.0, install_again)  # there is no room for it yet
+        else:
+            stage.foreign.discard(job_id)
+            stage.effects["foreign_job"] += 1
 
     if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ?", (foreign, job_id)):
         return False
+    stage.foreign.add(job_id)
     stage.world.after(dice.uniform(*FOREIGN_S), install_again)
-    return True
+    return False
 
 
 def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:

@@ -1,0 +1,93 @@
+"""Kinds that reach what others do not: each does what it says, is counted where it strikes, and no law breaks by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sublet.runtime.controller import feasibility, recovery
+from sublet.runtime.controller.paces import Paces
+from sublet.testing.world.kinds import stores
+from sublet.testing.world.life import Life, live
+from sublet.testing.world.story import Fault, JobPlan, Story
+
+JOB = JobPlan(
+    name="job0", at_s=1.0, max_workers=2, steps=600, step_s=1.0, boot_s=1.0, write_s=0.5, checkpoint_every_s=8.0
+)
+LATER = replace(JOB, name="job1", at_s=60.0, max_workers=1, steps=60)
+SHORT = Paces(events_a_snapshot=5, events_a_file=10, history_kept=1000, jobs_kept=10, jobs_shelved=10)
+
+
+def told(*faults: Fault, **facts: object) -> tuple[dict[str, int], str]:
+    """Effects by kind, and all that people can read of such a life."""
+    life = Life(Story(**{"seed": 1, "jobs": (JOB, LATER), "faults": faults, **facts}), keep_history=True)
+    outcome = life.live()
+    assert outcome.broken is None
+    return outcome.effects, "\n".join(f"{kind}: {text}" for _, kind, text in life.history)
+
+
+def test_an_older_backup_is_put_back_and_what_was_rented_since_is_found_and_ended():
+    effects, history = told(Fault(at_s=0.5, kind="older_backup", dice=2))
+    assert effects["older_backup"] == 1
+    assert "was rented after this log ends, and is ended" in history
+
+
+def test_a_law_breaks_where_strangers_are_not_looked_for(monkeypatch):
+    monkeypatch.setattr(recovery, "strangers_among", lambda *_: None)
+    story = Story(seed=1, jobs=(JOB, LATER), faults=(Fault(at_s=0.5, kind="older_backup", dice=2),))
+    assert live(story).broken is not None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]"])
+@pytest.mark.parametrize("dice", [0, 1, 2, 3])
+def test_snapshots_that_cannot_be_read_are_passed_over(monkeypatch, damage, dice):
+    """An empty one too: it once counted as none at all, and what was before it was forgotten (seeds 7, 10 and 11)."""
+    monkeypatch.setattr(stores, "DAMAGES", (damage,))
+    effects, history = told(Fault(at_s=120.0, kind="damaged_snapshot", dice=dice), paces=SHORT)
+    assert effects["damaged_snapshot"] == 1
+    assert "cannot be read: an older one is used" in history
+
+
+def test_a_job_that_no_rule_allows_is_held_until_it_is_what_it_was():
+    found = [told(Fault(at_s=40.0, kind="foreign_job", dice=dice)) for dice in range(3)]
+    assert all(effects["foreign_job"] == 1 for effects, _ in found)
+    assert all("is held, for it cannot be run" in history for _, history in found)
+
+
+def test_a_slow_node_is_told_and_counted():
+    lives = [told(Fault(at_s=60.0, kind="slow_node", dice=dice), most_nodes=3, jobs=(JOB,)) for dice in range(3)]
+    assert all(effects["slow_node"] == 1 for effects, _ in lives)
+    assert any("as long as its peers" in history for _, history in lives)
+
+
+def test_a_job_whose_groups_do_not_form_goes_on_with_fewer():
+    effects, history = told(Fault(at_s=0.5, kind="too_wide", dice=5), jobs=(JOB,))
+    assert effects["too_wide"] == 1
+    assert "cannot train on 2 workers" in history
+
+
+def test_questions_are_answered_and_what_cannot_run_is_refused():
+    effects, _ = told(
+        *(Fault(at_s=at_s, kind=kind, dice=7) for at_s in (30.0, 90.0) for kind in ("user_asks", "user_bids"))
+    )
+    assert effects["user_asks"] == 2
+    assert effects["user_bids"] == 2
+
+
+def test_a_job_that_can_never_run_and_is_taken_breaks_a_law(monkeypatch):
+    monkeypatch.setattr(feasibility.Feasibility, "refuse_beyond_limits", lambda *_: None)
+    faults = tuple(Fault(at_s=30.0 + dice, kind="user_bids", dice=dice) for dice in range(6))
+    assert str(live(Story(seed=1, jobs=(JOB,), faults=faults)).broken).startswith("R: ")
+
+
+def test_a_policy_that_talks_nonsense_is_asked_again():
+    effects, history = told(Fault(at_s=0.5, kind="policy_nonsense", dice=1))
+    assert effects["policy_nonsense"] == 1
+    assert "the policy" in history
+
+
+def test_codes_of_ec2_are_answers_that_a_job_outlives():
+    faults = [Fault(at_s=21.0 + 7.0 * dice, kind="ec2_code", dice=dice) for dice in range(8)]
+    effects, _ = told(*faults, cloud="aws")
+    assert effects["ec2_code"] >= 3
