@@ -110,7 +110,7 @@ def test_workers_join_train_save_and_finish():
     assert [len(hand.said(Joined)) for hand in hands] == [1, 1]
     assert len(hands[0].said(Leading)) == len(hands[0].said(Finished)) == 1
     assert hands[0].said(Stepped)
-    assert not hands[1].said(Stepped)
+    assert 0 < len(hands[1].said(Stepped)) < len(hands[0].said(Stepped))  # as report.py has it
     truth = job.truth.jobs["job"]
     assert (truth.saved, truth.told, truth.done) == (60, 60, True)
     assert not job.truth.complaints
