@@ -25,6 +25,7 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
 from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.ec2_errors import Ec2Error, NoCredentialsError, ReadTimeoutError
 from sublet.testing.world.heap import Crash, World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
@@ -58,23 +59,6 @@ class Ec2Instance(Instance):
     spot: bool = False
     why: str = ""  # StateReason
     gone_s: float = math.inf  # "terminated" from then on
-
-
-class Ec2Error(Exception):
-    """As botocore's ClientError: its answer is all that is looked at."""
-
-    def __init__(self, code: str, status: int = 400, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(code)
-        metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict(headers or {})}
-        self.response = {"Error": {"Code": code, "Message": "as the story wants it"}, "ResponseMetadata": metadata}
-
-
-class ReadTimeoutError(Exception):
-    """As botocore's: nobody answered."""
-
-
-class NoCredentialsError(Exception):
-    """As botocore's: there is nothing to sign a call with."""
 
 
 class Ec2Cloud(PlainCloud):

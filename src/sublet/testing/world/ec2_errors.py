@@ -1,0 +1,24 @@
+"""What a client of EC2 raises, as far as anybody looks at it: the answer of botocore's errors, or their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Ec2Error", "NoCredentialsError", "ReadTimeoutError"]
+
+
+class Ec2Error(Exception):
+    """As botocore's ClientError: its answer is all that is looked at."""
+
+    def __init__(self, code: str, status: int = 400, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(code)
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict(headers or {})}
+        self.response = {"Error": {"Code": code, "Message": "as the story wants it"}, "ResponseMetadata": metadata}
+
+
+class ReadTimeoutError(Exception):
+    """As botocore's: nobody answered."""
+
+
+class NoCredentialsError(Exception):
+    """As botocore's: there is nothing to sign a call with."""
