@@ -78,7 +78,7 @@ def test_questions_are_answered_and_what_cannot_run_is_refused():
 def test_a_job_that_can_never_run_and_is_taken_breaks_a_law(monkeypatch):
     monkeypatch.setattr(feasibility.Feasibility, "refuse_beyond_limits", lambda *_: None)
     faults = tuple(Fault(at_s=30.0 + dice, kind="user_bids", dice=dice) for dice in range(6))
-    assert str(live(Story(seed=1, jobs=(JOB,), faults=faults)).broken).startswith("R: ")
+    assert str(live(Story(seed=1, jobs=(JOB,), faults=faults)).broken).startswith("W: ")
 
 
 def test_a_policy_that_talks_nonsense_is_asked_again():

@@ -25,7 +25,7 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
 from sublet.testing.world.cloud import Boot, Instance
-from sublet.testing.world.ec2_errors import Ec2Error, NoCredentialsError, ReadTimeoutError
+from sublet.testing.world.errors_of_ec2 import NO_CODE, Ec2Error, NoCredentialsError, ReadTimeoutError
 from sublet.testing.world.heap import Crash, World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
@@ -45,9 +45,6 @@ REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExce
 EVERYTHING = "everything"  # a lie of every call
 HEARD_S = 12.0  # most, from when a price is published until the answer with it is there: two calls, one of them slow
 PEACE_S = 7  # that EC2 asks for in a header, where it does
-
-
-Code = tuple[str, str, float, Callable[[], None]]  # of which call, what is answered, until when, who is told
 
 
 @dataclass(eq=False)
@@ -150,8 +147,7 @@ class Ec2Cloud(PlainCloud):
         """It keeps its word from now on."""
         super().calm()
         self.files.make_room()
-        self._crash_in, self.garbled = None, ("", 0.0)
-        self.code = ("", "", 0.0, lambda: None)
+        self._crash_in, self.garbled, self.code = None, ("", 0.0), NO_CODE
 
     # ------------------------------------------------------------------ what its client asks
 

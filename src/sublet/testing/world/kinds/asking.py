@@ -59,7 +59,7 @@ async def _every_log(api: ControllerApi, job_id: str) -> None:
 def _user_bids(stage: Stage, dice: random.Random) -> bool:
     """What would become of a job is asked, and one is brought that can never run. The effect is a refusal.
 
-    R: what can never run is refused when it is brought.
+    W: what can never run is refused when it is brought.
     """
     plan = dice.choice(stage.story.jobs)
     spec = replace(stage.users.spec_of(plan), name="bid", work=5_000.0, samples_per_s=2.0)
@@ -78,7 +78,7 @@ def _user_bids(stage: Stage, dice: random.Random) -> bool:
         except SubletError:
             stage.effects["user_bids"] += 1
         else:
-            stage.truth.complaints.append(("R", f"{taken} was taken, and can never run"))
+            stage.truth.complaints.append(("W", f"{taken} was taken, and can never run"))
 
     stage.users.ask(bring)
     return False

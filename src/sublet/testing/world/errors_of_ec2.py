@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["Ec2Error", "NoCredentialsError", "ReadTimeoutError"]
+__all__ = ["NO_CODE", "Ec2Error", "NoCredentialsError", "ReadTimeoutError"]
+Code = tuple[str, str, float, Callable[[], None]]  # of which call, what is answered, until when, who is told
+NO_CODE: Code = ("", "", 0.0, lambda: None)
 
 
 class Ec2Error(Exception):
