@@ -305,7 +305,7 @@ class Kernel:
                 self._spent_s = spent_s
                 self._actions.append(SetTimer(CheckPurse(), spent_s))
             return
-        if self.supply.purse.giving_up:
+        if self.supply.purse.giving_up and not self.supply.purse.is_overdue(self.now_s):
             return  # the reserve of the others lasts until these are gone; then we look again
         nodes = self.supply.give_up_half(self.now_s)
         evicted = {job_id for node in nodes for job_id in node.jobs}

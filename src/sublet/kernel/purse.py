@@ -56,14 +56,20 @@ class Purse:
         """Nodes are on their way out: what they reserve will soon be free."""
         return any(node.gone_by_us is not None for node in self._cluster.nodes.values())
 
+    def is_overdue(self, now_s: float) -> bool:
+        """One of them is still there after its latest end: it has used up what it reserved, and goes on."""
+        now_us = microseconds(now_s)
+        return any(n.gone_by_us is not None and n.gone_by_us < now_us for n in self._cluster.nodes.values())
+
     def give_up_half(self, now_s: float) -> list[Node]:
         """All that is left is reserved: give half of the nodes up, so that their reserves pay for the others.
 
-        So the end comes in steps, and what is left over in the end is the reserve of the last node, not of all.
+        So the end comes in steps, and what is left over in the end is the reserve of the last node, not of all. If the
+        cloud does not end what was given up, nothing pays for the others: all go.
         """
         nodes = [n for n in self._cluster.nodes.values() if n.gone_by_us is None]
         nodes.sort(key=lambda node: (not node.idle, -node.offer.reserve.grains))
-        victims = nodes[: (len(nodes) + 1) // 2]
+        victims = nodes if self.giving_up else nodes[: (len(nodes) + 1) // 2]
         for node in victims:
             begin_to_end(node, now_s)
             if node.phase is not NodePhase.NOTICED:

@@ -176,9 +176,10 @@ class Tenancy:
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
             state = _with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
             self._store(state)
-            if state.shape is None or state.shape.gpus <= state.gpus:
-                self.settle(state)  # it needs no GPUs of others, who may wait for those that it leaves
-            else:
+            # One that needs no GPUs of others is settled at once: they may wait for those that it leaves. What it still
+            # holds may be about to be taken as well: then it does need others.
+            enough = state.shape is None or state.shape.gpus <= state.gpus
+            if not (enough and self.settle(state)):
                 self.stand_in_line(state)
                 self._carry_on(state)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 
@@ -18,9 +20,10 @@ class Fifo:
     def decide(self, snapshot: Snapshot) -> Plan:
         """Start the head of the queue for as long as it fits. O(jobs started), whatever the length of the queue."""
         draft = Draft(snapshot)
+        queue: Iterable[JobState] = snapshot.waiting.by(arrival)
         if min(draft.room.values()) < 0:
-            self._send_back_the_last(draft)
-        for state in snapshot.waiting.by(arrival):
+            queue = heapq.merge(queue, self._send_back_the_last(draft), key=_seq)
+        for state in queue:
             gpus = draft.width(state.job)
             pool = draft.pool_with_room(state.job, gpus)
             if pool is None or gpus == 0:
@@ -30,8 +33,19 @@ class Fifo:
             draft.give(state, pool, gpus)
         return draft.plan()
 
-    def _send_back_the_last(self, draft: Draft) -> None:
-        """Supply fell: the latest arrivals of a pool give their GPUs back until the rest fits."""
+    def _send_back_the_last(self, draft: Draft) -> list[JobState]:
+        """Supply fell: the latest arrivals of a pool give their GPUs back until the rest fits.
+
+        Those that hold none have nothing to leave, so that nothing will be heard of them: they queue at once.
+        """
+        sent_back = []
         for state in sorted(draft.snapshot.active.values(), key=lambda state: -state.seq):
             if state.shape is not None and draft.room[state.shape.pool] < 0:
                 draft.take(state, "supply fell and it came last")
+                if state.phase is Phase.WAITING:
+                    sent_back.append(state)
+        return sent_back[::-1]
+
+
+def _seq(state: JobState) -> int:
+    return state.seq

@@ -16,6 +16,7 @@ from typing import Protocol
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.events import Event
+from sublet.domain.timers import CheckPurse
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.machine.dice import DICE, Dice
@@ -86,6 +87,7 @@ class Leases:
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
         self._alarmed: dict[str, float] = {}  # nodes that cannot be given back -> when people were told (wall)
+        self._overdue: set[str] = set()  # nodes that were still there after their latest end
         self._closing = False  # nothing is rented any more
 
     def hear(self, event: MarketNews) -> None:
@@ -230,10 +232,18 @@ class Leases:
         for node in list(kernel.cluster.nodes.values()):
             ahead_s = min(LAST_S * self._clock.speedup, node.offer.wind_down_s / 4)
             latest_us = (self._inbox.now_s() + ahead_s) * 1e6
+            if node.phase is NodePhase.RELEASING and self._is_overdue(node):
+                self._overdue.add(node.id)
+                self._inbox.tell(news.TimerFired(self._inbox.now_s(), CheckPurse()))  # nothing else wakes it for that
             if node.gone_by_us is not None and node.gone_by_us < latest_us and node.phase is not NodePhase.RELEASING:
                 text = "is ended now: nothing is left to pay for it"
                 self._inbox.note(HistoryRow(kind="Budget", node_id=node.id, text=text))
                 self._inbox.spawn(self.release_lost(node.id), f"end {node.id}")
+
+    def _is_overdue(self, node: Node) -> bool:
+        """The cloud has not ended it by its latest end, and the kernel has not looked since."""
+        ends_us = node.gone_by_us
+        return ends_us is not None and ends_us < self._inbox.now_s() * 1e6 and node.id not in self._overdue
 
     async def release_all(self) -> None:
         """Everything that is held, and then everything that the provider lists all the same."""

@@ -81,7 +81,7 @@ class Lifecycle:
         record.group.done, record.group.work = old.done, old.work
         record.outcome, record.ended_s, record.error, record.exit_code = Ending.NONE, None, "", None
         record.paused, record.forgiven, record.blamed = Hold.NONE, record.noticed + record.unnoticed, ""
-        record.awaited = None
+        record.awaited = record.pinned = None  # it holds nothing that it could stay on
         self._table.keep(record)
         self.save_facts(record)
         self.submit(record)

@@ -196,12 +196,12 @@ class Recovery:
         """Orders that the last controller gave and whose answer it did not hear: give them again."""
         wall_s = self.clock.wall.monotonic()
         for record in self.table.records.values():
-            group = record.group
-            group.all_agents_came(wall_s)
-            if record.id in self.pump.kernel.jobs:
-                self.router.heal(record)
-            elif group.workers:  # ended, but its workers were not told
+            group, known = record.group, record.id in self.pump.kernel.jobs
+            if (known and record.outcome) or (not known and group.workers):
+                # It has ended: its workers were not told, or the kernel was not, and nobody is to begin there again.
                 group.stop(group.generation + 1, resumable=False, wall_s=wall_s)
+            group.all_agents_came(wall_s)
+            self.router.heal(record)
             self.router.touch(record)
         self.pump.carry_on()
 

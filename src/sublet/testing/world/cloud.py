@@ -32,6 +32,8 @@ class NodeWorker(Protocol):
 class Node(Protocol):
     """A machine with an agent on it, as clouds, faults and laws see it."""
 
+    stopped_until_s: float  # its agent
+
     @property
     def workers(self) -> Sequence[NodeWorker]:
         """Those that run."""

@@ -1,7 +1,8 @@
 """Controllers that slept while another one began on their store, and the law about them.
 
 F    from the moment at which the other has claimed the store, one that slept commits nothing, rents nothing and gives
-     nothing back; and once it is awake it ends itself, because it is stale and for no other reason
+     nothing back; and once it is awake it ends itself, because it is stale, or because its disk is full: whichever it
+     meets first
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Fence:
         if slept.running.done():
             error = None if slept.running.cancelled() else slept.running.exception()
             process.kill()
-            return "" if isinstance(error, StaleController) else f"controller {slept.life} ended of {error!r}"
+            full = self._disk.was_full and "disk is full" in str(error)
+            return "" if full or isinstance(error, StaleController) else f"controller {slept.life} ended of {error!r}"
         if now_s > max(process.stopped_until_s, slept.since_s) + ENDS_WITHIN_S:
             return f"controller {slept.life} was succeeded, is awake and lives on"
         return ""

@@ -134,7 +134,8 @@ class Laws:
         if process is None or process.dead or instance.node is None:
             return
         healthy = now_s - controllers.up_since_s > quiet_s and process.stopped_until_s < now_s - quiet_s
-        linked = now_s - stage.parted_until_s.get(instance.node_id, -math.inf) > quiet_s
+        mute_s = max(stage.parted_until_s.get(instance.node_id, -math.inf), instance.node.stopped_until_s)
+        linked = now_s - mute_s > quiet_s
         if healthy and linked and self._is_in_use(instance.node_id):
             stage.truth.complaints.append(
                 ("L31", f"{instance.node_id} ended for its lease though its controller was there and reachable")

@@ -28,6 +28,7 @@ from sublet.testing.world.cloud import Boot, Instance
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import MemoryFiles
+from sublet.testing.world.node import WorldNode
 from sublet.testing.world.plain import PlainCloud
 
 __all__ = ["LocalCloud"]
@@ -153,6 +154,11 @@ class LocalCloud(PlainCloud):
                 for died in list(instance.watchers.values()):
                     died()
 
+    def silence(self, pid: int, start: int) -> None:
+        """All its processes have their SIGKILL, and the kernel still shows them."""
+        if self.is_alive(pid, start) and isinstance(node := self.by_pid[pid].node, WorldNode):
+            node.kill()
+
     # ------------------------------------------------------------------ who lives
 
     @property
@@ -242,9 +248,10 @@ class WorldForker:
         return lambda: watchers.pop(key, None)  # type: ignore[return-value]  # nobody looks at it
 
     async def kill(self, pid: int, start: int) -> bool:
-        """Gone in a moment, or stuck in the kernel for a while."""
+        """Gone in a moment, or stuck in the kernel for a while: such a process makes no step any more, but is there."""
         lie = self._cloud.lie_about("release")
         if lie == "error":
+            await self._call(lambda: self._cloud.silence(pid, start))
             await asyncio.sleep(STUCK_S)
             return False
 
@@ -262,8 +269,11 @@ class WorldForker:
 
     async def _call(self, effect: Callable[[], Any], *, slowness: float = 1.0) -> Any:
         world, answer = self._cloud.world, asyncio.get_running_loop().create_future()
+        boot = self._cloud.boot
 
         def arrive() -> None:
+            if not self._is_up_since(boot):
+                return  # whoever was asked went down with the machine
             result, caught = None, None
             try:
                 result = effect()
@@ -278,6 +288,9 @@ class WorldForker:
 
         world.after(self._dice.uniform(0.001, 0.05) * slowness, arrive)
         return await answer
+
+    def _is_up_since(self, boot: str) -> bool:
+        return self._cloud.boot == boot
 
 
 class _Side:

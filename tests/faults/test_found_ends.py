@@ -1,0 +1,193 @@
+"""What seeds have found since, of jobs that never ended and of money that ran on: lives as they were shrunk.
+
+Each broke its law before the mend, and does so again without it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.plan import Phase
+from sublet.kernel import tenancy
+from sublet.kernel.purse import Purse
+from sublet.kernel.tenancy import Tenancy
+from sublet.policies.fifo import Fifo
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.recovery import Recovery
+from sublet.testing.world.life import live
+from sublet.testing.world.story import Fault, JobPlan, Story
+
+
+def a_job(name, at_s, max_workers, pace, **more):
+    """`pace` is its steps, and the seconds of a step, of its boot and of a checkpoint."""
+    steps, step_s, boot_s, write_s = pace
+    return JobPlan(
+        name=name,
+        at_s=at_s,
+        max_workers=max_workers,
+        steps=steps,
+        step_s=step_s,
+        boot_s=boot_s,
+        write_s=write_s,
+        **more,
+    )
+
+
+def breaks(story: Story) -> str:
+    """The law."""
+    broken = live(story).broken
+    return "" if broken is None else broken.law
+
+
+FAILED_IN_A_COMMIT = Story(
+    seed=2317,
+    jobs=(a_job("job0", 70.408, 2, (10, 1.0, 3.597, 0.179), hang_s=300.0, fails=3, checkpoint_every_s=8.0),),
+    faults=(Fault(at_s=74.023, kind="crash_commit", dice=170883077),),
+    paces=Paces(tick_s=1.0, sweep_s=15.0, agent_comes_s=45.0, rent_tries=3, events_a_snapshot=20),
+    told_inside=True,
+)
+FAILED_ON_A_FULL_DISK = Story(
+    seed=15330,
+    jobs=(
+        a_job(
+            "job0",
+            19.867,
+            1,
+            (10, 0.5, 3.133, 1.776),
+            hang_s=60.0,
+            fails=3,
+            on_node_loss="replace",
+            checkpoint_every_s=25.0,
+        ),
+    ),
+    faults=(Fault(at_s=38.427, kind="full_disk", dice=492133210),),
+    paces=Paces(
+        tick_s=1.0,
+        save_s=5.0,
+        sweep_s=15.0,
+        absences=2,
+        agents_come_back_s=6.0,
+        events_a_snapshot=5,
+        jobs_kept=1,
+        jobs_shelved=1,
+        events_a_file=40,
+        history_kept=10,
+    ),
+    told_inside=True,
+)
+LOST_BESIDE_A_NOTICED_NODE = Story(
+    seed=8337,
+    jobs=(a_job("job2", 41.898, 1, (437, 0.5, 3.764, 0.337)),),
+    faults=(
+        Fault(at_s=271.868, kind="hang_worker", dice=640873313),
+        Fault(at_s=275.428, kind="notice", dice=383054183),
+        Fault(at_s=296.036, kind="end_agent", dice=296065327),
+    ),
+)
+REVIVED_WITH_ITS_PIN = Story(
+    seed=5236,
+    jobs=(
+        a_job("job0", 51.154, 1, (132, 0.5, 0.588, 2.512), checkpoint_every_s=8.0),
+        a_job("job1", 11.29, 2, (10, 1.0, 1.074, 2.485), hang_s=300.0, sdk=False, fails=3),
+        a_job("job2", 50.519, 1, (255, 0.5, 2.164, 0.586), hang_s=300.0, checkpoint_every_s=8.0),
+    ),
+    faults=(Fault(at_s=220.653, kind="user_pause", dice=150638558),),
+    purse_usd=0.1653,
+)
+SENT_BACK_WITH_EMPTY_HANDS = Story(
+    seed=8213,
+    jobs=(
+        a_job("job0", 9.927, 2, (29, 0.2, 3.45, 0.375), hang_s=300.0, checkpoint_every_s=8.0),
+        a_job("job1", 49.791, 3, (10, 0.2, 2.612, 2.839), hang_s=60.0, on_node_loss="restart", checkpoint_every_s=8.0),
+    ),
+    faults=(Fault(at_s=54.352, kind="second_controller", dice=87300783),),
+    purse_usd=0.2428,
+    policy="fifo",
+)
+GIVEN_UP_AND_NOT_ENDED = Story(
+    seed=2836,
+    jobs=(
+        a_job("job0", 16.424, 2, (455, 0.2, 3.987, 2.429), on_node_loss="replace"),
+        a_job("job1", 19.385, 1, (383, 1.0, 3.449, 1.525)),
+    ),
+    faults=(
+        Fault(at_s=136.859, kind="take_untold", dice=957113398),
+        Fault(at_s=263.23, kind="not_ended", dice=12439385),
+    ),
+    most_nodes=1,
+    purse_usd=0.2202,
+    cloud="aws",
+    policy="fifo",
+    think_s=3.0,
+)
+
+
+@pytest.mark.parametrize("story", [FAILED_IN_A_COMMIT, FAILED_ON_A_FULL_DISK])
+def test_a_job_that_failed_as_its_controller_died_is_not_started_by_the_next(monkeypatch, story):
+    """How it ended was written down, and the kernel had not heard of it: its last order was given again."""
+    assert not breaks(story)
+
+    def finish_moves(self):
+        wall_s = self.clock.wall.monotonic()
+        for record in self.table.records.values():
+            record.group.all_agents_came(wall_s)
+            self.router.heal(record)
+            self.router.touch(record)
+        self.pump.carry_on()
+
+    monkeypatch.setattr(Recovery, "_finish_moves", finish_moves)
+    assert breaks(story) == "P"
+
+
+def test_a_job_whose_new_node_is_lost_while_its_old_one_is_noticed_waits_for_another(monkeypatch):
+    """It still held as many GPUs as it was promised, all of them about to be taken: it stood in no line."""
+    assert not breaks(LOST_BESIDE_A_NOTICED_NODE)
+
+    def lose_node(self, node, event):
+        for job_id in list(node.jobs):
+            survives, state = self._placements.lose(job_id, node.id), self.jobs[job_id]
+            state = tenancy._with_gpus(state, survives, Phase.BROKEN, self.now_s)
+            self._store(state)
+            if state.shape is None or state.shape.gpus <= state.gpus:
+                self.settle(state)
+            else:
+                self.stand_in_line(state)
+
+    monkeypatch.setattr(Tenancy, "lose_node", lose_node)
+    assert breaks(LOST_BESIDE_A_NOTICED_NODE) == "L"
+
+
+def test_a_script_that_failed_and_is_tried_again_may_have_another_width(monkeypatch):
+    """It was held to the two workers that it once had, and the purse paid for one."""
+    assert not breaks(REVIVED_WITH_ITS_PIN)
+    revive, submit = Lifecycle.revive, Lifecycle.submit
+
+    def with_its_pin(self, record):
+        pinned = record.pinned
+
+        def pin_and_submit(jobs, record):
+            record.pinned = pinned
+            submit(jobs, record)
+
+        monkeypatch.setattr(Lifecycle, "submit", pin_and_submit)
+        revive(self, record)
+        monkeypatch.setattr(Lifecycle, "submit", submit)
+
+    monkeypatch.setattr(Lifecycle, "revive", with_its_pin)
+    assert breaks(REVIVED_WITH_ITS_PIN) == "L"
+
+
+def test_a_job_without_gpus_that_is_sent_back_queues_in_the_same_plan(monkeypatch):
+    """It was promised three nodes and the purse pays for two: nothing happened after that, so nobody planned again."""
+    assert not breaks(SENT_BACK_WITH_EMPTY_HANDS)
+    send_back = Fifo._send_back_the_last
+    monkeypatch.setattr(Fifo, "_send_back_the_last", lambda self, draft: send_back(self, draft)[:0])
+    assert breaks(SENT_BACK_WITH_EMPTY_HANDS) == "L"
+
+
+def test_a_node_that_its_cloud_does_not_end_does_not_keep_others_beyond_the_purse(monkeypatch):
+    """What it reserved was to pay for the others; it is gone by its own bill."""
+    assert not breaks(GIVEN_UP_AND_NOT_ENDED)
+    monkeypatch.setattr(Purse, "is_overdue", lambda self, now_s: False)
+    assert breaks(GIVEN_UP_AND_NOT_ENDED) == "K"

@@ -1,0 +1,151 @@
+"""Lives in which the world, or a law, was wrong and not the code: each broke its law, and does so again as it was."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from sublet.errors import BadInput
+from sublet.testing.world import users
+from sublet.testing.world.fence import Fence
+from sublet.testing.world.laws import Laws
+from sublet.testing.world.life import live
+from sublet.testing.world.local import LocalCloud, WorldForker
+from sublet.testing.world.story import Fault, JobPlan, Story
+
+
+def a_job(name, at_s, max_workers, pace, **more):
+    """`pace` is its steps, and the seconds of a step, of its boot and of a checkpoint."""
+    steps, step_s, boot_s, write_s = pace
+    return JobPlan(
+        name=name,
+        at_s=at_s,
+        max_workers=max_workers,
+        steps=steps,
+        step_s=step_s,
+        boot_s=boot_s,
+        write_s=write_s,
+        **more,
+    )
+
+
+def breaks(story: Story) -> str:
+    """The law."""
+    broken = live(story).broken
+    return "" if broken is None else broken.law
+
+
+STALE_ON_A_FULL_DISK = Story(
+    seed=17651,
+    jobs=(a_job("job1", 1.786, 2, (568, 0.2, 2.562, 1.049), purse_usd=0.1703, checkpoint_every_s=8.0),),
+    faults=(
+        Fault(at_s=46.926, kind="second_controller", dice=191660310),
+        Fault(at_s=47.277, kind="full_disk", dice=318515323),
+    ),
+    gpus_per_node=2,
+)
+ASLEEP_AS_THE_FAULTS_END = Story(
+    seed=19434,
+    jobs=(a_job("job2", 57.533, 3, (246, 1.0, 1.644, 2.882), purse_usd=0.0574),),
+    faults=(
+        Fault(at_s=140.246, kind="kill_agent", dice=910290141),
+        Fault(at_s=203.763, kind="stop_agent", dice=49348456),
+        Fault(at_s=279.108, kind="stop_agent", dice=938895016),
+    ),
+    most_nodes=2,
+)
+FORKED_AS_THE_MACHINE_WENT_DOWN = Story(
+    seed=2768,
+    jobs=(a_job("job0", 83.924, 1, (10, 0.5, 0.94, 2.38), hang_s=60.0, on_node_loss="replace"),),
+    faults=(
+        Fault(at_s=54.788, kind="rent_lie", dice=414464553),
+        Fault(at_s=83.975, kind="restart_machine", dice=169824945),
+    ),
+    cloud="local",
+    told_inside=True,
+)
+STUCK_IN_THE_KERNEL = Story(
+    seed=14283,
+    jobs=(
+        a_job("job0", 72.114, 1, (129, 1.0, 3.743, 0.14), hang_s=60.0, on_node_loss="replace", checkpoint_every_s=8.0),
+    ),
+    faults=(Fault(at_s=160.721, kind="release_lie", dice=343423732),),
+    cloud="local",
+    told_inside=True,
+)
+STUCK_SCRIPT = Story(
+    seed=1466,
+    jobs=(
+        a_job("job1", 27.803, 1, (265, 1.0, 0.654, 1.894), hang_s=300.0, sdk=False, on_node_loss="replace"),
+        a_job("job2", 27.499, 2, (254, 0.5, 1.066, 1.442)),
+    ),
+    faults=(Fault(at_s=232.013, kind="release_lie", dice=422191364),),
+    cloud="local",
+    policy="price",
+)
+RESUMED_ON_A_FULL_DISK = Story(
+    seed=2253,
+    jobs=(
+        a_job("job0", 65.256, 1, (10, 0.5, 3.502, 1.476), checkpoint_every_s=8.0),
+        a_job("job1", 82.121, 1, (10, 0.2, 3.988, 1.548), hang_s=300.0, checkpoint_every_s=25.0),
+    ),
+    faults=(
+        Fault(at_s=36.014, kind="user_pause", dice=663895032),
+        Fault(at_s=115.454, kind="full_disk", dice=869335729),
+    ),
+)
+
+
+def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns_that(monkeypatch):
+    """It commits nothing, and ends: whichever it meets first."""
+    assert not breaks(STALE_ON_A_FULL_DISK)
+    judge = Fence._judge
+
+    def never_full(self, slept, now_s):
+        disk = self._disk
+        self._disk = SimpleNamespace(was_full=False, commits_of=disk.commits_of)
+        try:
+            return judge(self, slept, now_s)
+        finally:
+            self._disk = disk
+
+    monkeypatch.setattr(Fence, "_judge", never_full)
+    assert breaks(STALE_ON_A_FULL_DISK) == "F"
+
+
+def test_an_agent_that_sleeps_on_after_the_last_fault_cannot_renew_its_lease(monkeypatch):
+    """Faults had ended for the law, and not for the agent: SIGSTOP lasts till somebody says otherwise."""
+    assert not breaks(ASLEEP_AS_THE_FAULTS_END)
+    lease_ended = Laws.lease_ended
+    awake = SimpleNamespace(stopped_until_s=-math.inf)
+    monkeypatch.setattr(Laws, "lease_ended", lambda self, one: lease_ended(self, replace(one, node=awake)))
+    assert breaks(ASLEEP_AS_THE_FAULTS_END) == "L31"
+
+
+def test_nobody_forks_for_a_controller_whose_machine_went_down_meanwhile(monkeypatch):
+    """An order that was under way was carried out after the boot, beside the next controller's."""
+    assert not breaks(FORKED_AS_THE_MACHINE_WENT_DOWN)
+    monkeypatch.setattr(WorldForker, "_is_up_since", lambda self, boot: True)
+    assert breaks(FORKED_AS_THE_MACHINE_WENT_DOWN) == "I2"
+
+
+@pytest.mark.parametrize("story", [STUCK_IN_THE_KERNEL, STUCK_SCRIPT])
+def test_a_process_with_its_sigkill_trains_no_more_though_the_kernel_still_shows_it(monkeypatch, story):
+    """In the world it went on for as long as its end was waited for, beside its successor."""
+    assert not breaks(story)
+    monkeypatch.setattr(LocalCloud, "silence", lambda self, pid, start: None)
+    assert breaks(story) == "I5"
+
+
+def test_users_who_hear_that_nothing_can_be_written_down_ask_the_next_controller(monkeypatch):
+    """They took it for the answer, and their job stayed held for ever."""
+    assert not breaks(RESUMED_ON_A_FULL_DISK)
+
+    class Answer(BadInput):
+        exit_code = -1
+
+    monkeypatch.setattr(users, "BadInput", Answer)
+    assert breaks(RESUMED_ON_A_FULL_DISK) == "L"
