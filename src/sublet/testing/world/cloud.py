@@ -15,7 +15,13 @@ from sublet.runtime.store import Store
 from sublet.testing.world.loop import LoopProcess
 from sublet.wire.messages import ToController
 
-__all__ = ["Boot", "Cloud", "Instance", "Node", "NodeWorker"]
+__all__ = ["Boot", "Cloud", "Instance", "Node", "NodeWorker", "Struck", "nobody"]
+
+Struck = Callable[[], None]  # told at each time that a fault has really done something to somebody
+
+
+def nobody() -> None:
+    """Is told."""
 
 
 class NodeWorker(Protocol):
@@ -103,16 +109,16 @@ class Cloud(Protocol):
     def take(self, instance: Instance, *, told: bool) -> None:
         """It is gone; whether the cloud says so is another matter."""
 
-    def lie(self, call: str, kind: str, for_s: float) -> None:
-        """Answers to `rent`, `release` or `list` are wrong for a while.
+    def lie(self, call: str, kind: str, for_s: float, struck: Struck = nobody) -> None:
+        """Answers to `rent` (from the next on), `release` or `list` are wrong for a while.
 
         error | done, but an error | refused | slow | invisible
         """
 
-    def sell_out(self, offer_id: str, for_s: float) -> None:
+    def sell_out(self, offer_id: str, for_s: float, struck: Struck = nobody) -> None:
         """Nothing more of it can be had for a while."""
 
-    def reprice(self, offer_id: str, price: Price) -> None:
+    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
         """From now on."""
 
     def restart_machine(self) -> None:

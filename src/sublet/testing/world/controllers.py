@@ -25,7 +25,7 @@ from sublet.runtime.last_run import with_budget_in_force
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.testing.world.border import Border
-from sublet.testing.world.cloud import Cloud
+from sublet.testing.world.cloud import Cloud, Struck, nobody
 from sublet.testing.world.disk import Disk
 from sublet.testing.world.fence import Fence, WatchedProvider
 from sublet.testing.world.heap import Crash, Process, World
@@ -79,11 +79,14 @@ class MoodyPolicy:
     def talk_nonsense(self, answers: Sequence[Nonsense], struck: Callable[[], None]) -> None:
         """The next answers are these, made of what the real one says; `struck` is told of each."""
         self._nonsense, self._struck = list(answers), struck
+        self.failed: Struck = nobody  # told of every thought that failed
+        self.hung: Struck = nobody  # ... or was silent
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """As the real one, or not at all."""
         if self.fails:
             self.fails -= 1
+            self.failed()
             raise ZeroDivisionError("a bug of a policy's own")
         plan = self._real.decide(snapshot)
         if not self._nonsense:
@@ -208,6 +211,7 @@ class Controllers:
     def _think(self, process: LoopProcess, work: Callable[[], None]) -> None:
         if self.policy.hangs:
             self.policy.hangs -= 1
+            self.policy.hung()
             self._world.after(HANGS_S, process.loop.begin_thread, work)
         else:
             process.loop.begin_thread(work, self._story.think_s)

@@ -28,6 +28,8 @@ class Disk:
         self.commits = 0
         self.commits_of: Counter[int] = Counter()  # by process
         self.was_full = False  # ever
+        self.struck_by_crash: Callable[[], None] = lambda: None
+        self.struck_by_fill: Callable[[], None] = lambda: None
 
     def connect(self, process: Process) -> DiskConnection:
         """The store of a process, closed by its machine when it is gone: what it had not committed never was."""
@@ -38,13 +40,13 @@ class Disk:
         process.at_end(connection.close)
         return connection
 
-    def crash_in(self, commits: int, *, before: bool) -> None:
+    def crash_in(self, commits: int, *, before: bool, struck: Callable[[], None] = lambda: None) -> None:
         """Whoever makes that commit is gone, before or after it."""
-        self._crash_in = (commits, before)
+        self._crash_in, self.struck_by_crash = (commits, before), struck
 
-    def fill(self) -> None:
+    def fill(self, struck: Callable[[], None] = lambda: None) -> None:
         """Not one more page can be written: SQLite says so itself."""
-        self.was_full = True
+        self.was_full, self.struck_by_fill = True, struck
         (pages,) = self._anchor.execute("PRAGMA page_count").fetchone()
         self._anchor.execute(f"PRAGMA max_page_count = {max(1, pages)}")
 
@@ -70,8 +72,14 @@ class Disk:
             self.commits, self.commits_of[process.pid] = self.commits + 1, self.commits_of[process.pid] + 1
             if left > 0:
                 return result
+        self.struck_by_crash()
         self.on_crash(process)
         raise Crash
+
+    def refused(self, error: sqlite3.OperationalError) -> None:
+        """SQLite could not do what it was asked for."""
+        if "full" in str(error):
+            self.struck_by_fill()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """For whoever looks on from outside."""
@@ -115,6 +123,13 @@ class DiskConnection(sqlite3.Connection):
         return not self._process.dead and super().in_transaction
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        try:
+            return self._execute(sql, parameters)
+        except sqlite3.OperationalError as error:
+            self._disk.refused(error)
+            raise
+
+    def _execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
         self._live()
         if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
             return super().execute("SELECT 1")
@@ -130,12 +145,16 @@ class DiskConnection(sqlite3.Connection):
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
         self._live()
-        if super().in_transaction:
-            return super().executemany(sql, parameters)
         rows = list(parameters)
-        found: sqlite3.Cursor = self._disk.commit(
-            self._process, lambda: sqlite3.Connection.executemany(self, sql, rows)
-        )
+        try:
+            if super().in_transaction:
+                return super().executemany(sql, rows)
+            found: sqlite3.Cursor = self._disk.commit(
+                self._process, lambda: sqlite3.Connection.executemany(self, sql, rows)
+            )
+        except sqlite3.OperationalError as error:
+            self._disk.refused(error)
+            raise
         return found
 
     def executescript(self, sql_script: str, /) -> sqlite3.Cursor:

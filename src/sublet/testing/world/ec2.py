@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from itertools import pairwise
@@ -24,17 +24,16 @@ from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
-from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.errors_of_ec2 import NO_CODE, Ec2Error, NoCredentialsError, ReadTimeoutError
 from sublet.testing.world.heap import Crash, World
+from sublet.testing.world.instances_of_ec2 import KIND, REGION, ZONES, Ec2Instance, fits, in_zones
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
 from sublet.testing.world.plain import MOST_BOOT_S, UNSEEN_S, PlainCloud
 
 __all__ = ["Ec2Cloud"]
 
-REGION, KIND = "us-east-1", "g4dn.xlarge"
-ZONES = {"use1-az1": "us-east-1a", "use1-az2": "us-east-1b"}  # id -> name
 CONFIG = AwsConfig(regions=(REGION,), instance_types=(KIND,), image="ami-1", controller="tcp:127.0.0.1:7000")
 TOKEN = re.compile(r"printf '%s' (\S+) > token")  # of the node, as the script of its first boot has it
 PAGE = 2  # reservations of one answer
@@ -43,41 +42,27 @@ SHOWN_S = 3600.0  # that an instance is listed after its end
 ENDS_S = 5.0  # most, from "shutting-down" to "terminated"
 REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExceeded")
 EVERYTHING = "everything"  # a lie of every call
+WRONG = ("error", "done, but an error", "refused", "slow", "throttled", "accepted")  # what an answer can be
 HEARD_S = 12.0  # most, from when a price is published until the answer with it is there: two calls, one of them slow
 PEACE_S = 7  # that EC2 asks for in a header, where it does
-
-
-@dataclass(eq=False)
-class Ec2Instance(Instance):
-    """With what EC2 itself knows of it."""
-
-    id: str = ""
-    tags: dict[str, str] = field(default_factory=dict)
-    spot: bool = False
-    why: str = ""  # StateReason
-    gone_s: float = math.inf  # "terminated" from then on
 
 
 class Ec2Cloud(PlainCloud):
     """An account: its books are in whole seconds, as EC2's own times are."""
 
     def __init__(self, world: World, offers: Sequence[Offer], boot: Boot) -> None:
-        super().__init__(world, _in_zones(offers), boot, keeps_records=True)
+        super().__init__(world, in_zones(offers), boot, keeps_records=True)
         self.files = MemoryFiles()  # of the controller's machine
         self.by_id: dict[str, Ec2Instance] = {}
         self.calls = 0
-        self._asked_prices: dict[str, Price] = {}
+        self._asked_prices: dict[str, tuple[Price, Struck]] = {}
         self._crash_in: tuple[int, bool] | None = None
         self.on_crash: Callable[[LoopProcess], None] = lambda process: process.kill()
         self.rates = RATES
         self.page = PAGE
-        self.garbled = ("", 0.0)
-        self.code: tuple[str, str, float, Callable[[], None]] = (
-            "",
-            "",
-            0.0,
-            lambda: None,
-        )  # call, code, until, who is told
+        self.code = NO_CODE  # call, code, until, who is told
+        self._garbled: tuple[str, float, Struck] = ("", 0.0, nobody)
+        self._struck_by_crash: Struck = nobody
         self._most_nodes = world.stream("account").choice([None, None, 2])
         self.throttled = 0  # launches that were one too many
         self._launches, self._launched_s = float(LAUNCHES_AT_ONCE), world.now_s
@@ -126,28 +111,28 @@ class Ec2Cloud(PlainCloud):
             instance.why = "Server.SpotInstanceTermination" if instance.spot else "Server.InternalError"
             self.end(instance)
 
-    def reprice(self, offer_id: str, price: Price) -> None:
+    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
         """Charged from when it was first published; only spot prices move."""
         if next(offer for offer in self.offers if offer.id == offer_id).market is Market.SPOT:
-            self._asked_prices[offer_id] = price
+            self._asked_prices[offer_id] = (price, struck)
 
-    def garble(self, text: str, for_s: float) -> None:
+    def garble(self, text: str, for_s: float, struck: Struck = nobody) -> None:
         """Prices that are published for a while are this; what is charged stays as it was."""
-        self.garbled = (text, self.world.now_s + for_s)
+        self._garbled = (text, self.world.now_s + for_s, struck)
 
     def answer_with(self, call: str, code: str, for_s: float, struck: Callable[[], None]) -> None:
         """Every such call for a while is answered by this code, and `struck` told each time."""
         self.code = (call, code, self.world.now_s + for_s, struck)
 
-    def crash_in(self, calls: int, *, before: bool) -> None:
+    def crash_in(self, calls: int, *, before: bool, struck: Struck = nobody) -> None:
         """Whoever makes that call is gone, before it is carried out or after it."""
-        self._crash_in = (calls, before)
+        self._crash_in, self._struck_by_crash = (calls, before), struck
 
     def calm(self) -> None:
         """It keeps its word from now on."""
         super().calm()
         self.files.make_room()
-        self._crash_in, self.garbled, self.code = None, ("", 0.0), NO_CODE
+        self._crash_in, self._garbled, self.code = None, ("", 0.0, nobody), NO_CODE
 
     # ------------------------------------------------------------------ what its client asks
 
@@ -157,17 +142,32 @@ class Ec2Cloud(PlainCloud):
             return False
         left = self._crash_in[0]
         self._crash_in = None if left <= 0 else (left - 1, before)
+        if left <= 0:
+            self._struck_by_crash()
         return left <= 0
 
     def is_always(self, kind: str) -> bool:
         """Whether every call goes wrong in this way now."""
-        found, until_s = self._lies.get(EVERYTHING, ("", 0.0))
-        return found == kind and self.world.now_s < until_s
+        lie = self._lies.get(EVERYTHING)
+        if lie is None or lie.kind != kind or self.world.now_s >= lie.until_s:
+            return False
+        lie.struck()
+        return True
+
+    def garbled(self) -> str:
+        """What is published instead of a price; "" = the price."""
+        text, until_s, struck = self._garbled
+        if self.world.now_s >= until_s:
+            return ""
+        struck()
+        return text
 
     def published(self, offer: Offer) -> Price:
         """The price of now, which counts from now on."""
-        if (price := self._asked_prices.pop(offer.id, None)) is not None:
+        if (asked := self._asked_prices.pop(offer.id, None)) is not None:
+            price, struck = asked
             self._prices[offer.id].append((self.world.now_s, price))
+            struck()
         return self._prices[offer.id][-1][1]
 
     def refuse_too_many(self) -> None:
@@ -187,12 +187,12 @@ class Ec2Cloud(PlainCloud):
         if isinstance(known, Ec2Instance):
             return known
         tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
-        if self.world.now_s < self._sold_out.get(tags["sublet:offer"], 0.0):
+        if self.is_sold_out(tags["sublet:offer"]):
             raise Ec2Error("InsufficientInstanceCapacity", 500)
         found = TOKEN.search(request["UserData"])
         assert found is not None
         now_s = float(math.floor(self.world.now_s))
-        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list") == "invisible" else 0.0
+        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
         instance = Ec2Instance(
             tags["sublet:node"],
             tags["sublet:offer"],
@@ -224,16 +224,6 @@ class Ec2Cloud(PlainCloud):
         if isinstance(instance, Ec2Instance) and instance.ended_s is None:
             instance.why = "Client.InstanceInitiatedShutdown"
             self.end(instance)
-
-
-def _in_zones(offers: Sequence[Offer]) -> list[Offer]:
-    """Spot in two zones, on demand in one."""
-    found = []
-    for offer in offers:
-        for zone in list(ZONES)[: 2 if offer.market is Market.SPOT else 1]:
-            name = f"aws:{zone}:{offer.market}"
-            found.append(replace(offer, id=name, cloud="aws", region=REGION, zone=zone, instance_type=KIND))
-    return found
 
 
 class Ec2Client:
@@ -281,7 +271,7 @@ class Ec2Client:
         def effect() -> dict[str, Any]:
             now_s = self._cloud.world.now_s
             listed = [i for i in self._cloud.by_id.values() if i.visible_s <= now_s < i.gone_s + SHOWN_S]
-            found = [i for i in listed if all(_fits(i, each) for each in Filters)]
+            found = [i for i in listed if all(fits(i, each) for each in Filters)]
             first, page = int(NextToken or 0), self._cloud.page
             answer: dict[str, Any] = {"Reservations": [{"Instances": [self._row(i)]} for i in found[first:][:page]]}
             return answer | ({"NextToken": str(first + page)} if len(found) > first + page else {})
@@ -297,8 +287,7 @@ class Ec2Client:
         """The last price of each pool."""
 
         def effect() -> dict[str, Any]:
-            text, until_s = self._cloud.garbled
-            garbled = text if self._cloud.world.now_s < until_s else ""
+            garbled = self._cloud.garbled()
             rows = [
                 {
                     "AvailabilityZone": ZONES[offer.zone],
@@ -329,7 +318,7 @@ class Ec2Client:
         self._process.loop.take(self._dice.uniform(0.05, 0.6))
         if cloud.crash_is_due(before=True):
             self._crash()
-        lie = "expired" if cloud.is_always("expired") else cloud.lie_about(call)
+        lie = "expired" if cloud.is_always("expired") else cloud.lie_about(call, *WRONG)
         self._refuse(call, lie)
         done = lie != "accepted"  # else nothing follows from it
         answer = effect() if done else {}
@@ -388,10 +377,3 @@ class Ec2Client:
     @staticmethod
     def _stamp(at_s: float) -> datetime:
         return datetime.fromtimestamp(math.floor(EPOCH_S + at_s), UTC)
-
-
-def _fits(instance: Ec2Instance, wanted: Mapping[str, Any]) -> bool:
-    name, values = wanted["Name"], wanted["Values"]
-    if name == "instance-id":
-        return instance.id in values
-    return instance.tags.get(name.removeprefix("tag:")) in values

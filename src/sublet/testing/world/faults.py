@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from sublet.domain.money import Price
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
@@ -13,9 +12,10 @@ from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.kinds.nodes import NODE_KINDS
 from sublet.testing.world.kinds.slow import SLOW_KINDS
 from sublet.testing.world.kinds.stores import STORE_KINDS
+from sublet.testing.world.kinds.users import USER_KINDS
 from sublet.testing.world.kinds.workers import WORKER_KINDS
 from sublet.testing.world.network import CONTROLLER
-from sublet.testing.world.stage import Stage
+from sublet.testing.world.stage import Kind, Stage
 from sublet.testing.world.story import Fault
 from sublet.wire import messages as wire
 
@@ -24,6 +24,7 @@ __all__ = ["AT_COMMIT", "KINDS", "schedule"]
 AT_COMMIT = "crash_at"  # the dice are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
 LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
+LONGEST_PAUSE_S = 30.0  # until a release is tried again
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
 RENT_LIES = ("done, but an error", "error", "refused", "slow")
 RELEASE_LIES = ("error", "done, but an error")
@@ -42,21 +43,21 @@ def schedule(stage: Stage) -> None:
 def _strike(stage: Stage, fault: Fault) -> None:
     if not stage.calm:
         stage.hits[fault.kind] += 1
+        stage.victim = ""
         worked = _kind(fault.kind)(stage, fault.random())
-        stage.effects[fault.kind] += worked
+        stage.effects[fault.kind] += bool(worked)
         stage.on_fault(fault, worked)
 
 
-def _kind(name: str) -> Callable[[Stage, random.Random], bool]:
+def _kind(name: str) -> Kind:
     return next(kinds[name] for kinds in (KINDS, *CLOUD_KINDS.values()) if name in kinds)
 
 
 # ---------------------------------------------------------------------- controllers
 
 
-def _crash_commit(stage: Stage, dice: random.Random) -> bool:
-    stage.disk.crash_in(dice.randrange(12), before=dice.random() < 0.5)
-    return stage.controllers.alive
+def _crash_commit(stage: Stage, dice: random.Random) -> None:
+    stage.disk.crash_in(dice.randrange(12), before=dice.random() < 0.5, struck=stage.later("crash_commit"))
 
 
 def _kill_controller(stage: Stage, dice: random.Random) -> bool:
@@ -103,19 +104,21 @@ def _second_controller(stage: Stage, dice: random.Random) -> bool:
     return stage.controllers.succeed(dice.uniform(1.0, 120.0))
 
 
-def _policy(stage: Stage, dice: random.Random) -> bool:
-    stage.controllers.policy.fails = dice.randint(1, 3)
-    return True
+def _policy(stage: Stage, dice: random.Random) -> None:
+    policy = stage.controllers.policy
+    policy.fails, policy.failed = dice.randint(1, 3), stage.later("policy")
 
 
-def _policy_hangs(stage: Stage, dice: random.Random) -> bool:
-    stage.controllers.policy.hangs = dice.randint(1, 2)
-    return True
+def _policy_hangs(stage: Stage, dice: random.Random) -> None:
+    policy = stage.controllers.policy
+    policy.hangs, policy.hung = dice.randint(1, 2), stage.later("policy_hangs")
 
 
-def _clock(stage: Stage, dice: random.Random) -> bool:
+def _clock(stage: Stage, dice: random.Random) -> None:
+    """Whoever runs has its own time: the next to start asks this clock how long nobody was there."""
     stage.controllers.clock.set_by(dice.choice(JUMPS_S), stage.world.now_s)
-    return True
+    struck = stage.later("clock")
+    stage.controllers.started.append(lambda _: struck())
 
 
 def _flags(stage: Stage, dice: random.Random) -> bool:
@@ -127,10 +130,9 @@ def _flags(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _full_disk(stage: Stage, dice: random.Random) -> bool:
-    stage.disk.fill()
+def _full_disk(stage: Stage, dice: random.Random) -> None:
+    stage.disk.fill(stage.later("full_disk"))
     stage.world.after(dice.uniform(5.0, 60.0), stage.disk.make_room)
-    return stage.controllers.alive
 
 
 # ---------------------------------------------------------------------- nodes and workers
@@ -148,6 +150,7 @@ def _notice(stage: Stage, dice: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
     victim, in_s = dice.choice(alive), dice.choice([120.0, 30.0, 5.0])
+    stage.victim = f"{victim.node_id}, in {in_s:.0f} s"
     stage.cloud.notice(victim, in_s)
     if dice.random() < 0.8:  # else it is taken back, and nobody says so
         stage.world.after(in_s, lambda: stage.cloud.take(victim, told=True))
@@ -157,28 +160,35 @@ def _notice(stage: Stage, dice: random.Random) -> bool:
 def _take_told(stage: Stage, dice: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
-    stage.cloud.take(dice.choice(alive), told=True)
+    victim = dice.choice(alive)
+    stage.victim = victim.node_id
+    stage.cloud.take(victim, told=True)
     return True
 
 
 def _take_untold(stage: Stage, dice: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
-    stage.cloud.take(dice.choice(alive), told=False)
+    victim = dice.choice(alive)
+    stage.victim = victim.node_id
+    stage.cloud.take(victim, told=False)
     return True
 
 
 def _kill_worker(stage: Stage, dice: random.Random) -> bool:
     if not (workers := _workers(stage)):
         return False
-    dice.choice(workers).exit(-9)
+    victim = dice.choice(workers)
+    stage.victim = victim.id
+    victim.exit(-9)
     return True
 
 
 def _hang_worker(stage: Stage, dice: random.Random) -> bool:
     if not (workers := _workers(stage)):
         return False
-    dice.choice(workers).hung = True
+    victim = dice.choice(workers)
+    stage.victim, victim.hung = victim.id, True
     return True
 
 
@@ -193,6 +203,7 @@ def _part_node(stage: Stage, dice: random.Random) -> bool:
     if dice.random() < 0.4:
         ways = [dice.choice(ways)]
     for_s = dice.choice(OUTAGES_S)
+    stage.victim = f"{' and '.join(f'{here} -> {there}' for here, there in ways)}, for {for_s:.0f} s"
     stage.network.block(*ways)
     stage.parted_until_s[host] = max(stage.parted_until_s.get(host, 0.0), stage.world.now_s + for_s)
     stage.world.after(for_s, _heal, stage, ways)
@@ -204,6 +215,7 @@ def _part_peers(stage: Stage, dice: random.Random) -> bool:
     if len(hosts) < 2:
         return False
     here, there = dice.sample(hosts, 2)
+    stage.victim = f"{here} and {there}"
     ways = [(here, there), (there, here)]
     stage.network.block(*ways)
     stage.world.after(dice.choice(OUTAGES_S), _heal, stage, ways)
@@ -246,6 +258,7 @@ def _forge(stage: Stage, dice: random.Random) -> bool:
     if controller is None or not speakers:
         return False
     speaker = dice.choice(speakers)
+    stage.victim = speaker.node_id
     groups = [record.group for record in controller.records.values()]
     others = [w.id for group in groups for w in group.workers.values() if w.node_id != speaker.node_id]
     if not others or speaker.node is None:
@@ -269,6 +282,7 @@ def _wild_report(stage: Stage, dice: random.Random) -> bool:
         return False
     node = dice.choice(speakers)
     worker = dice.choice(list(node.workers))
+    stage.victim = worker.id
     wild = dice.choice([1e-300, 1e300, 0.0, -1.0, 1e18])
     words: list[wire.FromWorkerMessage] = [
         wire.Stepped(worker_id=worker.id, generation=10**9, step=10**9, done=wild, epoch=0, loss=wild, step_s=wild),
@@ -283,71 +297,35 @@ def _wild_report(stage: Stage, dice: random.Random) -> bool:
 # ---------------------------------------------------------------------- the cloud
 
 
-def _rent_lie(stage: Stage, dice: random.Random) -> bool:
-    stage.cloud.lie("rent", dice.choice(RENT_LIES), dice.uniform(5.0, 120.0))
-    return True
+def _rent_lie(stage: Stage, dice: random.Random) -> None:
+    stage.victim = dice.choice(RENT_LIES)
+    stage.cloud.lie("rent", stage.victim, dice.uniform(5.0, 120.0), stage.later("rent_lie"))
 
 
-def _release_lie(stage: Stage, dice: random.Random) -> bool:
+def _release_lie(stage: Stage, dice: random.Random) -> None:
     for_s = dice.uniform(2.0, 60.0)
-    stage.cloud.lie("release", dice.choice(RELEASE_LIES), for_s)
-    stage.unpaid_until_s = max(stage.unpaid_until_s, stage.world.now_s + for_s + 30.0)  # the longest pause
-    return True
+    stage.victim = dice.choice(RELEASE_LIES)
+    struck = stage.later("release_lie", stage.not_given_back(for_s + LONGEST_PAUSE_S))
+    stage.cloud.lie("release", stage.victim, for_s, struck)
 
 
-def _list_lie(stage: Stage, dice: random.Random) -> bool:
-    stage.cloud.lie("list", dice.choice(LIST_LIES), dice.uniform(5.0, 120.0))
-    return True
+def _list_lie(stage: Stage, dice: random.Random) -> None:
+    stage.victim = dice.choice(LIST_LIES)
+    stage.cloud.lie("list", stage.victim, dice.uniform(5.0, 120.0), stage.later("list_lie"))
 
 
-def _sold_out(stage: Stage, dice: random.Random) -> bool:
-    stage.cloud.sell_out(dice.choice(list(stage.cloud.offers)).id, dice.uniform(10.0, 200.0))
-    return True
+def _sold_out(stage: Stage, dice: random.Random) -> None:
+    stage.victim = dice.choice(list(stage.cloud.offers)).id
+    stage.cloud.sell_out(stage.victim, dice.uniform(10.0, 200.0), stage.later("sold_out"))
 
 
-def _reprice(stage: Stage, dice: random.Random) -> bool:
+def _reprice(stage: Stage, dice: random.Random) -> None:
     offer = dice.choice(list(stage.cloud.offers))
-    stage.cloud.reprice(offer.id, Price(int(offer.price.micro_usd_per_h * dice.uniform(0.4, 2.0))))
-    return True
+    stage.victim, price = offer.id, Price(int(offer.price.micro_usd_per_h * dice.uniform(0.4, 2.0)))
+    stage.cloud.reprice(offer.id, price, stage.later("reprice"))
 
 
-# ---------------------------------------------------------------------- users
-
-
-def _name(stage: Stage, dice: random.Random) -> str:
-    return dice.choice([plan.name for plan in stage.story.jobs])
-
-
-def _user_pause(stage: Stage, dice: random.Random) -> bool:
-    name = _name(stage, dice)
-    stage.users.pause(name, dice.uniform(5.0, 100.0))
-    return name in stage.users.promised
-
-
-def _user_cancel(stage: Stage, dice: random.Random) -> bool:
-    if dice.random() < 0.7:  # most seeds are to see their jobs through
-        return False
-    name = _name(stage, dice)
-    stage.users.cancel(name)
-    return name in stage.users.promised
-
-
-def _user_scale(stage: Stage, dice: random.Random) -> bool:
-    name = _name(stage, dice)
-    stage.users.scale(name, dice.randint(1, 3))
-    return name in stage.users.promised
-
-
-def _user_top_up(stage: Stage, dice: random.Random) -> bool:
-    stage.users.top_up(round(dice.uniform(0.02, 0.2), 4))
-    return stage.story.purse_usd is not None
-
-
-def _user_top_up_job(stage: Stage, dice: random.Random) -> bool:
-    return stage.users.top_up_job(_name(stage, dice), round(dice.uniform(0.005, 0.05), 4))
-
-
-KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+KINDS: dict[str, Kind] = {
     "crash_commit": _crash_commit,
     "kill_controller": _kill_controller,
     "restart_machine": _restart_machine,
@@ -375,12 +353,8 @@ KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
     "list_lie": _list_lie,
     "sold_out": _sold_out,
     "reprice": _reprice,
-    "user_pause": _user_pause,
-    "user_cancel": _user_cancel,
-    "user_scale": _user_scale,
-    "user_top_up": _user_top_up,
-    "user_top_up_job": _user_top_up_job,
     **NODE_KINDS,
+    **USER_KINDS,
     **WORKER_KINDS,
     **STORE_KINDS,
     **SLOW_KINDS,

@@ -24,7 +24,7 @@ from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
-from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import MemoryFiles
@@ -91,10 +91,10 @@ class LocalCloud(PlainCloud):
         del told
         self.end(instance)
 
-    def sell_out(self, offer_id: str, for_s: float) -> None:
+    def sell_out(self, offer_id: str, for_s: float, struck: Struck = nobody) -> None:
         """What can be had is its own market's."""
 
-    def reprice(self, offer_id: str, price: Price) -> None:
+    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
         """Prices are its own market's."""
 
     def restart_machine(self) -> None:
@@ -249,8 +249,7 @@ class WorldForker:
 
     async def kill(self, pid: int, start: int) -> bool:
         """Gone in a moment, or stuck in the kernel for a while: such a process makes no step any more, but is there."""
-        lie = self._cloud.lie_about("release")
-        if lie == "error":
+        if self._cloud.lie_about("release", "error"):
             await self._call(lambda: self._cloud.silence(pid, start))
             await asyncio.sleep(STUCK_S)
             return False

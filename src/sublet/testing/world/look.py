@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.testing.world.life import Life, Outcome
-from sublet.testing.world.story import Story
+from sublet.testing.world.story import Fault, Story
 from sublet.wire import messages as wire
 
 __all__ = ["Row", "look"]
@@ -43,9 +43,11 @@ class _Listener:
         life.stage.controllers.started.append(
             lambda away_s: self.note(world.age_s, "controller", f"starts, after {away_s:.1f} s")
         )
-        life.stage.on_fault = lambda fault, worked: self.note(
-            world.age_s, "FAULT", f"{fault.kind}{'' if worked else ' (without effect)'}"
+        stage = life.stage
+        stage.on_fault = lambda fault, worked: self.note(
+            world.age_s, "FAULT", _told(fault, stage.victim, worked=worked)
         )
+        stage.on_effect = lambda kind: self.note(world.age_s, "FAULT", f"{kind} has an effect")
 
     def note(self, at_s: float, who: str, what: str) -> None:
         self.rows.append(Row(at_s=at_s, who=who, what=what))
@@ -55,6 +57,11 @@ class _Listener:
         if self.everyday or not isinstance(inner, EVERYDAY):
             text = f"StartWorker {inner.worker_id}" if isinstance(inner, wire.StartWorker) else str(inner)[:LONGEST]
             self.note(at_s, f"c{life_no} {way} {node_id}", text)
+
+
+def _told(fault: Fault, victim: str, *, worked: bool | None) -> str:
+    effect = {True: "", False: " (without effect)", None: " (is set up)"}[worked]
+    return f"{fault.kind}{f': {victim}' if victim else ''}{effect}"
 
 
 def look(story: Story, *, everyday: bool = False) -> tuple[Outcome, list[Row]]:

@@ -95,6 +95,7 @@ class MemoryFiles:
         self.contents: dict[Path, bytes] = {}
         self.writes = 0
         self.full = False
+        self.refused: Callable[[], None] = lambda: None  # told of every write for which there was no room
         self.before: Callable[[Path], None] = lambda _: None
 
     def read(self, path: Path) -> bytes:
@@ -110,6 +111,7 @@ class MemoryFiles:
         self.writes += 1
         self.before(path)
         if self.full:
+            self.refused()
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.contents[path] = bytes(data)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sublet.domain.events import NodeLost, NodeNoticed, PriceChanged
@@ -18,7 +19,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
-from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 
@@ -30,6 +31,16 @@ UNSEEN_S = 60.0  # that a new machine may be missing in a listing
 NEWS_S = 5.0  # until a cloud tells of a machine that ended from inside
 
 
+@dataclass
+class Lie:
+    """What is wrong with the answers to one call, for how long, and who is told of each."""
+
+    kind: str
+    for_s: float
+    until_s: float
+    struck: Struck
+
+
 class PlainCloud:
     """In memory. With `keeps_records` its provider tells what it charges; without, whoever rents has to guess."""
 
@@ -38,8 +49,8 @@ class PlainCloud:
         self._dice = world.stream("cloud")
         self.instances: dict[str, Instance] = {}  # by token
         self._prices = {offer.id: [(-math.inf, offer.price)] for offer in offers}
-        self._lies: dict[str, tuple[str, float]] = {}
-        self._sold_out: dict[str, float] = {}
+        self._lies: dict[str, Lie] = {}
+        self._sold_out: dict[str, tuple[float, Struck]] = {}
         self.rates = Rates()  # as often as anybody likes
         self.sides: list[PlainProvider] = []
         self.lied: dict[str, int] = {}  # by call: how often somebody was told something wrong
@@ -103,16 +114,19 @@ class PlainCloud:
             if told:
                 self.tell_lost(instance)
 
-    def lie(self, call: str, kind: str, for_s: float) -> None:
-        """For a while."""
-        self._lies[call] = (kind, self.world.now_s + for_s)
+    def lie(self, call: str, kind: str, for_s: float, struck: Struck = nobody) -> None:
+        """For a while; of rents, which are seldom, from the next on."""
+        until_s = math.inf if call == "rent" else self.world.now_s + for_s
+        self._lies[call] = Lie(kind, for_s, until_s, struck)
 
-    def sell_out(self, offer_id: str, for_s: float) -> None:
+    def sell_out(self, offer_id: str, for_s: float, struck: Struck = nobody) -> None:
         """For a while."""
-        self._sold_out[offer_id] = self.world.now_s + for_s
+        self._sold_out[offer_id] = (self.world.now_s + for_s, struck)
 
-    def reprice(self, offer_id: str, price: Price) -> None:
+    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
         """From now on, for what runs, too."""
+        if self.sides:
+            struck()
         self._prices[offer_id].append((self.world.now_s, price))
         self._tell(lambda clock: PriceChanged(clock.now_s(), offer_id, price))
 
@@ -130,13 +144,25 @@ class PlainCloud:
         """Of what has another than it began with."""
         return {offer_id: changes[-1][1] for offer_id, changes in self._prices.items() if len(changes) > 1}
 
-    def lie_about(self, call: str) -> str:
-        """What is wrong with this answer; "" = nothing."""
-        kind, until_s = self._lies.get(call, ("", 0.0))
-        if self.world.now_s >= until_s or self._dice.random() >= LIES:
+    def lie_about(self, call: str, *kinds: str) -> str:
+        """What is wrong with this answer, of what can be wrong with it (all, if nothing is said); "" = nothing."""
+        lie = self._lies.get(call)
+        if lie is None or self.world.now_s >= lie.until_s or (kinds and lie.kind not in kinds):
+            return ""
+        lie.until_s = min(lie.until_s, self.world.now_s + lie.for_s)
+        if self._dice.random() >= LIES:
             return ""
         self.lied[call] = self.lied.get(call, 0) + 1
-        return kind
+        lie.struck()
+        return lie.kind
+
+    def is_sold_out(self, offer_id: str) -> bool:
+        """Whoever asks is told."""
+        until_s, struck = self._sold_out.get(offer_id, (0.0, nobody))
+        if self.world.now_s >= until_s:
+            return False
+        struck()
+        return True
 
     def create(self, node_id: str, offer_id: str, token: str) -> None:
         """One machine per token, ever."""
@@ -144,10 +170,10 @@ class PlainCloud:
             if old.ended_s is not None:
                 raise RentFailed(offer_id, "the node of this token is gone", was_there=True)
             return
-        if self.world.now_s < self._sold_out.get(offer_id, 0.0):
+        if self.is_sold_out(offer_id):
             raise RentFailed(offer_id, "sold out")
         now_s = self.world.now_s
-        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list") == "invisible" else 0.0
+        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
         instance = self.instances[token] = Instance(node_id, offer_id, token, now_s, now_s + unseen_s)
         instance.node = self._boot(
             node_id, token, self._dice.uniform(1.0, MOST_BOOT_S), lambda: self._ended_itself(instance)
@@ -267,7 +293,7 @@ class PlainProvider:
 
     async def list(self) -> list[RentedNode]:
         """Every machine that can be seen."""
-        lie = self._cloud.lie_about("list")
+        lie = self._cloud.lie_about("list", "error")
 
         def effect() -> list[RentedNode]:
             if lie == "error":

@@ -26,6 +26,7 @@ __all__ = ["RayCloud"]
 MACHINES = 4  # of each kind
 BACK_S = 60.0  # until a machine that left the cluster has come back, as another node
 MOST_BOOT_S = 10.0
+WRONG = ("error", "done, but an error", "refused", "slow")  # what an answer can be
 LINE = 7  # the port of every steward's life lines
 
 
@@ -156,7 +157,7 @@ class WorldCluster:
 
     def look(self) -> list[RayNode]:
         """Machines of the cluster, with what is free on them."""
-        if self._cloud.lie_about("list") == "error":
+        if self._cloud.lie_about("list", "error"):
             raise NoAnswer("a look at the Ray cluster", "its head is away")
         found = []
         for machine in self._cloud.machines.values():
@@ -183,7 +184,7 @@ class WorldCluster:
         """There and back; what it does there is done whether or not anybody waits for the answer."""
         del wait_s
         call = {"begin": "rent", "end": "release"}.get(verb, "list")
-        lie = self._cloud.lie_about(call)
+        lie = self._cloud.lie_about(call, *WRONG)
         answer = asyncio.get_running_loop().create_future()
 
         def arrive() -> None:

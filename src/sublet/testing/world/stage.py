@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from sublet.testing.world.story import Fault, Story
 from sublet.testing.world.truth import Truth
 from sublet.testing.world.users import Users
 
-__all__ = ["Stage"]
+__all__ = ["Kind", "Stage"]
 
 
 @dataclass
@@ -43,7 +44,31 @@ class Stage:
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     ending: bool = False  # the controller was asked to end
-    on_fault: Callable[[Fault, bool], None] = lambda *_: None  # for whoever looks on: what struck, with an effect?
+    victim: str = ""  # of the fault that strikes now, for whoever looks on
+    on_fault: Callable[[Fault, bool | None], None] = lambda *_: None  # ... with an effect? None = it may come later
+    on_effect: Callable[[str], None] = lambda _: None  # it came
+
+    def later(self, kind: str, also: Callable[[], None] = lambda: None) -> Callable[[], None]:
+        """To be called whenever a fault of this kind does something to somebody; it counts once."""
+        told = False
+
+        def struck() -> None:
+            nonlocal told
+            also()
+            if not told:
+                told = True
+                self.effects[kind] += 1
+                self.on_effect(kind)
+
+        return struck
+
+    def not_given_back(self, for_s: float) -> Callable[[], None]:
+        """Something was to be given back, or looked for, and could not: it is tried again within `for_s`."""
+
+        def forgive() -> None:
+            self.unpaid_until_s = max(self.unpaid_until_s, self.world.now_s + for_s)
+
+        return forgive
 
     def calm_down(self) -> None:
         """Nothing goes wrong any more, and what had gone wrong is mended."""
@@ -53,3 +78,6 @@ class Stage:
         self.network.calm()
         now_s = self.world.now_s
         self.parted_until_s = {host: min(until_s, now_s) for host, until_s in self.parted_until_s.items()}
+
+
+Kind = Callable[[Stage, random.Random], bool | None]  # a fault: whether it had an effect; None = that may come later

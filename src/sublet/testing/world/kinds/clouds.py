@@ -3,99 +3,90 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from sublet.testing.world.ec2 import EVERYTHING, Ec2Cloud
 from sublet.testing.world.local import LocalCloud
-from sublet.testing.world.stage import Stage
+from sublet.testing.world.stage import Kind, Stage
 
 __all__ = ["CLOUD_KINDS"]
 
 LONGEST_PAUSE_S = 60.0  # of a door that was closed, and of a release that is tried again
 CODES = ("Unavailable", "Throttling", "AuthFailure", "AccessDenied", "NoCredentialsError", "InvalidParameterValue")
 SCARCE = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet")
+DONE_WITHIN_S = 180.0  # until a termination that was accepted and not carried out is asked for again
 MOST_CALLS = 12  # until a crash
 
 
-def _throttle(stage: Stage, dice: random.Random) -> bool:
+def _throttle(stage: Stage, dice: random.Random) -> None:
     """Too many calls, of one verb or of all."""
     for_s = dice.uniform(10.0, 90.0)
-    for call in dice.choice([("rent",), ("release",), ("list",), ("rent", "release", "list")]):
-        stage.cloud.lie(call, "throttled", for_s)
-        if call != "rent":
-            _cannot_be_given_back(stage, for_s)
-    return True
+    calls = dice.choice([("rent",), ("release",), ("list",), ("rent", "release", "list")])
+    stage.victim, again = ", ".join(calls), stage.not_given_back(for_s + LONGEST_PAUSE_S)
+    struck, struck_again = stage.later("throttle"), stage.later("throttle", again)
+    for call in calls:
+        stage.cloud.lie(call, "throttled", for_s, struck if call == "rent" else struck_again)
 
 
-def _credentials(stage: Stage, dice: random.Random) -> bool:
+def _credentials(stage: Stage, dice: random.Random) -> None:
     """They have expired; somebody logs in again later."""
     for_s = dice.uniform(10.0, 120.0)
-    stage.cloud.lie(EVERYTHING, "expired", for_s)
-    _cannot_be_given_back(stage, for_s)
-    return True
+    again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
+    stage.cloud.lie(EVERYTHING, "expired", for_s, stage.later("credentials", again))
 
 
-def _not_ended(stage: Stage, dice: random.Random) -> bool:
+def _not_ended(stage: Stage, dice: random.Random) -> None:
     """A termination is accepted and not carried out."""
     for_s = dice.uniform(10.0, 60.0)
-    stage.cloud.lie("release", "accepted", for_s)
-    _cannot_be_given_back(stage, for_s + 180.0)
-    return True
+    again = stage.not_given_back(for_s + DONE_WITHIN_S + LONGEST_PAUSE_S)
+    stage.cloud.lie("release", "accepted", for_s, stage.later("not_ended", again))
 
 
-def _refused_end(stage: Stage, dice: random.Random) -> bool:
+def _refused_end(stage: Stage, dice: random.Random) -> None:
     """A termination is not allowed."""
     for_s = dice.uniform(10.0, 90.0)
-    stage.cloud.lie("release", "refused", for_s)
-    _cannot_be_given_back(stage, for_s)
-    return True
+    again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
+    stage.cloud.lie("release", "refused", for_s, stage.later("refused_end", again))
 
 
-def _price_garbage(stage: Stage, dice: random.Random) -> bool:
+def _price_garbage(stage: Stage, dice: random.Random) -> bool | None:
     """The list of prices says what no price can be."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
-    stage.cloud.garble(dice.choice(["0", "-1", "nan", "free", "1e9", "30.0", "0.0001"]), dice.uniform(60.0, 300.0))
-    return True
+    stage.victim = dice.choice(["0", "-1", "nan", "free", "1e9", "30.0", "0.0001"])
+    stage.cloud.garble(stage.victim, dice.uniform(60.0, 300.0), stage.later("price_garbage"))
+    return None
 
 
-def _crash_call(stage: Stage, dice: random.Random) -> bool:
+def _crash_call(stage: Stage, dice: random.Random) -> bool | None:
     """The controller is gone before or after one of its next calls has reached the cloud."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
     stage.cloud.on_crash = stage.controllers.crash
-    stage.cloud.crash_in(dice.randrange(MOST_CALLS), before=dice.random() < 0.5)
-    return stage.controllers.alive
+    calls, before = dice.randrange(MOST_CALLS), dice.random() < 0.5
+    stage.cloud.crash_in(calls, before=before, struck=stage.later("crash_call"))
+    return None
 
 
-def _ec2_code(stage: Stage, dice: random.Random) -> bool:
+def _ec2_code(stage: Stage, dice: random.Random) -> bool | None:
     """EC2 answers calls of one kind by one of its many codes for a while. The effect is an answer."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
-
-    told = False
-
-    def struck() -> None:
-        nonlocal told
-        stage.effects["ec2_code"] += not told
-        told = True
-
     call, for_s = dice.choice(["rent", "rent", "release", "list"]), dice.uniform(5.0, 60.0)
-    stage.cloud.answer_with(call, dice.choice(CODES + (SCARCE if call == "rent" else ())), for_s, struck)
-    if call != "rent":
-        _cannot_be_given_back(stage, for_s)
-    return False
+    stage.victim = code = dice.choice(CODES + (SCARCE if call == "rent" else ()))
+    again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
+    struck = stage.later("ec2_code") if call == "rent" else stage.later("ec2_code", again)
+    stage.cloud.answer_with(call, code, for_s, struck)
+    return None
 
 
-def _full_folder(stage: Stage, dice: random.Random) -> bool:
+def _full_folder(stage: Stage, dice: random.Random) -> bool | None:
     """Nothing more can be written down of nodes for a while."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
         return False
     files, for_s = stage.cloud.files, dice.uniform(5.0, 60.0)
-    files.full = True
+    files.full, files.refused = True, stage.later("full_folder", stage.not_given_back(for_s + LONGEST_PAUSE_S))
     stage.world.after(for_s, files.make_room)
-    _cannot_be_given_back(stage, for_s)
-    return True
+    return None
 
 
 def _damaged_record(stage: Stage, dice: random.Random) -> bool:
@@ -107,15 +98,12 @@ def _damaged_record(stage: Stage, dice: random.Random) -> bool:
     if not records:
         return False
     victim = dice.choice(records)
+    stage.victim = victim.name
     files.contents[victim] = dice.choice([b"", b"{", b"\xff\xfe", files.contents[victim][:20], b"[1]"])
     return True
 
 
-def _cannot_be_given_back(stage: Stage, for_s: float) -> None:
-    stage.unpaid_until_s = max(stage.unpaid_until_s, stage.world.now_s + for_s + LONGEST_PAUSE_S)
-
-
-CLOUD_KINDS: dict[str, dict[str, Callable[[Stage, random.Random], bool]]] = {
+CLOUD_KINDS: dict[str, dict[str, Kind]] = {
     "aws": {
         "throttle": _throttle,
         "credentials": _credentials,

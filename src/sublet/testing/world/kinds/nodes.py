@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
 
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.node import WorldNode
-from sublet.testing.world.stage import Stage
+from sublet.testing.world.stage import Kind, Stage
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Ping, SaveFailed
 
@@ -29,11 +28,17 @@ def nodes_of(stage: Stage) -> list[tuple[Instance, WorldNode]]:
     return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and node.booted]
 
 
+def _chosen(stage: Stage, dice: random.Random, nodes: list[tuple[Instance, WorldNode]]) -> tuple[Instance, WorldNode]:
+    found = dice.choice(nodes)
+    stage.victim = found[0].node_id
+    return found
+
+
 def _kill_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
     if not (nodes := nodes_of(stage)):
         return False
-    dice.choice(nodes)[1].kill_agent()
+    _chosen(stage, dice, nodes)[1].kill_agent()
     return True
 
 
@@ -41,7 +46,7 @@ def _stop_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
     if not (nodes := nodes_of(stage)):
         return False
-    instance, node = dice.choice(nodes)
+    instance, node = _chosen(stage, dice, nodes)
     node.stop_for(dice.choice(AWAY_S))
     parted = stage.parted_until_s
     parted[instance.node_id] = max(parted.get(instance.node_id, 0.0), node.stopped_until_s)
@@ -52,7 +57,7 @@ def _end_agent(stage: Stage, dice: random.Random) -> bool:
     """SIGTERM, as somebody on the machine may send."""
     if not (nodes := nodes_of(stage)):
         return False
-    dice.choice(nodes)[1].ask_to_go()
+    _chosen(stage, dice, nodes)[1].ask_to_go()
     return True
 
 
@@ -60,7 +65,7 @@ def _no_forks(stage: Stage, dice: random.Random) -> bool:
     """The next workers of a machine cannot be started."""
     if not (nodes := nodes_of(stage)):
         return False
-    dice.choice(nodes)[1].processes.refuses = dice.randint(1, 3)
+    _chosen(stage, dice, nodes)[1].processes.refuses = dice.randint(1, 3)
     return True
 
 
@@ -89,6 +94,7 @@ def _flood(stage: Stage, dice: random.Random) -> bool:
         return False
     node, pid = dice.choice(found)
     program = node.processes.running[pid]
+    stage.victim = program.id
     line = to_line(SaveFailed(worker_id=program.id, step=1, why="x" * FLOOD_LINE))
 
     def say(left: int) -> None:
@@ -139,7 +145,7 @@ def _node_clock(stage: Stage, dice: random.Random) -> bool:
     """Somebody sets the clock of a machine."""
     if not (nodes := nodes_of(stage)):
         return False
-    instance, node = dice.choice(nodes)
+    instance, node = _chosen(stage, dice, nodes)
     node.site.clocks[instance.node_id].jump_s += dice.choice(JUMPS_S)
     return True
 
@@ -149,7 +155,7 @@ def _told_inside(stage: Stage, dice: random.Random) -> bool:
     nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
     if not nodes:
         return False
-    (instance, node), in_s = dice.choice(nodes), dice.choice(WARNINGS_S)
+    (instance, node), in_s = _chosen(stage, dice, nodes), dice.choice(WARNINGS_S)
     assert node.service is not None
     how = dice.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
     if how == "mood":
@@ -167,7 +173,7 @@ def _told_inside(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-NODE_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+NODE_KINDS: dict[str, Kind] = {
     "kill_agent": _kill_agent,
     "stop_agent": _stop_agent,
     "end_agent": _end_agent,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from sublet.testing.world.node import WorldNode
-from sublet.testing.world.stage import Stage
+from sublet.testing.world.stage import Kind, Stage
 from sublet.testing.world.worker import SdkWorker
 
 __all__ = ["WORKER_KINDS", "trainers_of"]
@@ -25,7 +24,11 @@ def trainers_of(stage: Stage) -> list[SdkWorker]:
 def _short_of_memory(stage: Stage, dice: random.Random) -> bool:
     """A step does not fit: in the session, whose process survives, or in the script's own code."""
     workers = [worker for worker in trainers_of(stage) if worker.trains]
-    return bool(workers) and dice.choice(workers).run_short(ends=dice.random() < 0.5)
+    if not workers:
+        return False
+    victim = dice.choice(workers)
+    stage.victim = victim.id
+    return victim.run_short(ends=dice.random() < 0.5)
 
 
 def _lost_power(stage: Stage, dice: random.Random) -> bool:
@@ -36,14 +39,12 @@ def _lost_power(stage: Stage, dice: random.Random) -> bool:
     return workers[0].meetings.storage.cut_power()
 
 
-def _rot(stage: Stage, dice: random.Random) -> bool:
+def _rot(stage: Stage, dice: random.Random) -> None:
     """A bit of the newest checkpoint of a job is another one now, and its workers die, so that the next read it.
 
     There must be one before it: it is waited for. The effect is that somebody has found the damage.
     """
-
-    def found() -> None:
-        stage.effects["rot"] += 1
+    found = stage.later("rot")
 
     def strike() -> None:
         for worker in dice.sample(trainers := trainers_of(stage), len(trainers)):
@@ -56,10 +57,9 @@ def _rot(stage: Stage, dice: random.Random) -> bool:
             stage.world.after(AGAIN_S, strike)
 
     strike()
-    return False
 
 
-WORKER_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+WORKER_KINDS: dict[str, Kind] = {
     "short_of_memory": _short_of_memory,
     "lost_power": _lost_power,
     "rot": _rot,
