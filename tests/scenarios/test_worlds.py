@@ -61,12 +61,7 @@ def dies_at_call(number, *, before, seen=None):
     return watch
 
 
-@pytest.mark.scenario(
-    1,
-    "the controller is killed before and after every commit and provider call",
-    "S",
-    lacks="all points by one command (400 of 480 are drawn); a start with 500 jobs; L",
-)
+@pytest.mark.scenario(1, "the controller is killed before and after every commit and provider call", "S")
 def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
     """A life with a notice, a loss, a resize and a second job; every point of it, or a sample."""
     faults = (fault(40.0, "take_told"), fault(70.0, "notice", 3), fault(90.0, "user_scale", 1))
@@ -79,7 +74,7 @@ def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
     rng = random.Random(1)
     points = [("commit", number, before) for number in range(commits) for before in (True, False)]
     points += [("call", number + 1, before) for number in range(calls["seen"]) for before in (True, False)]
-    tried = rng.sample(points, min(len(points), 400)) if full else rng.sample(points, 6)
+    tried = points if full else rng.sample(points, 6)
     deaths = 0
     for kind, number, before in tried:
         if kind == "commit":
@@ -134,9 +129,7 @@ def test_18_what_was_acknowledged_is_known_after_every_crash(full, measured):
     measured(f"{promised} submissions acknowledged over {deaths} crashes in commits: 0 lost")
 
 
-@pytest.mark.scenario(
-    25, "a budget reaches its cap in the middle of a step", "S", lacks="L and C; that the purse alone stopped it"
-)
+@pytest.mark.scenario(25, "a budget reaches its cap in the middle of a step", "S", lacks="C")
 def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measured):
     """Law I1 looks every 5 s at the cloud's own books; a third of the lives has a controller killed on the way."""
     spent, stopped = [], 0
@@ -149,12 +142,12 @@ def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measu
         )
         share = found.life.cloud.spent_grains() / 3.6e15 / purse
         spent.append(share)
-        if not faults:
-            assert share <= 1.0, share
+        assert share <= 1.0, share
         for record in found.life.stage.controllers.controller.records.values():
             assert record.outcome is not Ending.FAILED
             truth = found.life.stage.truth.jobs[record.id]
             assert (record.checkpoint_step or 0) <= truth.saved
+            assert not truth.done, "it ended, so that nothing stopped it"
             if truth.top > 0:
                 stopped += 1
                 assert truth.saved > 0, "it trained, and left no checkpoint to go on from"
