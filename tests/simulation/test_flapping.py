@@ -127,3 +127,17 @@ def test_a_job_that_left_a_flapping_pool_does_not_come_back_at_every_visit(monke
     before, _ = run("price", flapping(60.0, 8.0, steady=0), offers=(steady,))
     assert found.rescales <= before.rescales
     assert found.paused_gpu_hours <= 0.05 * found.gpu_hours
+
+
+@pytest.mark.parametrize("policy", ["price", "max-speedup"])
+@pytest.mark.parametrize("stay_s", [600.0, 900.0])
+def test_a_replacement_that_the_same_reclaim_takes_does_not_make_a_long_stay_short(policy, stay_s, monkeypatch):
+    """At the notice another is rented, which goes when the notice ends: 20 s of it say nothing about the next one."""
+    away_s = 60.0
+    comings = [at * (stay_s + away_s) for at in range(30)]
+    changes = [AvailabilityChanged(at_s + gone, "spot", 2 - (gone > 0)) for at_s in comings for gone in (0.0, stay_s)]
+    _, log = run(policy, Changes(changes), hours=2.0)
+    monkeypatch.setattr(growing, "FLAPS", NEVER)
+    _, before = run(policy, Changes(changes), hours=2.0)
+    assert growths(log) == growths(before)
+    assert len(growths(log)) > 2 * FLAPS

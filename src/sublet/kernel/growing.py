@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, OfferState, Phase
@@ -34,7 +34,16 @@ __all__ = ["Growing"]
 
 OVERHEAD = 0.04  # of a job's time, for resizes: 5 % are accepted, and what it takes to notice comes out of the rest
 PAYS = 4.0  # of what a visit brings, a quarter goes on coming and going: less would be spent on next to nothing
+ON_TIME_S = 1.0  # notices are told in whole seconds
 FLAPS = 3  # comings and goings in a row: one loss is what spot is, two are bad luck
+
+
+class _Visit(NamedTuple):
+    """From the last coming of a node to the next going; `wave_s`: when the first of its wave came."""
+
+    came_s: float
+    went_s: float
+    wave_s: float
 
 
 class Growing:
@@ -43,8 +52,9 @@ class Growing:
     def __init__(self, supply: Supply) -> None:
         self.put_aside: dict[str, None] = {}  # jobs in no line, though they were promised more than they hold
         self._came: dict[str, float] = {}  # node -> when it could take work
-        self._visits: dict[str, list[tuple[float, float]]] = {}  # offer -> (came, went) of the last that the cloud took
+        self._visits: dict[str, list[_Visit]] = {}  # offer -> of the last that the cloud took
         self._newest: dict[str, float] = {}  # offer -> when the last came, if none has gone since
+        self._ebbs_s: dict[str, float] = {}  # offer -> when the notice of the last wave ends
         self._wake_s: float | None = None
         self._supply, self._cluster = supply, supply.cluster
 
@@ -56,17 +66,25 @@ class Growing:
         flaps = len(self._visits.get(node.offer.id, ())) == FLAPS
         return self.retry() if self.put_aside and not flaps else []
 
-    def go(self, node: Node, now_s: float) -> None:
-        """The cloud takes it, or says that it will: with it went what came last, whichever of them it takes.
+    def go(self, node: Node, now_s: float, *, told: bool) -> None:
+        """The cloud takes it, or has `told` that it will: with it went what came last, whichever of them it takes.
 
-        Where none has come since the last one went, it is of the same wave.
+        Where none has come since the last one went, it is of the same wave; and so is one that came after the notice of
+        that wave and goes by its end: a replacement, rented while the cloud was taking capacity back. It is a visit
+        more, but says nothing about how long capacity stays.
         """
         offer_id = node.offer.id
         came_s = self._newest.pop(offer_id, None)
-        if came_s is not None and node.id in self._came:
-            visits = self._visits.setdefault(offer_id, [])
-            visits.append((came_s, now_s))
-            del visits[:-FLAPS]
+        if came_s is None or node.id not in self._came:
+            return
+        visits = self._visits.setdefault(offer_id, [])
+        if visits and now_s <= self._ebbs_s.get(offer_id, -math.inf):
+            wave_s = visits[-1].wave_s
+        else:
+            wave_s = came_s
+            self._ebbs_s[offer_id] = now_s + (node.offer.notice_s + ON_TIME_S if told else 0.0)
+        visits.append(_Visit(came_s, now_s, wave_s))
+        del visits[:-FLAPS]
 
     def forget(self, node: Node) -> None:
         """It is gone, by whoever's will."""
@@ -81,12 +99,13 @@ class Growing:
         if len(visits) < FLAPS or offer_id not in self._supply.offers:
             return -math.inf
         window_s = self._window_s(job, offer_id, held)
-        return visits[-1][0] + window_s if visits[-1][1] - visits[0][0] < FLAPS * window_s else -math.inf
+        return visits[-1].came_s + window_s if visits[-1].went_s - visits[0].came_s < FLAPS * window_s else -math.inf
 
     def _window_s(self, job: Job, offer_id: str, held: float) -> float:
         visits, offer = self._visits[offer_id], self._supply.offers[offer_id]
         size, told_s = offer.gpus_per_node, offer.notice_s
-        stay_s = sum(went_s - came_s for came_s, went_s in visits) / len(visits)
+        waves = {visit.wave_s: visit.went_s - visit.wave_s for visit in visits}  # the last going of each
+        stay_s = sum(waves.values()) / len(waves)
         redone_s = 0.0 if 0.0 < told_s >= job.checkpoint_write_s else min(job.checkpoint_every_s, stay_s) / 2.0
         cost_s = 2.0 * job.restart_s + redone_s
         return 0.0 if stay_s * size / (held + size) >= PAYS * cost_s else cost_s / OVERHEAD
@@ -220,6 +239,7 @@ class Growing:
             "came": dict(self._came),
             "visits": visits,
             "newest": dict(self._newest),
+            "ebbs_s": dict(self._ebbs_s),
             "put_aside": list(self.put_aside),
             "wake_s": self._wake_s,
         }
@@ -227,5 +247,9 @@ class Growing:
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._came, self._newest, self._wake_s = dict(facts["came"]), dict(facts["newest"]), facts["wake_s"]
-        self._visits = {offer: [(came, went) for came, went in visits] for offer, visits in facts["visits"].items()}
+        self._visits = {  # before version 7 each was a wave
+            offer: [_Visit(came, went, *(wave or [came])) for came, went, *wave in visits]
+            for offer, visits in facts["visits"].items()
+        }
+        self._ebbs_s = dict(facts.get("ebbs_s", {}))
         self.put_aside |= dict.fromkeys(facts["put_aside"])

@@ -228,7 +228,7 @@ class Kernel:
                 if node.phase is NodePhase.RELEASING:
                     return
                 self.supply.offering.exposure.lose(node.offer.id, event.at_s)
-                self.tenancy.growing.go(node, event.at_s)
+                self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
             case news.NodeSlow():
@@ -239,7 +239,7 @@ class Kernel:
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     self.supply.offering.exposure.lose(node.offer.id, event.at_s)
-                    self.tenancy.growing.go(node, event.at_s)
+                    self.tenancy.growing.go(node, event.at_s, told=False)
                 self.tenancy.growing.forget(node)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
                 self.tenancy.lose_node(node, event)
