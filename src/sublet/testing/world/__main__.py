@@ -2,6 +2,7 @@
 
 --seeds 1000 --from 0        live a thousand, over two processes; the exit code says whether a law was broken
 --seeds 1 --from 37 --look   one life, line by line
+--seeds 20 --crash-points 1  die before and after every commit and every provider call of twenty lives
 --shrink 3                   of every law that broke, the least that breaks it, for up to three seeds
 """
 
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from sublet.testing.world.crash_points import crash_points
+from sublet.testing.world.crash_points import Deaths, die_everywhere
 from sublet.testing.world.look import look
 from sublet.testing.world.runner import Count, Result, append_row, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
@@ -34,7 +35,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--look", action="store_true", help="print the life of the first seed")
     parser.add_argument("--everyday", action="store_true", help="... with pings, steps and renewals")
     parser.add_argument("--count", type=Path, metavar="FILE", help="append the counts to this file, as a line of JSON")
-    parser.add_argument("--crash-points", type=int, default=0, metavar="N", help="die at every N-th commit instead")
+    parser.add_argument(
+        "--crash-points", type=int, default=0, metavar="N", help="die at every N-th commit and call instead"
+    )
     asked = parser.parse_args(words)
     kinds = tuple(filter(None, asked.only.split(",")))
     if asked.look:
@@ -46,17 +49,16 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _die_everywhere(asked: argparse.Namespace) -> int:
-    """Every N-th commit of each seed, before and after it."""
-    broken = lives = 0
-    for seed in range(asked.first, asked.first + asked.seeds):
-        story = draw_story(seed, cloud=asked.cloud, policy=asked.policy)
-        for commit, before, outcome in crash_points(story, every=asked.crash_points):
-            lives += 1
-            if outcome.broken is not None:
-                broken += 1
-                _say(f"seed {seed}, {'before' if before else 'after'} commit {commit}: {outcome.broken}")
-    _say(f"{lives} lives, each dead at another commit of {asked.seeds} seeds: {broken} broke a law")
-    return broken
+    """At every N-th commit, call and request of each seed, before and after it."""
+    seeds, told = range(asked.first, asked.first + asked.seeds), 0
+    began_s, found = time.perf_counter(), Deaths()
+    for found in die_everywhere(
+        seeds, every=asked.crash_points, processes=asked.processes, cloud=asked.cloud, policy=asked.policy
+    ):
+        _say(*found.broken[told:])
+        told = len(found.broken)
+    _say(f"{asked.seeds} lives, {found}, in {time.perf_counter() - began_s:.0f} s")
+    return len(found.broken)
 
 
 def _run(asked: argparse.Namespace, kinds: tuple[str, ...]) -> int:

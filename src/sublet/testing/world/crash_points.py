@@ -1,21 +1,115 @@
-"""Every commit of a life as a crash point: the same story again and again, dead before or after the k-th."""
+"""Every commit and every call of a provider in a life as a crash point: the same story again, dead before or after it.
+
+A commit is what the store writes; a call is what a controller asks of its provider (open, list, rent, release), at any
+cloud; a request is what the shipped provider asks of EC2 for that. Points end where everybody is content: an end that
+was asked for is not begun again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import gc
+import multiprocessing
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from sublet.testing.world.faults import AT_COMMIT
-from sublet.testing.world.life import Outcome, live
-from sublet.testing.world.story import Fault, Story
+from sublet.testing.world.faults import AT_CALL, AT_COMMIT, AT_REQUEST
+from sublet.testing.world.life import Life, Outcome, live
+from sublet.testing.world.story import Fault, Story, draw_story
 
-__all__ = ["crash_points"]
+__all__ = ["Deaths", "Point", "die_at", "die_everywhere", "points_of", "sample_of"]
+
+SPAN_S = 3600.0  # in which a controller may die: until all jobs have ended
+A_BATCH = 20  # points that a process is given at once
 
 
-def crash_points(story: Story, *, every: int = 1, first: int = 0) -> Iterator[tuple[int, bool, Outcome]]:
-    """(commit, before it, what became of it), for every `every`-th commit of a life without any other fault."""
-    calm = replace(story, faults=())
-    for commit in range(first, live(calm).commits, every):
-        for before in (True, False):
-            fault = Fault(at_s=0.0, kind=AT_COMMIT, dice=2 * commit + (not before))
-            yield commit, before, live(replace(calm, faults=(fault,)))
+class Point(NamedTuple):
+    """Before or after the `number`-th of its kind."""
+
+    kind: str
+    number: int
+    before: bool
+
+    def __str__(self) -> str:
+        return f"{'before' if self.before else 'after'} {NAMES[self.kind]} {self.number}"
+
+
+NAMES = {AT_COMMIT: "commit", AT_CALL: "call", AT_REQUEST: "request"}
+
+
+def points_of(story: Story) -> list[Point]:
+    """All of a life; with the faults that it has."""
+    life = Life(replace(story, span_s=SPAN_S))
+    life.live()
+    counts = zip(NAMES, life.stage.before_peace, strict=True)
+    return [Point(kind, number, before) for kind, most in counts for number in range(most) for before in (True, False)]
+
+
+def sample_of(story: Story, count: int, seed: int | str) -> list[Point]:
+    """Some of them, drawn by a seed; of each kind that there is, as many of it as its share."""
+    points = points_of(story)
+    return sorted(random.Random(f"{seed}/points").sample(points, min(count, len(points))))  # noqa: S311 - no secret
+
+
+def die_at(story: Story, point: Point) -> Outcome:
+    """What became of it. Where it has lived once only, nobody has died."""
+    fault = Fault(at_s=0.0, kind=point.kind, dice=2 * point.number + (not point.before))
+    return live(replace(story, span_s=SPAN_S, faults=(fault, *story.faults)))
+
+
+@dataclass
+class Deaths:
+    """Of many lives."""
+
+    points: Counter[str] = field(default_factory=Counter)  # by kind
+    deaths: int = 0
+    broken: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} at {NAMES[kind]}s" for kind, count in sorted(self.points.items()))
+        return f"{self.points.total()} points ({kinds}): {self.deaths} deaths, {len(self.broken)} broke a law"
+
+
+def die_everywhere(
+    seeds: Sequence[int], *, every: int = 1, processes: int = 2, cloud: str = "", policy: str = ""
+) -> Iterator[Deaths]:
+    """At every `every`-th point of the lives of these seeds, without any other fault; the sum so far, as it grows."""
+    found = Deaths()
+    context = multiprocessing.get_context("spawn")  # as runner.py
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        lives = [(seed, cloud, policy) for seed in seeds]
+        batches = [
+            (*life, points[at : at + A_BATCH])
+            for life, all_points in zip(lives, pool.map(_points, lives), strict=True)
+            for points in [all_points[::every]]
+            for at in range(0, len(points), A_BATCH)
+        ]
+        for batch in pool.map(_die, batches):
+            found.points.update(batch.points)
+            found.deaths += batch.deaths
+            found.broken += batch.broken
+            yield found
+
+
+def _calm_story(seed: int, cloud: str, policy: str) -> Story:
+    return replace(draw_story(seed, cloud=cloud, policy=policy), faults=())
+
+
+def _points(life: tuple[int, str, str]) -> list[Point]:
+    return points_of(_calm_story(*life))
+
+
+def _die(batch: tuple[int, str, str, list[Point]]) -> Deaths:
+    *life, points = batch
+    story, found = _calm_story(*life), Deaths()  # type: ignore[arg-type]  # mypy does not follow a star
+    for point in points:
+        outcome = die_at(story, point)
+        found.points[point.kind] += 1
+        found.deaths += outcome.lives > 1
+        if outcome.broken is not None:
+            found.broken.append(f"seed {story.seed}, {point}: {outcome.broken}")
+    gc.collect()
+    return found

@@ -7,6 +7,7 @@ import random
 from sublet.domain.money import Price
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.world.cloud import Instance, NodeWorker
+from sublet.testing.world.ec2 import Ec2Cloud
 from sublet.testing.world.kinds.asking import ASKING_KINDS
 from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.kinds.nodes import NODE_KINDS
@@ -19,9 +20,10 @@ from sublet.testing.world.stage import Kind, Stage
 from sublet.testing.world.story import Fault
 from sublet.wire import messages as wire
 
-__all__ = ["AT_COMMIT", "KINDS", "schedule"]
+__all__ = ["AT_CALL", "AT_COMMIT", "AT_REQUEST", "KINDS", "schedule"]
 
-AT_COMMIT = "crash_at"  # the dice are twice the number of the commit, and one more: after it, not before
+AT_COMMIT, AT_CALL, AT_REQUEST = "crash_at", "crash_at_call", "crash_at_request"
+# ... of which the dice are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
 LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
 LONGEST_PAUSE_S = 30.0  # until a release is tried again
@@ -34,10 +36,20 @@ LIST_LIES = ("error", "invisible")
 def schedule(stage: Stage) -> None:
     """Each fault of the story at its time; before all others, those that count commits from the first."""
     for fault in stage.story.faults:
-        if fault.kind == AT_COMMIT:
-            stage.disk.crash_in(fault.dice // 2, before=fault.dice % 2 == 0)
+        if fault.kind in (AT_COMMIT, AT_CALL, AT_REQUEST):
+            _crash_at(stage, fault.kind, fault.dice // 2, before=fault.dice % 2 == 0)
             continue
         stage.world.at(stage.world.began_s + fault.at_s, _strike, stage, fault)
+
+
+def _crash_at(stage: Stage, kind: str, number: int, *, before: bool) -> None:
+    if kind == AT_COMMIT:
+        stage.disk.crash_in(number, before=before)
+    elif kind == AT_CALL:
+        stage.controllers.fence.crash_in(number, before=before)
+    elif isinstance(stage.cloud, Ec2Cloud):
+        stage.cloud.on_crash = stage.controllers.crash
+        stage.cloud.crash_in(number, before=before)
 
 
 def _strike(stage: Stage, fault: Fault) -> None:

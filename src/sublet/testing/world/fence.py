@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sublet.errors import StaleController
-from sublet.runtime.providers.protocol import Billed, Provider
+from sublet.runtime.providers.protocol import Billed, Provider, RentedNode, TellMarket
 from sublet.testing.world.disk import Disk
+from sublet.testing.world.heap import Crash, Process
 from sublet.testing.world.loop import LoopProcess
 
 __all__ = ["Fence", "WatchedProvider"]
@@ -28,17 +31,29 @@ class WatchedProvider:
     def __init__(self, real: Provider, process: LoopProcess, fence: Fence) -> None:
         self._real, self._process, self._fence = real, process, fence
 
+    async def open(self, tell: TellMarket) -> None:
+        """As the real one."""
+        with self._fence.call(self._process):
+            await self._real.open(tell)
+
+    async def list(self) -> list[RentedNode]:
+        """As the real one."""
+        with self._fence.call(self._process):
+            return await self._real.list()
+
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
         """As the real one."""
         self._fence.calls[self._process.pid] += 1
         self._fence.renting[self._process.pid, node_id] += 1
-        await self._real.rent(node_id, offer_id, token)
+        with self._fence.call(self._process):
+            await self._real.rent(node_id, offer_id, token)
         self._fence.renting[self._process.pid, node_id] -= 1
 
     async def release(self, node_id: str) -> Billed | None:
         """As the real one."""
         self._fence.calls[self._process.pid] += 1
-        return await self._real.release(node_id)
+        with self._fence.call(self._process):
+            return await self._real.release(node_id)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -66,6 +81,32 @@ class Fence:
             set()
         )  # nodes that one of them had asked for when it fell asleep: nobody can take that back
         self._slept: list[Slept] = []
+        self.called = 0  # whatever of providers, by anybody
+        self._crash_in: tuple[int, bool] | None = None  # (calls from now, before it)
+        self.on_crash: Callable[[Process], None] = lambda process: process.kill()
+
+    def crash_in(self, calls: int, *, before: bool) -> None:
+        """Whoever makes that call is gone, before it or once it is answered."""
+        self._crash_in = (calls, before)
+
+    def calm(self) -> None:
+        """No crash is due."""
+        self._crash_in = None
+
+    @contextmanager
+    def call(self, process: Process) -> Iterator[None]:
+        """A call of a provider, or its caller's end."""
+        number, self.called = self.called, self.called + 1
+        if self._crash_in == (number, True):
+            self._crash(process)
+        yield
+        if self._crash_in == (number, False):
+            self._crash(process)
+
+    def _crash(self, process: Process) -> None:
+        self._crash_in = None
+        self.on_crash(process)
+        raise Crash
 
     def sleep(self, process: LoopProcess, running: asyncio.Task[None]) -> None:
         """This one does, and another one will begin."""

@@ -102,7 +102,7 @@ class Life:
         self.cloud: Cloud = self._cloud(world)
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
         controllers.storage = self.site.storage
-        disk.on_crash = controllers.crash_of
+        disk.on_crash = controllers.fence.on_crash = controllers.crash_of
         users = Users(story, world, controllers)
         for plan in story.jobs:
             truth.jobs[f"{plan.name}-1"] = JobTruth(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sublet.testing.world.cloud import Cloud
 from sublet.testing.world.controllers import Controllers
 from sublet.testing.world.disk import Disk
+from sublet.testing.world.ec2 import Ec2Cloud
 from sublet.testing.world.heap import World
 from sublet.testing.world.meetings import Meetings
 from sublet.testing.world.network import Network
@@ -43,6 +44,7 @@ class Stage:
     foreign: set[str] = field(default_factory=set)  # jobs of which the store says what no rule allows, for a while
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
+    before_peace: tuple[int, int, int] = (0, 0, 0)  # commits, calls of providers and requests to EC2 until then
     ending: bool = False  # the controller was asked to end
     victim: str = ""  # of the fault that strikes now, for whoever looks on
     on_fault: Callable[[Fault, bool | None], None] = lambda *_: None  # ... with an effect? None = it may come later
@@ -73,6 +75,9 @@ class Stage:
     def calm_down(self) -> None:
         """Nothing goes wrong any more, and what had gone wrong is mended."""
         self.calm = True
+        requests = self.cloud.calls if isinstance(self.cloud, Ec2Cloud) else 0
+        self.before_peace = (self.disk.commits, self.controllers.fence.called, requests)
+        self.controllers.fence.calm()
         self.cloud.calm()
         self.disk.calm()
         self.network.calm()
