@@ -63,6 +63,7 @@ __all__ = [
     "RanksDiffer",
     "Refused",
     "RentFailed",
+    "SilentController",
     "StaleController",
     "StaleWriter",
     "StewardGone",
@@ -243,9 +244,13 @@ class NoController(SubletError):
 
     exit_code = 75
 
-    def __init__(self, where: object, why: str) -> None:
+    def __init__(self, where: object, why: str, *, hint: str = "sublet up") -> None:
         self.where, self.why = str(where), why
-        super().__init__(f"no controller answers at {where}: {why}\n  next: sublet up")
+        super().__init__(f"no controller answers at {where}: {why}\n  next: {hint}")
+
+
+class SilentController(NoController):
+    """There is one, and it does not answer: it is stopped, or hangs."""
 
 
 class NoSuchJob(SubletError):

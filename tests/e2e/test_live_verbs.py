@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from sublet.api import client
 from sublet.api.server import bind
 from sublet.api.state import StateDir
 from sublet.cli.work import controller_process
@@ -145,6 +146,15 @@ def test_ps_shows_every_job_in_a_row(there, sublet, job):
         assert cell in row
     assert sublet("status").out == sublet("queue").out == answer.out
     assert sublet("ps", "-o", "json").json["jobs"][0]["progress"] == 0.4
+
+
+def test_ps_of_all_says_how_many_jobs_are_on_the_shelf_and_how_to_see_them(there, sublet, job):
+    there.api.earlier = 199
+    assert "on the shelf" not in sublet("ps").out
+    told = sublet("ps", "--all").out
+    assert "199 earlier jobs are on the shelf in log.sqlite; 'sublet cost' sums them up" in told
+    there.api.earlier = 0
+    assert "on the shelf" not in sublet("ps", "--all").out
 
 
 def test_ps_without_jobs_says_what_to_do(there, sublet):
@@ -382,6 +392,31 @@ def test_a_term_signal_is_a_shutdown_and_a_kill_leaves_no_lock(own_process, subl
     assert sublet("ps").code == 75
     assert sublet("up").code == 0
     assert sublet("down").code == 0
+
+
+def test_a_controller_that_is_stopped_is_told_from_one_that_is_gone_and_can_go_on(own_process, sublet, monkeypatch):
+    """Nobody waits without an end, nobody is told to start another, and what it listens at is not forgotten."""
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(controller_process, "HEALTH_S", 0.3)
+    assert sublet("up").code == 0
+    address = own_process.address()
+    os.kill(address.pid, signal.SIGSTOP)
+    try:
+        for verb in (["ps"], ["budget", "show"], ["events"], ["cancel", "j"], ["logs", "j", "--follow"]):
+            answer = sublet(*verb)
+            assert answer.code == 75, verb
+            assert f"its process {address.pid} is stopped" in answer.err, verb
+            assert f"next: kill -CONT {address.pid}" in answer.err, verb
+        own_process.lock.unlink()  # as on a disk without locks
+        controller_process.refuse_second(own_process)
+        assert own_process.address() == address
+    finally:
+        os.kill(address.pid, signal.SIGCONT)
+    monkeypatch.setattr(controller_process, "HEALTH_S", 10.0)
+    again = sublet("up")
+    assert again.code == 2
+    assert f"a controller runs at {address} already" in again.err
+    assert own_process.address() == address
 
 
 def test_what_keeps_a_controller_from_starting_is_told(own_process, sublet):

@@ -55,6 +55,7 @@ class InMemoryApi:
     purse: float | None = 5.0
     spent: float = 1.0
     stopping: bool = False
+    earlier: int = 0  # jobs on the shelf
     ended_jobs: bool = False
     now_s: float = 0.0
 
@@ -245,6 +246,7 @@ class InMemoryApi:
             "wall_up_s": 1.0,
             "last_reconcile_wall_s": 0.5,
             "stopping": self.stopping,
+            "earlier_jobs": self.earlier,
         }
 
     async def metrics(self) -> MetricsView:

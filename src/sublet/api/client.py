@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
-from sublet.errors import BadInput, NoController, NoSuchJob, Refused
+from sublet.errors import BadInput, NoController, NoSuchJob, Refused, SilentController
 from sublet.machine.dice import DICE
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
 __all__ = ["Client", "connect", "segment"]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
 FIRST_ERROR = 400
 CHUNK = 1 << 14
 
@@ -38,7 +39,8 @@ class Client:
     host: str
     port: int
     token: str = field(repr=False)
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = TIMEOUT_S  # without an answer, or a further part of it
+    pid: int = 0  # its process; 0 = not known
 
     @property
     def address(self) -> str:
@@ -56,16 +58,18 @@ class Client:
         return self._request("POST", path, text, headers)
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
-        """Bytes as they come, until the controller has no more."""
-        connection = http.client.HTTPConnection(
-            self.host, self.port, timeout=None if query.get("follow") else TIMEOUT_S
-        )
+        """Bytes as they come, until the controller has no more; whoever follows waits for them without an end."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         try:
             response = self._response(connection, "GET", path + _query(query), None, {})
+            if query.get("follow") and connection.sock is not None:
+                connection.sock.settimeout(None)
             if response.status >= FIRST_ERROR:
                 raise _error_from(response.status, response.read())
             while chunk := response.read1(CHUNK):
                 yield chunk
+        except TimeoutError:
+            raise self._silence() from None
         except (OSError, http.client.HTTPException) as error:
             raise NoController(self.address, f"it went away ({type(error).__name__})") from None
         finally:
@@ -76,6 +80,8 @@ class Client:
         try:
             response = self._response(connection, method, path, body, headers)
             text = response.read()
+        except TimeoutError:
+            raise self._silence() from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NoController(self.address, why.lower()) from None
@@ -88,6 +94,14 @@ class Client:
         except ValueError:
             raise NoController(self.address, "another program answers there") from None
         return dict(found)
+
+    def _silence(self) -> SilentController:
+        if process_is_stopped(self.pid):
+            why = f"its process {self.pid} is stopped"
+            return SilentController(self.address, why, hint=f"kill -CONT {self.pid} lets it go on")
+        why = f"it has said nothing for {self.timeout_s:g} s, and may have heard what was asked"
+        ends = f"; if it stays so, kill {self.pid} and 'sublet up', which takes over what is rented" if self.pid else ""
+        return SilentController(self.address, why, hint=f"try again, and see controller.log{ends}")
 
     def _response(
         self,
@@ -110,7 +124,7 @@ def connect(state_dir: Path | None = None, environment: Mapping[str, str] = os.e
         return Client(host=parts.hostname, port=parts.port, token=environment.get("SUBLET_TOKEN", ""))
     state = StateDir(state_dir or default_state_dir(environment))
     address = state.address()
-    return Client(host=address.host, port=address.port, token=state.token())
+    return Client(host=address.host, port=address.port, token=state.token(), timeout_s=TIMEOUT_S, pid=address.pid)
 
 
 def _query(query: Mapping[str, Any]) -> str:

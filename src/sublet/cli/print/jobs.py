@@ -20,8 +20,8 @@ def print_job(job: dict[str, Any], *, document: bool) -> None:
         typer.echo(verdict(job))
 
 
-def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None) -> None:
-    """A table; of those that have ended, the last so many."""
+def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: int = 0) -> None:
+    """A table; of those that have ended, the last so many. `shelved` ended before all of them, and are not listed."""
     from sublet.runtime.controller_api.views import ENDED
 
     ended = [job["id"] for job in jobs if job["phase"] in ENDED]
@@ -51,3 +51,6 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None) -> None:
             typer.echo(f"! {job['id']} {warning}")
     if hidden:
         typer.echo(f"{len(hidden)} more have ended; --all shows them")
+    if shelved:
+        earlier = "1 earlier job is" if shelved == 1 else f"{shelved} earlier jobs are"
+        typer.echo(f"{earlier} on the shelf in log.sqlite; 'sublet cost' sums them up, 'sublet events ID' tells of one")

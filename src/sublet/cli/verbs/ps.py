@@ -45,4 +45,5 @@ def ps(
     else:
         from sublet.cli.print.jobs import print_jobs
 
-        print_jobs(found["jobs"], last_ended=None if every else LAST_ENDED)
+        shelved = int(client.get("/v1/health")["earlier_jobs"]) if every else 0
+        print_jobs(found["jobs"], last_ended=None if every else LAST_ENDED, shelved=shelved)

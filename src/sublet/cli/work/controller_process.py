@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,6 +21,7 @@ COMMAND = (sys.executable, "-m", "sublet.api.main")
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 120.0
 POLL_S = 0.05
+HEALTH_S = 5.0  # for an answer that takes a controller no work
 NEEDED = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")
 
 
@@ -65,27 +66,40 @@ def _spawn(state: StateDir) -> int:
 
 
 def _wait_until_ready(state: StateDir, pid: int) -> Address:
-    from sublet.api.client import Client
-    from sublet.errors import NoController, Refused
+    from sublet.errors import NoController
 
     give_up = time.monotonic() + START_WITHIN_S
     while time.monotonic() < give_up:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             raise _start_failure(state, os.waitstatus_to_exitcode(status))
-        try:
-            address = state.address()
-            health = Client(host=address.host, port=address.port, token=state.token(), timeout_s=5.0).get("/v1/health")
-        except (NoController, Refused):
-            time.sleep(POLL_S)
-            continue
-        if health["started"]:  # ready or not: what stands in its way may have to be mended through it
+        address, health = _found(state, pid)
+        if address is not None and health["started"]:  # ready or not: what is in its way may be mended through it
             if health["why"]:
                 typer.echo(f"it is not ready: {health['why']}", err=True)
             return address
         time.sleep(POLL_S)
     os.kill(pid, signal.SIGTERM)
     raise NoController(state.path, f"it was not ready within {START_WITHIN_S:g} s; see {state.log}")
+
+
+def _found(state: StateDir, pid: int) -> tuple[Address | None, dict[str, Any]]:
+    """The controller that is this process, and its health; (None, {}) while it does not answer."""
+    from sublet.errors import NoController, Refused
+
+    try:
+        address = state.address()
+        if address.pid == pid:  # else it is another's, who may live
+            return address, _ask_health(state, address)
+    except (NoController, Refused):
+        pass
+    return None, {}
+
+
+def _ask_health(state: StateDir, address: Address) -> dict[str, Any]:
+    from sublet.api.client import Client
+
+    return Client(host=address.host, port=address.port, token=state.token(), timeout_s=HEALTH_S).get("/v1/health")
 
 
 def _start_failure(state: StateDir, code: int) -> Exception:
@@ -102,15 +116,34 @@ def refuse_second(state: StateDir) -> None:
     """A state directory has one controller at a time; what one that was killed left is removed."""
     from sublet.errors import BadInput, NoController
 
-    if not state.in_use:
-        state.address_file.unlink(missing_ok=True)  # of one that was killed
+    in_use = state.in_use
+    if not in_use and not _answers_without_lock(state):
         return
     try:
         address = state.address()
     except NoController:
+        if not in_use:
+            return
         raise BadInput(state.path, "a controller starts or stops here", hint="try again in a few seconds") from None
     why = f"a controller runs at {address} already (process {address.pid})"
     raise BadInput(state.path, why, hint="sublet ps; sublet budget set; or sublet down before starting another")
+
+
+def _answers_without_lock(state: StateDir) -> bool:
+    """Whether one lives here that holds no lock: the file was removed, or the disk has no locks.
+
+    The address of one that is gone is removed; of one that says nothing it stays: if it is not succeeded, it is needed
+    again.
+    """
+    from sublet.errors import NoController, Refused, SilentController
+
+    try:
+        return bool(_ask_health(state, state.address()))
+    except SilentController:
+        return False
+    except (NoController, Refused):
+        state.address_file.unlink(missing_ok=True)
+        return False
 
 
 def _refuse_without_extras() -> None:
@@ -126,13 +159,13 @@ def _refuse_without_extras() -> None:
 def stop(state: StateDir, *, end_jobs: bool = False) -> bool:
     """Stop the controller and wait for its end; False if it was gone already."""
     from sublet.api.client import connect
-    from sublet.errors import NoController
+    from sublet.errors import NoController, SilentController
 
     address = state.address()
     try:
         connect(state.path).post("/v1/shutdown", {"end_jobs": end_jobs})
-    except NoController:
-        if state.in_use:
+    except NoController as error:
+        if state.in_use or isinstance(error, SilentController):
             raise
         state.address_file.unlink(missing_ok=True)
         return False

@@ -1,0 +1,18 @@
+"""Whether somebody has stopped the process that an address names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["process_is_stopped"]
+
+STOPPED = ("T", "t")  # as ps shows it: by a signal, by a debugger
+
+
+def process_is_stopped(pid: int) -> bool:
+    """Whether it lives and does nothing until it is told to go on; False where nobody can know."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] in STOPPED
+    except (OSError, IndexError):
+        return False
