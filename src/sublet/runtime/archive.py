@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
 from sublet.runtime.store import Store
 
-__all__ = ["Kept", "WholeLog", "archive_lines"]
+__all__ = ["Kept", "WholeLog", "archive_lines", "refuse_lost_log"]
 
+ENDING = ".jsonl.gz"
 LEVEL = 6  # of the compression: a hundred milliseconds for ten thousand events, which become a twentieth
 
 
@@ -30,13 +32,45 @@ class Kept(StrEnum):
 
 
 def archive_lines(folder: Path, kind: Kept, first: int, lines: Sequence[str], *, files: Files = FILES) -> None:
-    """On disk when it returns; the same file once more does no harm."""
+    """On disk when it returns; the same file once more does no harm.
+
+    Where another stands in its place, as after an older backup was put back, that one is kept beside it.
+    """
     text = "".join(f"{line}\n" for line in lines)
-    files.write(_file(folder, kind, first), gzip.compress(text.encode(), LEVEL, mtime=0))
+    path = _file(folder, kind, first)
+    _keep_another(path, text, files)
+    files.write(path, gzip.compress(text.encode(), LEVEL, mtime=0))
+
+
+def _keep_another(path: Path, text: str, files: Files) -> None:
+    """What stands there and is no beginning of this text is history that the log does not have."""
+    try:
+        packed = files.read(path)
+    except FileNotFoundError:
+        return
+    try:
+        if text.startswith(gzip.decompress(packed).decode()):
+            return
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        pass  # damaged: whoever can read some of it may
+    names, number = set(files.names(path.parent)), 1
+    while (other := f"{path.name.removesuffix(ENDING)}.other-{number}{ENDING}") in names:
+        number += 1
+    files.write(path.with_name(other), packed)
+
+
+def refuse_lost_log(folder: Path, *, files: Files = FILES) -> None:
+    """BadInput where there is an archive of a log, and no log: whoever begins anew forgets what is rented and owed."""
+    names = files.names(folder)
+    kept = [name for name in names if name.startswith(f"{Kept.EVENTS}-") and name.endswith(ENDING)]
+    if kept and "log.sqlite" not in names:
+        why = f"log.sqlite is missing, and {kept[0]} and others of its archive are there"
+        hint = "put log.sqlite back from a backup; or begin anew with 'sublet up --fresh', which moves all of it aside"
+        raise BadInput(folder, why, hint=hint)
 
 
 def _file(folder: Path, kind: Kept, first: int) -> Path:
-    return folder / f"{kind}-{first:012}.jsonl.gz"
+    return folder / f"{kind}-{first:012}{ENDING}"
 
 
 class WholeLog:

@@ -65,22 +65,26 @@ class Change:
 
 
 def last_settings(state_dir: Path) -> Settings | None:
-    """With the budget that is in force; None where no controller ever ran, or its settings are lost."""
+    """With the budget that is in force; None where no controller ever ran, or its settings are lost.
+
+    Where their file is, as in a backup of the log alone, those count that the log has.
+    """
     file, log = state_dir / "settings.json", state_dir / "log.sqlite"
-    if not file.is_file() or not log.is_file():
+    if not log.is_file():
         return None
     store = Store(log)
     try:
-        if not store.last_seq():
+        text = file.read_text(encoding="utf-8") if file.is_file() else store.get(MetaKey.SETTINGS)
+        if text is None or not store.last_seq():
             return None
-        settings = settings_from_json(file.read_text(encoding="utf-8"), source=file)
+        settings = settings_from_json(text, source=file if file.is_file() else log)
         return with_budget_in_force(replace(settings, state_dir=str(state_dir)), store)
     finally:
         store.close()
 
 
 def settings_of_log(state_dir: Path, chosen: Mapping[str, Any]) -> Settings | None:
-    """Of a log whose settings are lost, as in a backup of it alone; None where there is no log, or they are there.
+    """Of a log without settings, as of a version that did not note them; None where there is no log, or they are there.
 
     Budget and provider are what the log says; what it does not know is as chosen, or as at a first start.
     """

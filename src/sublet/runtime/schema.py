@@ -59,6 +59,7 @@ class MetaKey(StrEnum):
     LIFE = "life"  # how many controllers had this store before
     HOLDER = "holder"  # a name that only the controller has that began last: the others write nothing any more
     HEADER = "header"  # first line of the log: offers, limits and budget that it began with
+    SETTINGS = "settings"  # that the controller which began last was started with
     BUDGET = "budget"  # of the settings, when it was last applied
     BUDGET_IN_FORCE = "budget_in_force"  # as it was changed at run time
     MOVED_TO = "moved_to"  # where its owner says that the state directory is now

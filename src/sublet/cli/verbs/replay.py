@@ -54,7 +54,16 @@ def replay(
     if wants_document:
         print_document({"schema_version": 1, **found})
     else:
+        if found.get("settings"):
+            typer.echo(_run_with(found["settings"]))
         typer.echo(f"{found['events']:,} events over {found['span_s']:,.1f} s, {_how(found)}")
+
+
+def _run_with(settings: Mapping[str, Any]) -> str:
+    """What matters for what was decided."""
+    markets = ", ".join(Path(name).name for name in settings["market"]) or "steady"
+    who = f"provider {settings['provider']}, policy {settings['policy']}{' in a hurry' * settings['hurry']}"
+    return f"run last with {who}, market {markets}, speed-up {settings['speedup']:g}"
 
 
 def _how(found: Mapping[str, Any]) -> str:
@@ -96,7 +105,7 @@ def _recorded(path: Path, tell: _Teller) -> dict[str, Any]:
 
         store = Store(path)
         try:
-            return _kept(path, store, tell)
+            return {**_kept(path, store, tell), "settings": _settings_of(store)}
         finally:
             store.close()
     text = _text(path)
@@ -107,6 +116,17 @@ def _recorded(path: Path, tell: _Teller) -> dict[str, Any]:
     if _of_another_version(header):
         return _only_told(path, lines, tell)
     return _lived(path, [header, *lines], tell)
+
+
+def _settings_of(store: Store) -> dict[str, Any] | None:
+    """What its last controller was started with; None in the log of a version that did not note it."""
+    from dataclasses import asdict
+
+    from sublet.runtime.settings import settings_from_json
+    from sublet.runtime.store import MetaKey
+
+    text = store.get(MetaKey.SETTINGS)
+    return None if text is None else asdict(settings_from_json(text, source=store.path))
 
 
 def _is_store(path: Path) -> bool:

@@ -155,7 +155,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     if state.path.is_dir():
         controller_process.refuse_second(state)
     aside = last_run.move_aside(state.path) if fresh else None
-    before = last_run.last_settings(state.path)
+    before, is_lost = last_run.last_settings(state.path), not state.settings.is_file()
     of_log = None
     if before is None:
         before = of_log = _named_by_option(partial(last_run.settings_of_log, state.path, chosen))
@@ -178,6 +178,8 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     if not document:
         if aside is not None:
             typer.echo(f"what was there is now {aside}")
+        if is_lost and before is not None and of_log is None:
+            typer.echo(f"{state.settings.name} is missing: all as the log has it")
         if of_log is not None:
             typer.echo(f"{state.settings.name} is missing: provider {of_log.provider}, the rest as at a first start")
             typer.echo(f"budget as in the log: {last_run.show_budget(of_log)}")

@@ -83,6 +83,7 @@ class Controller:
         limits: dict[str, Limit] | None = None,
         rates: Rates | None = None,
         decide_limit_s: float = LIMIT_S,
+        settings: str = "",  # what it was started with, for whoever has the log alone
         dice: Dice = DICE,
         disk: Disk = DISK,
         files: Files = FILES,
@@ -91,7 +92,7 @@ class Controller:
     ) -> None:
         self.store, self.engine, self.clock = store, engine, clock
         self.limits, self.budget, self._paces = limits or {}, budget, paces
-        self.stopping = False
+        self.stopping, self._settings = False, settings
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
         self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
         offers = tuple(provider.offers)
@@ -202,6 +203,8 @@ class Controller:
         facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id}
         if self.store.get(MetaKey.HEADER) is None:
             facts[MetaKey.HEADER] = header_line(self.provider.offers, self.limits, UNLIMITED)
+        if self._settings:
+            facts[MetaKey.SETTINGS] = self._settings
         self.store.claim(self._holder, after=self._life, facts=facts)
 
     async def _recover(self) -> None:

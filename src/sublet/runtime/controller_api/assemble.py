@@ -11,6 +11,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Policy
 from sublet.errors import BadInput
 from sublet.policies.price.policy import in_a_hurry
+from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
@@ -18,7 +19,7 @@ from sublet.runtime.engines.protocol import MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.setup import BuildProvider
-from sublet.runtime.settings import Settings
+from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 
 __all__ = ["budget_from", "controller_from", "policy_from"]
@@ -30,6 +31,7 @@ def controller_from(settings: Settings) -> ControllerApi:
     make_engine = cast(MakeEngine, plugins.load("sublet.engines", settings.engine))
     state_dir = Path(settings.state_dir)
     _refuse_an_unwritable(state_dir)
+    refuse_lost_log(state_dir)
     store = Store(state_dir / "log.sqlite")
     clock = clock_from(store, settings.speedup)
     setup = build(settings, clock, store)
@@ -44,6 +46,7 @@ def controller_from(settings: Settings) -> ControllerApi:
         clock=clock,
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,
+        settings=settings_to_json(settings),
         limits=dict(setup.limits),
         rates=setup.rates,
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 from sublet.cli.main import run
 from sublet.kernel.journal import replay
 from sublet.kernel.kernel import KERNEL_VERSION
-from sublet.runtime.store import Store
+from sublet.runtime.settings import Settings, settings_to_json
+from sublet.runtime.store import MetaKey, Store
 from tests.rigs.life import a_life
 
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
@@ -63,3 +64,19 @@ def test_orders_are_compared_from_where_this_version_began(tmp_path, capsys):
     store.close()
     assert run(["replay", str(tmp_path)]) != 0
     assert f"line {len(lines) + 2}: " in capsys.readouterr().err  # the header is the first
+
+
+def test_the_log_of_a_controller_says_what_it_was_run_with(tmp_path, capsys):
+    header, *lines = a_life()
+    store = Store(tmp_path / "log.sqlite")
+    store.put("header", header)
+    for line in lines:
+        store.append(json.loads(line)["event"]["at_s"], line)
+    run_with = Settings(state_dir="/elsewhere", policy="srtf", hurry=True, speedup=60.0, market=("/a/b/trace.csv",))
+    store.put(MetaKey.SETTINGS, settings_to_json(run_with))
+    store.close()
+    assert run(["replay", str(tmp_path)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2] == "run last with provider local, policy srtf in a hurry, market trace.csv, speed-up 60"
+    assert run(["replay", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["policy"] == "srtf"

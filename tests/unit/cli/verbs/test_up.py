@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
-from sublet.runtime.settings import settings_from_json, settings_to_json
-from sublet.runtime.store import Store
+from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
+from sublet.runtime.store import MetaKey, Store
 from sublet.testing.values import an_offer
 
 DATA = Path(__file__).parents[3] / "data"
@@ -139,6 +140,22 @@ def test_the_budget_of_a_log_whose_settings_are_lost_stands_and_is_said(terminal
     assert "speedup:" not in terminal.out  # nobody knows what it was
     assert "as before" not in terminal.out
     assert terminal.up().purse_usd == 1.5
+
+
+def test_a_log_that_knows_its_settings_goes_on_with_them_alone(terminal):
+    """A backup of log.sqlite alone: policy, market and speed-up are in it, and the budget as it was last."""
+    restore_log(terminal, Budget(purse=Money.from_usd("1.5")), cloud="local")
+    was = Settings(state_dir="/elsewhere", policy="srtf", speedup=60.0, notice_s=30.0, purse_usd=9.0)
+    store = Store(terminal.folder / "log.sqlite")
+    store.put(MetaKey.SETTINGS, settings_to_json(was))
+    store.close()
+    found = terminal.up()
+    assert found == replace(was, state_dir=str(terminal.folder), purse_usd=1.5)
+    assert "settings.json is missing: all as the log has it\n" in terminal.out
+    assert "policy srtf, as before" in terminal.out
+    terminal.up("--policy", "fifo")
+    assert "policy: srtf -> fifo" in terminal.out
+    assert "settings.json is missing" not in terminal.out
 
 
 def test_a_budget_that_is_asked_for_changes_the_one_of_the_log(terminal):

@@ -22,7 +22,7 @@ from sublet.kernel.journal import replay
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.machine.files import FILES
 from sublet.runtime import last_run
-from sublet.runtime.archive import Kept, WholeLog, archive_lines
+from sublet.runtime.archive import Kept, WholeLog, archive_lines, refuse_lost_log
 from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.store import Store
@@ -321,6 +321,35 @@ def test_an_archive_of_another_time_is_not_taken_for_ours(tmp_path):
     archive_lines(tmp_path, Kept.EVENTS, cut + 1, ["{}"] * 10)
     assert list(WholeLog(store).lines()) == lines
     store.close()
+
+
+def test_an_archive_of_another_time_is_never_written_over(tmp_path):
+    """What the log has not is kept beside; what it has is written once more, with what has come since."""
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["x", "y"])
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["x", "y", "z"])
+    assert [path.name for path in tmp_path.iterdir()] == ["events-000000000001.jsonl.gz"]
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["x", "other"])
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["another"])
+    (tmp_path / "events-000000000001.jsonl.gz").write_bytes(b"damaged")
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["new"])
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    texts = {name: gzip.decompress(data).decode() for name, data in found.items() if data != b"damaged"}
+    assert texts == {
+        "events-000000000001.jsonl.gz": "new\n",
+        "events-000000000001.other-1.jsonl.gz": "x\ny\nz\n",
+        "events-000000000001.other-2.jsonl.gz": "x\nother\n",
+    }
+    assert found["events-000000000001.other-3.jsonl.gz"] == b"damaged"
+
+
+def test_an_archive_without_its_log_is_no_place_to_begin_anew(tmp_path):
+    refuse_lost_log(tmp_path)
+    archive_lines(tmp_path, Kept.EVENTS, 1, ["x"])
+    with pytest.raises(BadInput, match=r"log.sqlite is missing, and events-000000000001.jsonl.gz.*\n.*--fresh"):
+        refuse_lost_log(tmp_path)
+    assert not (tmp_path / "log.sqlite").exists()
+    Store(tmp_path / "log.sqlite").close()
+    refuse_lost_log(tmp_path)
 
 
 def test_the_same_lines_make_the_same_file(tmp_path):

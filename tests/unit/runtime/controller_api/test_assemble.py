@@ -18,7 +18,8 @@ from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.providers.setup import ProviderSetup
-from sublet.runtime.settings import Settings
+from sublet.runtime.settings import Settings, settings_from_json
+from sublet.runtime.store import MetaKey, Store
 
 OFFER = Offer(
     id="attic:bed",
@@ -100,6 +101,9 @@ def test_a_provider_of_somebody_elses_works_by_its_entry_point_alone(attic, tmp_
     assert attic.given == [(settings, 60.0, tmp_path / "state" / "log.sqlite")]
     assert attic.provider.asked[:3] == ["warm", "open", "rent attic:bed"]
     assert attic.provider.asked[-1] == "close"
+    store = Store(tmp_path / "state" / "log.sqlite")
+    assert settings_from_json(store.get(MetaKey.SETTINGS)) == settings  # whoever has the log alone knows them
+    store.close()
 
 
 def test_the_engine_is_the_one_that_is_named_and_listens_where_the_provider_says(attic, tmp_path):
