@@ -63,7 +63,6 @@ __all__ = [
     "RanksDiffer",
     "Refused",
     "RentFailed",
-    "SilentController",
     "StaleController",
     "StaleWriter",
     "StewardGone",
@@ -240,17 +239,13 @@ class StewardGone(SubletError):
 
 
 class NoController(SubletError):
-    """Nothing answers where the controller should be."""
+    """Nothing answers where the controller should be; if `silent`, something is there, stopped or hanging."""
 
     exit_code = 75
 
-    def __init__(self, where: object, why: str, *, hint: str = "sublet up") -> None:
-        self.where, self.why = str(where), why
+    def __init__(self, where: object, why: str, *, hint: str = "sublet up", silent: bool = False) -> None:
+        self.where, self.why, self.silent = str(where), why, silent
         super().__init__(f"no controller answers at {where}: {why}\n  next: {hint}")
-
-
-class SilentController(NoController):
-    """There is one, and it does not answer: it is stopped, or hangs."""
 
 
 class NoSuchJob(SubletError):

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
-from sublet.errors import BadInput, NoController, NoSuchJob, Refused, SilentController
+from sublet.errors import BadInput, NoController, NoSuchJob, Refused
 from sublet.machine.dice import DICE
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
@@ -95,13 +95,13 @@ class Client:
             raise NoController(self.address, "another program answers there") from None
         return dict(found)
 
-    def _silence(self) -> SilentController:
+    def _silence(self) -> NoController:
         if process_is_stopped(self.pid):
             why = f"its process {self.pid} is stopped"
-            return SilentController(self.address, why, hint=f"kill -CONT {self.pid} lets it go on")
+            return NoController(self.address, why, hint=f"kill -CONT {self.pid} lets it go on", silent=True)
         why = f"it has said nothing for {self.timeout_s:g} s, and may have heard what was asked"
         ends = f"; if it stays so, kill {self.pid} and 'sublet up', which takes over what is rented" if self.pid else ""
-        return SilentController(self.address, why, hint=f"try again, and see controller.log{ends}")
+        return NoController(self.address, why, hint=f"try again, and see controller.log{ends}", silent=True)
 
     def _response(
         self,

@@ -135,14 +135,13 @@ def _answers_without_lock(state: StateDir) -> bool:
     The address of one that is gone is removed; of one that says nothing it stays: if it is not succeeded, it is needed
     again.
     """
-    from sublet.errors import NoController, Refused, SilentController
+    from sublet.errors import NoController, Refused
 
     try:
         return bool(_ask_health(state, state.address()))
-    except SilentController:
-        return False
-    except (NoController, Refused):
-        state.address_file.unlink(missing_ok=True)
+    except (NoController, Refused) as error:
+        if not getattr(error, "silent", False):
+            state.address_file.unlink(missing_ok=True)
         return False
 
 
@@ -159,13 +158,13 @@ def _refuse_without_extras() -> None:
 def stop(state: StateDir, *, end_jobs: bool = False) -> bool:
     """Stop the controller and wait for its end; False if it was gone already."""
     from sublet.api.client import connect
-    from sublet.errors import NoController, SilentController
+    from sublet.errors import NoController
 
     address = state.address()
     try:
         connect(state.path).post("/v1/shutdown", {"end_jobs": end_jobs})
     except NoController as error:
-        if state.in_use or isinstance(error, SilentController):
+        if state.in_use or error.silent:
             raise
         state.address_file.unlink(missing_ok=True)
         return False
