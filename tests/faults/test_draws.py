@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.testing.world.__main__ import main
 from sublet.testing.world.story import CLOUDS, KNOWN, OF_CLOUD, PLAIN, draw_faults, draw_story, kinds_at
 
 SEEDS = range(200)
@@ -46,3 +47,12 @@ def test_purses_are_drawn_that_do_not_last():
     assert sum(story.purse_usd is not None and story.purse_usd < 0.1 for story in stories) > 30
     jobs = [job for story in stories for job in story.jobs]
     assert 0.2 < sum(job.purse_usd is not None for job in jobs) / len(jobs) < 0.4
+
+
+@pytest.mark.parametrize(("flag", "name", "known"), [("--cloud", "gcp", "ray"), ("--only", "nosuch", "take_told")])
+def test_a_name_that_nothing_answers_to_is_refused_with_those_that_there_are(flag, name, known, capsys):
+    with pytest.raises(SystemExit):
+        main([flag, name, "--seeds", "1"])
+    said = capsys.readouterr().err
+    assert name in said
+    assert known in said

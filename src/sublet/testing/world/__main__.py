@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from sublet.testing.world.crash_points import Deaths, die_everywhere
 from sublet.testing.world.look import look
 from sublet.testing.world.runner import Count, Result, append_row, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
-from sublet.testing.world.story import draw_story
+from sublet.testing.world.story import CLOUDS, draw_story, kinds_at
 
 MOST_SHOWN = 5  # seeds of one law
 
@@ -40,12 +41,20 @@ def main(words: list[str] | None = None) -> int:
     )
     asked = parser.parse_args(words)
     kinds = tuple(filter(None, asked.only.split(",")))
+    _refuse_unknown(parser, "--cloud", [asked.cloud], sorted(set(CLOUDS)))
+    _refuse_unknown(parser, "--only", kinds, sorted({kind for cloud in CLOUDS for kind in kinds_at(cloud)}))
     if asked.look:
         story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy)
         outcome, rows = look(story, everyday=asked.everyday)
         _say(*map(str, rows), f"seed {asked.first}: {outcome.broken or 'no law is broken'}")
         return int(outcome.broken is not None)
     return _die_everywhere(asked) if asked.crash_points else _run(asked, kinds)
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, flag: str, given: Iterable[str], known: list[str]) -> None:
+    for name in given:
+        if name and name not in known:
+            parser.error(f"{flag}: there is no {name!r}; there are {', '.join(known)}")
 
 
 def _die_everywhere(asked: argparse.Namespace) -> int:
