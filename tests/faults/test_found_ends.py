@@ -12,9 +12,11 @@ from sublet.kernel import tenancy
 from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
 from sublet.policies.fifo import Fifo
+from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.recovery import Recovery
+from sublet.testing.world import life
 from sublet.testing.world.life import live
 from sublet.testing.world.story import Fault, JobPlan, Story
 
@@ -121,6 +123,26 @@ GIVEN_UP_AND_NOT_ENDED = Story(
     policy="fifo",
     think_s=3.0,
 )
+TOLD_TO_COME_BACK = Story(
+    seed=1482,
+    jobs=(
+        a_job("job0", 33.456, 3, (133, 1.0, 3.598, 0.914), hang_s=60.0, sdk=False, purse_usd=0.0821),
+        a_job("job1", 27.257, 3, (444, 0.5, 2.764, 2.525), hang_s=60.0, sdk=False, fails=1, on_node_loss="fail"),
+        a_job("job2", 37.816, 2, (586, 1.0, 3.28, 0.343), fails=3, checkpoint_every_s=8.0),
+    ),
+    faults=(
+        Fault(at_s=70.907, kind="full_disk", dice=566754684),
+        Fault(at_s=105.165, kind="end_agent", dice=856333424),
+        Fault(at_s=127.708, kind="price_garbage", dice=438742125),
+    ),
+    most_nodes=4,
+    keeps_records=False,
+    cloud="aws",
+    policy="price",
+    paces=Paces(agents_come_back_s=6.0, rent_tries=3, events_a_snapshot=20),
+    http=True,
+    told_inside=True,
+)
 
 
 @pytest.mark.parametrize("story", [FAILED_IN_A_COMMIT, FAILED_ON_A_FULL_DISK])
@@ -191,3 +213,18 @@ def test_a_node_that_its_cloud_does_not_end_does_not_keep_others_beyond_the_purs
     assert not breaks(GIVEN_UP_AND_NOT_ENDED)
     monkeypatch.setattr(Purse, "is_overdue", lambda self, now_s: False)
     assert breaks(GIVEN_UP_AND_NOT_ENDED) == "K"
+
+
+def test_a_script_is_not_held_to_a_width_that_it_leaves_at_once(monkeypatch):
+    """It went from two workers to three and back for ever: each time it was held to where it had just been."""
+    monkeypatch.setattr(life, "PEACE_S", 600.0)  # what ends, ends within that; what does not makes thousands of moves
+    assert not breaks(TOLD_TO_COME_BACK)
+
+    def hold_in_place(self, record):
+        held = self._inbox.kernel.tenancy.placement.get(record.id, ())
+        if record.id in self._running and not self._running[record.id].kept and held:
+            pool = self._inbox.kernel.cluster.nodes[held[0][0]].offer.pool
+            self._pin(record, (pool, sum(gpus for _, gpus in held)))
+
+    monkeypatch.setattr(Attempts, "hold_in_place", hold_in_place)
+    assert breaks(TOLD_TO_COME_BACK) == "L"

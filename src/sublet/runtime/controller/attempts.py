@@ -75,12 +75,19 @@ class Attempts:
         return replace(order, watch=True, reads=first, note=note)
 
     def hold_in_place(self, record: JobRecord) -> None:
-        """Its workers run: it stays as it is until it has saved something."""
-        running, held = self._running.get(record.id), self._inbox.kernel.tenancy.placement.get(record.id, ())
-        if running is None or running.kept or not held:
+        """Its workers run: it stays as it is until it has saved something.
+
+        One that was promised something else on its way here moves on at once: held to what it has now, it would be told
+        to come back as soon as it is there, and so on for ever.
+        """
+        kernel = self._inbox.kernel
+        running, held = self._running.get(record.id), kernel.tenancy.placement.get(record.id, ())
+        state = kernel.jobs.get(record.id)
+        if running is None or running.kept or not held or state is None or state.shape is None:
             return
-        pool = self._inbox.kernel.cluster.nodes[held[0][0]].offer.pool
-        self._pin(record, (pool, sum(gpus for _, gpus in held)))
+        here = (kernel.cluster.nodes[held[0][0]].offer.pool, sum(gpus for _, gpus in held))
+        if here == (state.shape.pool, state.shape.gpus):
+            self._pin(record, here)
 
     def unpin(self, record: JobRecord) -> None:
         """It has to move whatever it costs, or has nothing to lose any more."""
