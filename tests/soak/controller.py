@@ -2,8 +2,8 @@
 
 It is the real one on the real local provider. Three things differ: nodes have no torch to import, because no worker of
 a soak uses it; the market is drawn from the seed of the settings: supply falls (with notice) and returns, and prices
-move; and SciPy's solver is imported at the start: else the first plan that has to share out a quota does it, whenever
-that is, and those eight megabytes are no growth.
+move; and scipy.special is imported at the start: else the first plan that asks how long spot nodes last does it,
+whenever that is, and those megabytes are no growth.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def moving_market(settings: Settings, _traces: Sequence[SpotTrace], offers: Sequ
 def main() -> None:
     """Be a controller."""
     import_nothing()
-    importlib.import_module("scipy.optimize")
+    importlib.import_module("scipy.special")
     local_build.local_supply = moving_market  # type: ignore[assignment]
     overdue.SILENT_S = SILENT_S
     api_main.main()
