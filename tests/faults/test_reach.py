@@ -91,3 +91,14 @@ def test_codes_of_ec2_are_answers_that_a_job_outlives():
     faults = [Fault(at_s=21.0 + 7.0 * dice, kind="ec2_code", dice=dice) for dice in range(8)]
     effects, _ = told(*faults, cloud="aws")
     assert effects["ec2_code"] >= 3
+
+
+def test_a_controller_that_starts_while_ec2_refuses_to_list_ends_and_says_so():
+    """Seed 3873, made small: whoever starts it again, once it is allowed to, has its job."""
+    brief = JobPlan(name="job0", at_s=43.692, max_workers=1, steps=10, step_s=1.0, boot_s=3.93, write_s=1.558)
+    refused = Fault(at_s=23.72, kind="ec2_code", dice=545317104)
+    faults = (refused, Fault(at_s=48.08, kind="kill_controller", dice=1))
+    outcome = live(Story(seed=3873, jobs=(brief,), faults=faults, cloud="aws"))
+    assert outcome.broken is None
+    assert outcome.effects["ec2_code"] == 1
+    assert outcome.lives > 2

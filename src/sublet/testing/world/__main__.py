@@ -64,8 +64,9 @@ def _die_everywhere(asked: argparse.Namespace) -> int:
     for found in die_everywhere(
         seeds, every=asked.crash_points, processes=asked.processes, cloud=asked.cloud, policy=asked.policy
     ):
-        _say(*found.broken[told:])
-        told = len(found.broken)
+        if new := found.broken[told:]:
+            _say(*new)
+            told = len(found.broken)
     _say(f"{asked.seeds} lives, {found}, in {time.perf_counter() - began_s:.0f} s")
     return len(found.broken)
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController
+from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending
+from sublet.runtime.providers.aws.calls import Refusal
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.controllers import Complaints
 from sublet.testing.world.stage import Stage
@@ -123,8 +124,11 @@ class Laws:
         return self._stage.effects["policy_nonsense"] > 0 and text.startswith(("the plan at ", "shapes", "hold"))
 
     def _cloud_was_silent(self, error: BaseException | None) -> bool:
-        """... so does a cloud that does not answer at a start: what is rented ends with its lease, not with a purse."""
-        return isinstance(error, NoAnswer) and not self._stage.controllers.ready and self._stage.effects["list_lie"] > 0
+        """... so does a cloud that lists nothing at a start: what is rented ends with its lease, not with a purse."""
+        effects, starts = self._stage.effects, not self._stage.controllers.ready
+        if isinstance(error, Refusal | TooManyCalls):
+            return starts and effects["ec2_code"] > 0
+        return isinstance(error, NoAnswer) and starts and effects["list_lie"] + effects["ec2_code"] > 0
 
     def lease_ended(self, instance: Instance) -> None:
         """An agent went because nobody renewed it. Was there nobody?"""

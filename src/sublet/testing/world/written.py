@@ -34,8 +34,8 @@ def written(disk: Disk, files: Mapping[Path, bytes], kind: Kept) -> dict[int, di
 
 
 def archives(files: Mapping[Path, bytes], kind: Kept) -> list[Path]:
-    """Its files, oldest first."""
-    return sorted(path for path in files if path.name.startswith(f"{kind}-"))
+    """Its files, oldest first; not what an older backup has left beside them."""
+    return sorted(path for path in files if path.name.startswith(f"{kind}-") and ".other-" not in path.name)
 
 
 def missing(numbers: Mapping[int, object]) -> list[int]:
