@@ -49,10 +49,22 @@ def test_snapshots_that_cannot_be_read_are_passed_over(monkeypatch, damage, dice
     assert "cannot be read: an older one is used" in history
 
 
-def test_a_job_that_no_rule_allows_is_held_until_it_is_what_it_was():
+def test_a_job_that_no_rule_allows_is_held_until_it_is_what_it_was(monkeypatch):
+    monkeypatch.setattr(stores, "ALL_FOREIGN", 0.0)
     found = [told(Fault(at_s=40.0, kind="foreign_job", dice=dice)) for dice in range(3)]
     assert all(effects["foreign_job"] == 1 for effects, _ in found)
     assert all("is held, for it cannot be run" in history for _, history in found)
+
+
+@pytest.mark.parametrize("written", stores.NEWER_STORES)
+def test_a_store_of_a_newer_program_is_left_as_it_is_until_that_is_installed_again(monkeypatch, written):
+    monkeypatch.setattr(stores, "ALL_FOREIGN", 1.0)
+    monkeypatch.setattr(stores, "NEWER_STORES", (written,))
+    life = Life(Story(seed=1, jobs=(JOB,), faults=(Fault(at_s=40.0, kind="foreign_job", dice=1),)))
+    outcome = life.live()
+    assert outcome.broken is None
+    assert outcome.effects["foreign_job"] == 1
+    assert outcome.lives > 2
 
 
 def test_a_slow_node_is_told_and_counted():

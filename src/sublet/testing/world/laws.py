@@ -93,7 +93,7 @@ class Laws:
         stage, controllers = self._stage, self._stage.controllers
         process, running = controllers.process, controllers.running
         if controllers.refusal is not None:
-            if not self._disk_was_full(controllers.refusal):
+            if not self._disk_was_full(controllers.refusal) and not stage.foreign:
                 self.break_law("X", f"no controller can start: {controllers.refusal}")
             controllers.refusal = None
             if process is not None:

@@ -21,6 +21,13 @@ LOOK_S = 1.0
 FOREIGN_S = (2.0, 15.0)  # least and most that a job stays what no rule allows
 DAMAGES = ("", "{", "[1]", '{"kernel":{}}', '{"kernel":{"version":0},"bill":{},"timers":{}}')
 NEWER: tuple[dict[str, Any], ...] = ({"accelerators": ["Z9000"]}, {"max_workers": 10**9}, {"argv": 7})
+STORE, ALL_FOREIGN = "the store", 0.3  # of these faults
+NEWER_STORES = (
+    ("schema", "99"),
+    ("schema", "new"),
+    ("schema", "0"),
+    ("program", '{"sublet": "9.0", "journal": 99, "kernel": 99}'),
+)
 FOREIGN_SPECS = ("{", "[]", '{"name":"x"}')  # beside what a newer program may have taken: other GPUs, other words
 
 
@@ -76,6 +83,8 @@ def _foreign_job(stage: Stage, dice: random.Random) -> bool:
     stage.controllers.crash(process)
     newer = json.dumps(json.loads(spec) | dice.choice(NEWER))
     foreign, before = dice.choice([newer, newer, *FOREIGN_SPECS]), stage.controllers.lives
+    if STORE not in stage.foreign and dice.random() < ALL_FOREIGN:
+        return _foreign_store(stage, dice)
 
     def install_again() -> None:
         holder = stage.controllers.process
@@ -94,6 +103,30 @@ def _foreign_job(stage: Stage, dice: random.Random) -> bool:
     if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ?", (foreign, job_id)):
         return False
     stage.foreign.add(job_id)
+    stage.world.after(dice.uniform(*FOREIGN_S), install_again)
+    return False
+
+
+def _foreign_store(stage: Stage, dice: random.Random) -> bool:
+    """A newer program has written all of it: no controller of this one begins until that is installed again."""
+    key, text = dice.choice(NEWER_STORES)
+    ((was,),) = stage.disk.rows(f"SELECT value FROM meta WHERE key = '{key}'")  # noqa: S608 - our own names
+    before = stage.controllers.lives
+    if not _changed(stage, "UPDATE meta SET value = ? WHERE key = ?", (text, key)):
+        return False
+    stage.foreign.add(STORE)
+
+    def install_again() -> None:
+        try:
+            if stage.controllers.lives > before:
+                stage.disk.edit("UPDATE meta SET value = ? WHERE key = ?", (was, key))
+                stage.foreign.discard(STORE)
+                stage.effects["foreign_job"] += 1
+                return
+        except sqlite3.OperationalError:
+            pass  # there is no room for it yet
+        stage.world.after(1.0, install_again)
+
     stage.world.after(dice.uniform(*FOREIGN_S), install_again)
     return False
 
