@@ -25,6 +25,7 @@ from sublet.runtime.controller.states import Ending
 from sublet.runtime.providers.aws.calls import Refusal
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.controllers import Complaints
+from sublet.testing.world.machine import TRIPS
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.written import shelved
 
@@ -71,6 +72,8 @@ class Laws:
         controllers = stage.controllers
         if stage.truth.complaints:
             self.break_law(*stage.truth.complaints[0])
+        if TRIPS:
+            self.break_law("X", f"{TRIPS[0]} of the real machine was asked")
         if stage.users.doubles:
             self.break_law("I32", stage.users.doubles[0])
         if why := controllers.fence.complaint(stage.world.now_s):

@@ -15,7 +15,7 @@ from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
 from sublet.testing.world.heap import Process, World
 
-__all__ = ["HostClock", "MemoryFiles", "TrueWall", "WorldDice", "WorldWall", "trip_wired"]
+__all__ = ["TRIPS", "HostClock", "MemoryFiles", "TrueWall", "WorldDice", "WorldWall", "trip_wired"]
 
 EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
 
@@ -131,6 +131,9 @@ class MemoryFiles:
         return sorted({path.relative_to(folder).parts[0] for path in self.contents if folder in path.parents})
 
 
+TRIPS: list[str] = []  # what was asked of the real machine in this life, though somebody may have swallowed the error
+
+
 @contextlib.contextmanager
 def trip_wired() -> Iterator[None]:
     """While a world lives, nobody asks the clock, the dice or the disk of the real machine: a seam was forgotten."""
@@ -140,6 +143,7 @@ def trip_wired() -> Iterator[None]:
         (FILES, ("read", "write", "remove", "names", "make_folder")),
     ]
     kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]
+    TRIPS.clear()
     for kind, name, _ in kept:
         setattr(kind, name, _forbidden(f"{kind.__name__}.{name}"))
     try:
@@ -151,6 +155,7 @@ def trip_wired() -> Iterator[None]:
 
 def _forbidden(what: str) -> Callable[..., NoReturn]:
     def ask(*_: object, **__: object) -> NoReturn:
+        TRIPS.append(what)
         raise AssertionError(f"{what} of the real machine was asked in a simulated world: pass the world's own")
 
     return ask
