@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,21 +100,15 @@ RESUMED_ON_A_FULL_DISK = Story(
 )
 
 
-def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns_that(monkeypatch):
+def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns_that():
     """It commits nothing, and ends: whichever it meets first."""
     assert not breaks(STALE_ON_A_FULL_DISK)
-    judge = Fence._judge
-
-    def never_full(self, slept, now_s):
-        disk = self._disk
-        self._disk = SimpleNamespace(was_full=False, commits_of=disk.commits_of)
-        try:
-            return judge(self, slept, now_s)
-        finally:
-            self._disk = disk
-
-    monkeypatch.setattr(Fence, "_judge", never_full)
-    assert breaks(STALE_ON_A_FULL_DISK) == "F"
+    ended = SimpleNamespace(done=lambda: True, cancelled=lambda: False, exception=lambda: OSError("the disk is full"))
+    process = SimpleNamespace(pid=1, stopped_until_s=0.0, kill=lambda: None)
+    for was_full, says in ((True, ""), (False, "controller 1 ended of OSError('the disk is full')")):
+        fence = Fence(SimpleNamespace(was_full=was_full, commits_of=Counter()))
+        slept = SimpleNamespace(process=process, running=ended, since_s=0.0, done=(0, 0), life=1)
+        assert fence._judge(slept, 1.0) == says
 
 
 def test_an_agent_that_sleeps_on_after_the_last_fault_cannot_renew_its_lease(monkeypatch):
