@@ -140,12 +140,12 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
     def repeat_orders(self, held):
         repeat(self, list(self.pump.kernel.cluster.nodes))
 
-    async def rent_again(self, action):
+    async def rent_again(self, action, *, again=False):
         if action.node_id in self._asked:  # as if nobody had asked
-            await self._rent(action)
+            await self._rent(action, in_doubt=False)
             del self._asked[action.node_id]
         else:
-            await rent(self, action)
+            await rent(self, action, again=again)
 
     patch.setattr(Recovery, "_repeat_orders", repeat_orders)
     patch.setattr(Leases, "rent", rent_again)

@@ -166,6 +166,10 @@ class Ledger:
         """What an hour costs at today's prices with what is held now."""
         return Price(sum(m.open_count * m.price.micro_usd_per_h for m in self._meters.values()))
 
+    def ordered_s(self, node_id: str) -> float | None:
+        """Since when a node is being paid for, as far as we know; None if it is not."""
+        return self._open[node_id][1] / 1e6 if node_id in self._open else None
+
     def open_leases(self) -> list[Lease]:
         """What is being paid for now."""
         return [Lease(node_id=n, offer_id=o, start_us=s) for n, (o, s, _) in self._open.items()]

@@ -13,13 +13,25 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was)."""
+    """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was).
 
-    def __init__(self, *, speedup: float = 1.0, began_s: float = 0.0, wall: Wall = WALL) -> None:
+    `certain`: the time since the last sign of a controller was measured, not read from a wall clock that may be wrong.
+    What was ordered before `doubted_s` may be longer ago than it seems, for such a clock was believed then.
+    """
+
+    def __init__(
+        self,
+        *,
+        speedup: float = 1.0,
+        began_s: float = 0.0,
+        wall: Wall = WALL,
+        certain: bool = True,
+        doubted_s: float = 0.0,
+    ) -> None:
         positive("speedup", speedup)
         at_least("began_s", began_s, 0.0)
         self.speedup, self._began_s = speedup, began_s
-        self.wall = wall
+        self.wall, self.certain, self.doubted_s = wall, certain, doubted_s
         self._wall_began_s = wall.monotonic()
 
     def begin(self) -> None:
@@ -30,6 +42,11 @@ class Clock:
         """It is not as late as was believed; for a controller that has told nobody the time yet."""
         at_least("now_s", now_s, 0.0)
         self._began_s, self._wall_began_s = min(now_s, self.now_s()), self.wall.monotonic()
+
+    def put_forward(self, by_s: float) -> None:
+        """More time has passed than was believed."""
+        at_least("by_s", by_s, 0.0)
+        self._began_s += by_s
 
     def now_s(self) -> float:
         """Cloud seconds."""

@@ -65,6 +65,7 @@ class MetaKey(StrEnum):
     MOVED_TO = "moved_to"  # where its owner says that the state directory is now
     SECRET = "secret"  # noqa: S105 - the name of it; what the tokens of nodes follow from
     MARK = "mark"  # cloud time and wall time, lately
+    DOUBTED = "doubted"  # cloud time at which a wall clock was last believed, after a boot
     EPOCH = "epoch"  # wall time of the first start; left by versions before marks
     EVENTS_CUT = "events_cut"  # the last event that is not in the log any more, but in the archive
     HISTORY_CUT = "history_cut"  # the last row of history, likewise

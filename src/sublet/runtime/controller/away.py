@@ -3,15 +3,19 @@
 An agent that hears nothing of its controller for a lease ends itself and its node. So nodes whose agents do not come
 back have been gone since then at the latest, whatever the clocks say; where the provider has a record of its own, that
 is what counts. The kernel hears of these ends at their own time and before anything else: had it first heard of today,
-all the time in between would look like rent. An agent that does come back proves that no lease has passed, and then it
-is the clock that is wrong; one that comes for the first time proves nothing, nor does one that was there in time and
-whose provider took long to answer.
+all the time in between would look like rent. So with prices: each counts from when it began, not from when somebody was
+there again to hear of it.
+
+After a boot of this machine the time away was read from a wall clock. Then an agent that does come back proves that no
+lease has passed, and that the clock is wrong; one that comes for the first time proves nothing, nor does one that was
+there in time and whose provider took long to answer. A time that was measured is believed whoever comes: agents stay
+longer than their lease where they slept themselves, or where controllers came and went without leaving a mark.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 
 from sublet.domain import events as news
@@ -25,7 +29,7 @@ from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 
-__all__ = ["Absence", "latest_end_s"]
+__all__ = ["Absence", "latest_end_s", "old_prices_first"]
 
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
 LEASED = (NodePhase.READY, NodePhase.NOTICED)  # its agent has heard of the lease; one that boots has time of its own
@@ -63,7 +67,7 @@ class Absence:
         nodes = kernel.cluster.nodes
         survivors = any(node_id in self._agents for node_id in nodes)
         leased = any(node.id in self._agents for node in nodes.values() if node.phase in LEASED)
-        if leased and self._came_s > self._latest_s:
+        if leased and not self._clock.certain and self._came_s > self._latest_s:
             self._clock.set_back(self._latest_s + self._clock.now_s() - self._came_s)  # what took us time did pass
             text = "agents are back that end with their lease: the clock was set forward, and is not believed"
             self._pump.note(HistoryRow(kind="Alarm", text=text))
@@ -74,7 +78,8 @@ class Absence:
         now_s = self._pump.now_s()
         jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
         nothing = [] if survivors else [self._nothing_wanted()]
-        self._pump.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s)])
+        offers = kernel.supply.offers
+        self._pump.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s, offers)])
         for job_id in jobs & kernel.jobs.keys():  # nobody is left who trains it
             state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
             if not any(node_id in self._agents for node_id, _ in placement):
@@ -95,7 +100,7 @@ class Absence:
     def _nothing_wanted(self) -> Event:
         """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
         plan = Plan(hold=dict.fromkeys(self._pump.kernel.supply.offers, 0))
-        return news.PlanMade(self._latest_s, plan, seen=0)
+        return news.PlanMade(self._pump.kernel.now_s, plan, seen=0)  # before all that happened since
 
 
 def latest_end_s(last_sign_s: float, lease_s: float, speedup: float) -> float:
@@ -103,15 +108,28 @@ def latest_end_s(last_sign_s: float, lease_s: float, speedup: float) -> float:
     return last_sign_s + (MARK_EVERY_S + lease_s) * speedup
 
 
-def _ends_first(told: list[Event], first: list[Event], now_s: float, latest_s: float) -> list[Event]:
-    """What was told until now, the ends of nodes at the time when they can have been, in front of all the rest."""
+def old_prices_first(told: Iterable[Event], first: Iterable[Event], known: Container[str]) -> list[Event]:
+    """What was told until now: prices, each at the time from which it counts, then `first`, then all the rest."""
+    told = list(told)
+    prices = [event for event in told if isinstance(event, news.PriceChanged) and event.offer_id in known]
+    rest = [event for event in told if event not in prices]
+    return [*sorted(prices, key=lambda event: event.at_s), *first, *rest]
+
+
+def _ends_first(
+    told: list[Event], first: list[Event], now_s: float, latest_s: float, known: Container[str]
+) -> list[Event]:
+    """What was told until now, prices and the ends of nodes at the time when they were, in front of all the rest."""
     ends: dict[str, End] = {}
+    prices: list[Event] = []
     rest: list[Event] = [*first]
     for event in told:
-        if not isinstance(event, End):
+        if isinstance(event, news.PriceChanged) and event.offer_id in known:
+            prices.append(replace(event, at_s=min(event.at_s, now_s)))
+        elif not isinstance(event, End):
             rest.append(replace(event, at_s=min(event.at_s, now_s)))
         elif event.node_id not in ends or getattr(event, "billed_to_s", None) is not None:
             recorded_s = getattr(event, "billed_to_s", None)
             at_s = latest_s if recorded_s is None else recorded_s
             ends[event.node_id] = replace(event, at_s=min(at_s, now_s))
-    return [*sorted(ends.values(), key=lambda event: event.at_s), *rest]
+    return [*sorted([*prices, *ends.values()], key=lambda event: event.at_s), *rest]

@@ -1,7 +1,8 @@
 """Dealing with the provider: every call may fail, be repeated, or succeed without an answer.
 
 The intent of a call is in the log before it is made, and its token is the same whoever makes it, so that a repeated
-call rents nothing twice. A node that may exist is given back until the provider confirms that it does not.
+call rents nothing twice. A node that may exist is given back until the provider confirms that it does not: a refusal
+says that nothing came of this call, not that nothing came of an earlier one whose answer nobody has heard.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from sublet.domain import actions as order
@@ -25,6 +27,7 @@ from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import CallOutcome, Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.lost_time import find_lost_time
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.strangers import Strangers, strangers_among
 from sublet.runtime.engines.protocol import Engine
@@ -94,6 +97,8 @@ class Leases:
         """The provider tells."""
         if isinstance(event, news.NodeLost):
             self._rented_wall.pop(event.node_id, None)
+            billed = self._in_our_time(event.node_id, Billed(from_s=event.billed_from_s, to_s=event.billed_to_s))
+            event = replace(event, billed_from_s=billed.from_s, billed_to_s=billed.to_s)
         self._inbox.queue(event)
         self._inbox.wake()
 
@@ -105,8 +110,21 @@ class Leases:
             self._store.put(MetaKey.SECRET, secret)
         return hashlib.sha256(f"{secret} {self._server_id} {node_id}".encode()).hexdigest()
 
-    async def rent(self, action: order.RentNode) -> None:
-        """Ask until the answer is clear."""
+    def _in_our_time(self, node_id: str, billed: Billed) -> Billed:
+        """What a provider has on record, where it shows that our clock had lost some time."""
+        lost_s = find_lost_time(node_id, billed.from_s, ledger=self._inbox.kernel.ledger, clock=self._clock)
+        if not lost_s or billed.from_s is None:
+            return billed
+        text = (
+            f"began before it was ordered, by the provider's record: the clock was behind, and has {lost_s:.0f} s more"
+        )
+        self._inbox.note(HistoryRow(kind="Alarm", node_id=node_id, text=text))
+        return replace(
+            billed, from_s=billed.from_s + lost_s, to_s=None if billed.to_s is None else billed.to_s + lost_s
+        )
+
+    async def rent(self, action: order.RentNode, *, again: bool = False) -> None:
+        """Ask until the answer is clear; `again`: an earlier controller has asked, and nobody has heard the answer."""
         if (under_way := self._asked.get(action.node_id)) is not None:
             await under_way.wait()
             return
@@ -115,12 +133,12 @@ class Leases:
             return
         answered = self._asked[action.node_id] = asyncio.Event()
         try:
-            await self._rent(action)
+            await self._rent(action, in_doubt=again)
         finally:
             answered.set()
             del self._asked[action.node_id]
 
-    async def _rent(self, action: order.RentNode) -> None:
+    async def _rent(self, action: order.RentNode, *, in_doubt: bool) -> None:
         node_id, token = action.node_id, self.token(action.node_id)
         self._engine.expect(node_id, token)
         self._rented_wall[node_id] = self._clock.wall.monotonic()
@@ -135,13 +153,14 @@ class Leases:
                 return
             except RentFailed as error:
                 self._gauges.count_call("rent", CallOutcome.REFUSED)
-                if was_there := error.was_there:
-                    break  # and was paid for
+                if (was_there := error.was_there) or in_doubt:
+                    break  # and was paid for, or may have been
                 self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, error.why))
                 return
             except Exception as error:  # noqa: BLE001 - a cloud can fail in any way; the intent stays until it is clear
                 self._gauges.count_call("rent", CallOutcome.ERROR)
                 log.warning("renting %s failed (%s), try %d", node_id, error, attempt + 1)
+                in_doubt = True
                 if node_id in self._releasing:
                     return  # nobody waits for it any more
                 await asyncio.sleep(wait_s)
@@ -181,7 +200,7 @@ class Leases:
         billed = await self._give_back(node_id)
         self._tenants.node_released(node_id, self._clock.wall.monotonic())
         node = self._inbox.kernel.cluster.nodes.get(node_id)
-        billed = billed or Billed()  # a provider without a record of its own
+        billed = self._in_our_time(node_id, billed or Billed())  # or it is one without records of its own
         facts = (billed.from_s, billed.to_s, billed.nothing)
         if node is not None and node.phase is not NodePhase.RELEASING:
             self._inbox.tell(news.NodeLost(self._inbox.now_s(), node_id, *facts))

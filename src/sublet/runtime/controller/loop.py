@@ -51,6 +51,7 @@ from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stored_jobs import StoredJobs
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.throttling import Throttling
+from sublet.runtime.controller.timekeeping import last_sign_s, mark_text
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.protocol import Engine
@@ -191,8 +192,9 @@ class Controller:
     async def start(self) -> None:
         """Recover what an earlier controller left, or begin."""
         try:
+            last_s = last_sign_s(self.store)
             self._claim_store()
-            await self._recover()
+            await self._recover(last_s)
         except STORE_FAILURES as error:
             raise self.inbox.fail(error) from error
         self.inbox.spawn(self._ticking(), "ticking")
@@ -203,11 +205,13 @@ class Controller:
         facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id}
         if self.store.get(MetaKey.HEADER) is None:
             facts[MetaKey.HEADER] = header_line(self.provider.offers, self.limits, UNLIMITED)
+        elif self.clock.certain:  # agents stay for whoever is there, also for one that has no time to say anything more
+            facts[MetaKey.MARK] = mark_text(self.clock)
         if self._settings:
             facts[MetaKey.SETTINGS] = self._settings
         self.store.claim(self._holder, after=self._life, facts=facts)
 
-    async def _recover(self) -> None:
+    async def _recover(self, last_s: float) -> None:
         recovery = Recovery(
             pump=self.inbox,
             orders=self._orders,
@@ -224,6 +228,7 @@ class Controller:
             clock=self.clock,
             budget=self.budget,
             limits=self.limits,
+            last_s=last_s,
             agents_come_back_s=self._paces.agents_come_back_s,
         )
         await recovery.recover()

@@ -23,7 +23,7 @@ from sublet.domain.timers import CheckPurse
 from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.away import Absence, latest_end_s
+from sublet.runtime.controller.away import Absence, latest_end_s, old_prices_first
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -35,7 +35,6 @@ from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.stored_jobs import StoredJobs
 from sublet.runtime.controller.strangers import strangers_among
 from sublet.runtime.controller.table import JobTable
-from sublet.runtime.controller.timekeeping import last_sign_s
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.protocol import Provider
@@ -66,6 +65,7 @@ class Recovery:
     clock: Clock
     budget: Budget  # that it was started with
     limits: Mapping[str, Limit]
+    last_s: float  # cloud time of the last sign of the controller before this one
     agents_come_back_s: float  # wall
 
     async def recover(self) -> None:
@@ -78,7 +78,7 @@ class Recovery:
             leases=self.leases,
             agents=self.router.agents,
             clock=self.clock,
-            latest_s=latest_end_s(last_sign_s(self.store), self.engine.lease_s, self.clock.speedup),
+            latest_s=latest_end_s(self.last_s, self.engine.lease_s, self.clock.speedup),
             agents_come_back_s=self.agents_come_back_s,
         )
         read = self.memory.read()
@@ -129,7 +129,8 @@ class Recovery:
         if absence.was_too_long:
             await absence.settle(first)
         else:
-            self.pump.hear_first(lambda told: [*first, *told])
+            supply = self.pump.kernel.supply
+            self.pump.hear_first(lambda told: old_prices_first(told, first, supply.offers))
 
     async def _open_provider(self) -> None:
         """One that does not answer now may in a moment, and what is rented there must not be left alone for that."""
@@ -147,6 +148,8 @@ class Recovery:
                 log.warning("the provider cannot be opened (%s), it is asked again in %g s", error, wait_s)
             await self.provider.close()
             await asyncio.sleep(wait_s)
+            if self.clock.certain:  # agents that have come back meanwhile stay for a lease from now
+                self.memory.mark()
             wait_s *= 2
 
     async def _strangers(self) -> list[Event]:
@@ -180,7 +183,8 @@ class Recovery:
         """To rent and to give back, of the last controller; those for other nodes were given a moment ago."""
         for node in [node for node_id, node in self.pump.kernel.cluster.nodes.items() if node_id in held]:
             if node.phase is NodePhase.REQUESTED:  # the same token: at most one node comes of it
-                self.orders.carry_out(order.RentNode(node.id, node.offer.id))
+                again = self.leases.rent(order.RentNode(node.id, node.offer.id), again=True)
+                self.pump.spawn(again, f"rent {node.id}")
             elif node.phase is NodePhase.RELEASING:
                 self.orders.carry_out(order.ReleaseNode(node.id))
 

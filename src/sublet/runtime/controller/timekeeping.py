@@ -4,7 +4,7 @@ A wall clock may be set forward or back between two starts, and what it says wou
 leaves marks: cloud time beside the seconds since this machine was switched on, which nobody can set. Only after a
 restart of the machine is the wall clock asked. It may be wrong then; but the machine knows how long it has been on, and
 the last controller may have lived on for as long as it leaves no mark: no less than both is charged. What was rented is
-never charged beyond its lease (away.py).
+never charged beyond its lease (away.py), and never for less than its provider has on record (lost_time.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "least_away_s", "mark", "time_away_s"]
+__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "least_away_s", "mark", "mark_text", "time_away_s"]
 
 MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
 
@@ -39,9 +39,13 @@ def now(cloud_s: float, wall: Wall = WALL) -> Mark:
 
 def time_away_s(last: Mark, today: Mark) -> float:
     """Wall seconds between two marks, by the clock that can be trusted most."""
-    if last.boot and last.boot == today.boot:
+    if _same_boot(last, today):
         return max(0.0, today.on_s - last.on_s)
     return max(0.0, today.unix_s - last.unix_s)
+
+
+def _same_boot(last: Mark, today: Mark) -> bool:
+    return bool(last.boot) and last.boot == today.boot
 
 
 def least_away_s(last: Mark, today: Mark) -> float:
@@ -53,7 +57,12 @@ def least_away_s(last: Mark, today: Mark) -> float:
 
 def mark(store: Store, clock: Clock) -> None:
     """A controller was alive now."""
-    store.put(MetaKey.MARK, json.dumps(asdict(now(clock.now_s(), clock.wall))))
+    store.put(MetaKey.MARK, mark_text(clock))
+
+
+def mark_text(clock: Clock) -> str:
+    """Of this instant, as it is in the store."""
+    return json.dumps(asdict(now(clock.now_s(), clock.wall)))
 
 
 def last_sign_s(store: Store) -> float:
@@ -70,7 +79,11 @@ def clock_from(store: Store, speedup: float, wall: Wall = WALL) -> Clock:
         return Clock(speedup=speedup, wall=wall)
     today = now(0.0, wall)
     passed_s, least_s = time_away_s(last, today) * speedup, least_away_s(last, today) * speedup
-    return Clock(speedup=speedup, began_s=max(last.cloud_s + passed_s, last_sign_s(store) + least_s), wall=wall)
+    began_s = max(last.cloud_s + passed_s, last_sign_s(store) + least_s)
+    if not (certain := _same_boot(last, today)):
+        store.put(MetaKey.DOUBTED, repr(began_s))
+    doubted_s = float(store.get(MetaKey.DOUBTED) or 0.0)
+    return Clock(speedup=speedup, began_s=began_s, wall=wall, certain=certain, doubted_s=doubted_s)
 
 
 def _last_mark(store: Store, speedup: float) -> Mark | None:

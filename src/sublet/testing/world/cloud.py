@@ -103,6 +103,13 @@ class Cloud(Protocol):
     def slack_grains(self) -> float:
         """By how much a ledger may differ from the books, because the provider does not say what it charges."""
 
+    def steps_grains(self, off_s: float) -> float:
+        """What a bill may be off by where prices changed, for a clock that is off by so much."""
+
+    @property
+    def untold_grains(self) -> float:
+        """By how much a ledger may be above the books, because the cloud does not say when something ended."""
+
     def notice(self, instance: Instance, in_s: float) -> None:
         """It will be taken back, as far as anybody knows."""
 

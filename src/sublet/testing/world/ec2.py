@@ -44,6 +44,7 @@ REFUSALS = ("InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "VcpuLimitExce
 EVERYTHING = "everything"  # a lie of every call
 WRONG = ("error", "done, but an error", "refused", "slow", "throttled", "accepted")  # what an answer can be
 HEARD_S = 12.0  # most, from when a price is published until the answer with it is there: two calls, one of them slow
+FAILED = "Server.InternalError"
 PEACE_S = 7  # that EC2 asks for in a header, where it does
 
 
@@ -99,6 +100,13 @@ class Ec2Cloud(PlainCloud):
         ]
         return sum(steps) * 1e6 * rest_s
 
+    @property
+    def untold_grains(self) -> float:
+        """What fails on demand is listed as ended, and no row says since when: it counts until that was seen."""
+        seen = [i for i in self.by_id.values() if i.why == FAILED and i.shown_s is not None and i.ended_s is not None]
+        prices = {offer.id: offer.price.micro_usd_per_h * 1e6 for offer in self.offers}
+        return sum(prices[i.offer_id] * ((i.shown_s or 0.0) + HEARD_S - (i.ended_s or 0.0)) for i in seen)
+
     # ------------------------------------------------------------------ what it is made to do
 
     def notice(self, instance: Instance, in_s: float) -> None:
@@ -108,7 +116,7 @@ class Ec2Cloud(PlainCloud):
         """Spot wants it back; it is listed as ended, and nobody is told more."""
         del told
         if instance.ended_s is None and isinstance(instance, Ec2Instance):
-            instance.why = "Server.SpotInstanceTermination" if instance.spot else "Server.InternalError"
+            instance.why = "Server.SpotInstanceTermination" if instance.spot else FAILED
             self.end(instance)
 
     def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
@@ -162,13 +170,14 @@ class Ec2Cloud(PlainCloud):
         struck()
         return text
 
-    def published(self, offer: Offer) -> Price:
-        """The price of now, which counts from now on."""
+    def published(self, offer: Offer) -> tuple[float, Price]:
+        """The price of now, which counts from when it was first published, and since when."""
         if (asked := self._asked_prices.pop(offer.id, None)) is not None:
             price, struck = asked
             self._prices[offer.id].append((self.world.now_s, price))
             struck()
-        return self._prices[offer.id][-1][1]
+        since_s, price = self._prices[offer.id][-1]
+        return max(since_s, self.world.began_s), price
 
     def refuse_too_many(self) -> None:
         """A bucket of tokens of its own, for launches."""
@@ -272,6 +281,9 @@ class Ec2Client:
             now_s = self._cloud.world.now_s
             listed = [i for i in self._cloud.by_id.values() if i.visible_s <= now_s < i.gone_s + SHOWN_S]
             found = [i for i in listed if all(fits(i, each) for each in Filters)]
+            for instance in found:
+                if instance.ended_s is not None and instance.shown_s is None:
+                    instance.shown_s = now_s
             first, page = int(NextToken or 0), self._cloud.page
             answer: dict[str, Any] = {"Reservations": [{"Instances": [self._row(i)]} for i in found[first:][:page]]}
             return answer | ({"NextToken": str(first + page)} if len(found) > first + page else {})
@@ -288,16 +300,19 @@ class Ec2Client:
 
         def effect() -> dict[str, Any]:
             garbled = self._cloud.garbled()
-            rows = [
-                {
-                    "AvailabilityZone": ZONES[offer.zone],
-                    "InstanceType": KIND,
-                    "SpotPrice": garbled or f"{self._cloud.published(offer).usd_per_h:.6f}",
-                    "Timestamp": self._stamp(self._cloud.world.now_s),
-                }
-                for offer in self._cloud.offers
-                if offer.market is Market.SPOT
-            ]
+            rows = []
+            for offer in self._cloud.offers:
+                if offer.market is not Market.SPOT:
+                    continue
+                since_s, price = self._cloud.published(offer)
+                rows.append(
+                    {
+                        "AvailabilityZone": ZONES[offer.zone],
+                        "InstanceType": KIND,
+                        "SpotPrice": garbled or f"{price.usd_per_h:.6f}",
+                        "Timestamp": self._stamp(since_s),
+                    }
+                )
             return {"SpotPriceHistory": rows}
 
         return self._through("list", effect)

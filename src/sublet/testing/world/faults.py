@@ -94,6 +94,7 @@ def _restart_machine(stage: Stage, dice: random.Random) -> bool:
     # Nor has one left any that had not recovered yet from the restart before: all since then hangs on the clock alone.
     burn = stage.cloud.burn_grains_per_s()
     stage.most_over_grains += burn * (MARK_EVERY_S + wrong_s)
+    stage.clock_off_s += MARK_EVERY_S + wrong_s
     stage.most_under_grains += burn * (asleep_s + (wrong_s if clock.set_forward else 0.0))  # set back again too far
     if not stage.controllers.ready:
         stage.most_under_grains += max(burn, stage.burn_at_boot) * (now_s - clock.on_s)

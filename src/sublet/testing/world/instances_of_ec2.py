@@ -25,6 +25,7 @@ class Ec2Instance(Instance):
     spot: bool = False
     why: str = ""  # StateReason
     gone_s: float = math.inf  # "terminated" from then on
+    shown_s: float | None = None  # when it was first listed as ended
 
 
 def in_zones(offers: Sequence[Offer]) -> list[Offer]:

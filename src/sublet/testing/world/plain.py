@@ -19,6 +19,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
+from sublet.testing.world.books import Books
 from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
@@ -41,14 +42,12 @@ class Lie:
     struck: Struck
 
 
-class PlainCloud:
+class PlainCloud(Books):
     """In memory. With `keeps_records` its provider tells what it charges; without, whoever rents has to guess."""
 
     def __init__(self, world: World, offers: Sequence[Offer], boot: Boot, *, keeps_records: bool) -> None:
-        self.world, self.offers, self._boot, self.keeps_records = world, tuple(offers), boot, keeps_records
-        self._dice = world.stream("cloud")
-        self.instances: dict[str, Instance] = {}  # by token
-        self._prices = {offer.id: [(-math.inf, offer.price)] for offer in offers}
+        super().__init__(world, offers, keeps_records=keeps_records)
+        self._boot, self._dice = boot, world.stream("cloud")
         self._lies: dict[str, Lie] = {}
         self._sold_out: dict[str, tuple[float, Struck]] = {}
         self.rates = Rates()  # as often as anybody likes
@@ -59,46 +58,6 @@ class PlainCloud:
         """As one controller sees it."""
         del store  # it keeps nothing there
         return PlainProvider(self, process, clock)
-
-    def alive(self) -> list[Instance]:
-        """What exists and is paid for."""
-        return [instance for instance in self.instances.values() if instance.ended_s is None]
-
-    # ------------------------------------------------------------------ books
-
-    def spent_grains(self) -> float:
-        """What it has charged by now."""
-        return sum(self._cost_grains(instance) for instance in self.instances.values())
-
-    def burn_grains_per_s(self) -> float:
-        """What it charges now."""
-        return sum(self._prices[i.offer_id][-1][1].micro_usd_per_h for i in self.alive()) * 1e6
-
-    @property
-    def slack_grains(self) -> float:
-        """Without records: an order comes before the machine, and news of its end after it."""
-        if self.keeps_records:
-            return 0.0
-        return sum(150.0 * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
-
-    def _cost_grains(self, instance: Instance) -> float:
-        """What ran, at the price of its time; and what is missing to the least that is billed, at the last one."""
-        offer = next(offer for offer in self.offers if offer.id == instance.offer_id)
-        ended_s = self.world.now_s if instance.ended_s is None else instance.ended_s
-        changes, grains, last = self._prices_of(instance), 0.0, 0.0
-        for (since_s, price), until_s in zip(changes, [*(at for at, _ in changes[1:]), math.inf], strict=True):
-            if since_s <= ended_s:
-                last = price.micro_usd_per_h * 1e6
-                grains += last * max(0.0, min(until_s, ended_s) - max(since_s, instance.began_s))
-        if instance.ended_s is not None:
-            held_s = ended_s - instance.began_s
-            begun_s = math.ceil(held_s / offer.billed_by_s) * offer.billed_by_s if offer.billed_by_s else 0.0
-            grains += last * max(0.0, max(offer.minimum_billing_s, begun_s) - held_s)
-        return grains
-
-    def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
-        """What it is charged at, and from when on."""
-        return self._prices[instance.offer_id]
 
     # ------------------------------------------------------------------ what it is made to do
 
@@ -140,9 +99,9 @@ class PlainCloud:
 
     # ------------------------------------------------------------------ what its providers ask
 
-    def current_prices(self) -> dict[str, Price]:
-        """Of what has another than it began with."""
-        return {offer_id: changes[-1][1] for offer_id, changes in self._prices.items() if len(changes) > 1}
+    def current_prices(self) -> dict[str, tuple[float, Price]]:
+        """Of what has another than it began with, and since when."""
+        return {offer_id: changes[-1] for offer_id, changes in self._prices.items() if len(changes) > 1}
 
     def lie_about(self, call: str, *kinds: str) -> str:
         """What is wrong with this answer, of what can be wrong with it (all, if nothing is said); "" = nothing."""
@@ -191,10 +150,10 @@ class PlainCloud:
                 instance.node.switch_off()
 
     def billed(self, instance: Instance, clock: Clock) -> tuple[float, float]:
-        """From when to when, in cloud time."""
+        """From when to when, in cloud time; where that has lost some, before it began."""
         now_s, ended_s = clock.now_s(), self.world.now_s if instance.ended_s is None else instance.ended_s
         ago = [(self.world.now_s - at_s) * clock.speedup for at_s in (instance.began_s, ended_s)]
-        return max(0.0, now_s - ago[0]), max(0.0, now_s - ago[1])
+        return now_s - ago[0], now_s - ago[1]
 
     def _ended_itself(self, instance: Instance) -> None:
         """The machine goes with its agent, as with the shutdown behaviour `terminate`."""
@@ -243,8 +202,9 @@ class PlainProvider:
         """Watch, and learn what has changed since the price list."""
         self._heard = tell
         self._cloud.sides.append(self)
-        for offer_id, price in self._cloud.current_prices().items():
-            tell(PriceChanged(self._clock.now_s(), offer_id, price))
+        for offer_id, (since_s, price) in self._cloud.current_prices().items():
+            ago_s = (self._cloud.world.now_s - since_s) * self._clock.speedup
+            tell(PriceChanged(max(0.0, self._clock.now_s() - ago_s), offer_id, price))
 
     async def close(self) -> None:
         """Stop watching."""

@@ -42,6 +42,7 @@ class Stage:
     most_under_grains: float = 0.0  # ... and below it: what went down with it had slept, or not yet come back
     forgotten_grains: float = 0.0  # spent after a copy of the store that was put back: no purse knows of it
     foreign: set[str] = field(default_factory=set)  # jobs of which the store says what no rule allows, for a while
+    clock_off_s: float = 0.0  # by which cloud time may be ahead since: prices then change at another time of a record
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     before_peace: tuple[int, int, int] = (0, 0, 0)  # commits, calls of providers and requests to EC2 until then

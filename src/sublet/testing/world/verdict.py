@@ -83,7 +83,9 @@ def _ends_are_right(stage: Stage, laws: Laws) -> None:
 def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:
     ledger, bill = controller.kernel.ledger.spent(controller.now_s()).grains, stage.cloud.spent_grains()
     about = TOLERANCE * bill + stage.cloud.slack_grains + GRAINS_PER_USD / 3600.0
-    if not -about - stage.most_under_grains <= ledger - bill <= about + stage.most_over_grains:
+    about += stage.cloud.steps_grains(stage.clock_off_s)
+    over = about + stage.most_over_grains + stage.cloud.untold_grains
+    if not -about - stage.most_under_grains <= ledger - bill <= over:
         told, charged = ledger / GRAINS_PER_USD, bill / GRAINS_PER_USD
         laws.break_law("I6", f"the ledger says USD {told:.4f}, the cloud charges USD {charged:.4f}")
 

@@ -39,7 +39,13 @@ def test_a_clock_begins_no_earlier_after_a_boot_than_the_last_event_and_a_mark_t
     wall = WallOfAnotherBoot()
     store.put(MetaKey.MARK, json.dumps(asdict(replace(LAST, unix_s=wall.unix() + 500.0))))
     store.append(1004.0, json.dumps({"event": {}, "actions": []}))
-    assert clock_from(store, 2.0, wall).now_s() == 1004.0 + (MARK_EVERY_S + 3.0) * 2.0
+    clock = clock_from(store, 2.0, wall)
+    assert clock.now_s() == clock.doubted_s == 1004.0 + (MARK_EVERY_S + 3.0) * 2.0
+    assert not clock.certain
+    mark(store, clock)
+    later = clock_from(store, 2.0, wall)  # of the same boot: its own time is measured, that of before stays in doubt
+    assert later.certain
+    assert later.doubted_s == clock.doubted_s
     store.close()
 
 

@@ -22,7 +22,6 @@ __all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
 LISTED_WITHIN_S = 60.0  # a new instance may stay out of listings for so long
 ABSENCES = 3  # listings in a row without an instance, before it counts as gone
 EXPIRES_S = 3600.0  # what the tag promises, renewed at half time: 'sublet gc' may end what nobody renews
-WHOLE_S = 1.0  # EC2's times are in whole seconds
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ class Fleet:
         unix_s: Callable[[], float],
     ) -> None:
         self._held: dict[str, NodeRecord] = records.read()
-        self._ordered_s = {node_id: record.began_s for node_id, record in self._held.items()}  # of those gone, too
         self._ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
         self._releasing: set[str] = set()  # nodes that are given back, or are being: nobody rents them again
         self._seen_s: dict[str, float] = {}  # node -> when it was last listed
@@ -190,11 +188,7 @@ class Fleet:
         return [instance for each in found for instance in each]
 
     def bill_for(self, found: Sequence[Instance]) -> Billed:
-        """EC2's own record, in cloud time; of several instances all seconds count, one after the other.
-
-        None begins before it was ordered: where it seems so, cloud time has lost some while nobody was there, because
-        our clock was wrong after a boot. It was there for as long as EC2 says all the same.
-        """
+        """EC2's own record, in cloud time; of several instances all seconds count, one after the other."""
         if not found:
             return Billed(nothing=True)
         zero_unix = self._unix_s() - self._clock.now_s()
@@ -202,10 +196,7 @@ class Fleet:
         ended = None if first.ended_unix is None else first.ended_unix - zero_unix
         if more and ended is not None:  # a second one should never be; its seconds were paid all the same
             ended += sum((each.ended_unix or self._unix_s()) - each.launched_unix for each in more)
-        from_s = first.launched_unix - zero_unix
-        lost_s = self._ordered_s.get(first.node_id, 0.0) - from_s
-        lost_s = lost_s if lost_s > WHOLE_S else 0.0
-        return Billed(from_s=from_s + lost_s, to_s=None if ended is None else ended + lost_s)
+        return Billed(from_s=first.launched_unix - zero_unix, to_s=ended)
 
     async def end(self, found: Sequence[Instance]) -> None:
         """Order it; EC2 has not confirmed anything yet."""
@@ -221,7 +212,6 @@ class Fleet:
         """On disk when this returns."""
         self._records.write(record)
         self._held[record.node_id] = record
-        self._ordered_s[record.node_id] = record.began_s
 
     def keep_launched(self, record: NodeRecord, instance: str) -> None:
         """EC2 has just named its instance; listings may lag behind from this moment on."""

@@ -95,7 +95,10 @@ class SpotPrices:
         raise Refusal("zone", f"this account has no zone {zone_id}", 3600.0)
 
     async def changes(self) -> list[PriceChanged]:
-        """The prices that are not what they were."""
+        """The prices that are not what they were, each at the time from which EC2 charges it.
+
+        All of them at the first reading: who hears it may have an older one, of the controller before this one.
+        """
         if self._asked_s is None:
             self._asked_s = self._clock.now_s()
         changes = []
@@ -111,9 +114,11 @@ class SpotPrices:
             )
             prices = newest(rows, await self._zone_ids(region))
             for offer in self._spot:
-                text = prices.get((offer.zone, offer.instance_type))
-                if offer.region == region and text is not None and self._is_new(offer, text):
-                    changes.append(PriceChanged(self._clock.now_s(), offer.id, self._price[offer.id]))
+                found = prices.get((offer.zone, offer.instance_type))
+                if offer.region == region and found is not None and self._is_new(offer, found[0]):
+                    ago_s = max(0.0, self._unix_s() - found[1])
+                    at_s = max(0.0, self._clock.now_s() - ago_s)
+                    changes.append(PriceChanged(at_s, offer.id, self._price[offer.id]))
         return changes
 
     def _is_new(self, offer: Offer, text: str) -> bool:
@@ -124,9 +129,9 @@ class SpotPrices:
             return False
         if self.doubts.pop(offer.id, None):
             _log.warning("the price of %s is believed again: USD %s per hour", offer.id, text)
-        self._believed_s[offer.id] = self._clock.now_s()
         price = Price.from_usd_per_h(text)
-        changed = price != self._price[offer.id]
+        changed = price != self._price[offer.id] or offer.id not in self._believed_s
+        self._believed_s[offer.id] = self._clock.now_s()
         self._price[offer.id] = price
         return changed
 

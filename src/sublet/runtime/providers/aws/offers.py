@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
@@ -53,16 +55,16 @@ def _ours(offer: Offer, on_demand: Price | None, config: AwsConfig) -> Offer:
     )
 
 
-def newest(rows: Iterable[Mapping[str, object]], zone_ids: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """(zone id, instance type) -> price as it was written: the last of DescribeSpotPriceHistory for each."""
-    last: dict[tuple[str, str], tuple[object, str]] = {}
+def newest(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, float]]:
+    """(zone id, instance type) -> the last of DescribeSpotPriceHistory: the price as it was written, and since when."""
+    last: dict[tuple[str, str], tuple[datetime, str]] = {}
     for row in rows:
         zone = str(row["AvailabilityZone"])
         key = (zone_ids.get(zone, zone), str(row["InstanceType"]))
         stamp = row["Timestamp"]
-        if key not in last or stamp > last[key][0]:  # type: ignore[operator]  # boto3 gives datetimes
+        if key not in last or stamp > last[key][0]:
             last[key] = (stamp, str(row["SpotPrice"]))
-    return {key: text for key, (_, text) in last.items()}
+    return {key: (text, stamp.timestamp()) for key, (stamp, text) in last.items()}
 
 
 def doubt(offer: Offer, text: str) -> str:

@@ -66,16 +66,35 @@ def test_a_move_that_has_held_for_ten_minutes_is_believed():
     assert "believed if it holds for 10 minutes" in doubts[1]
 
 
+def test_the_first_price_is_told_also_where_it_is_that_of_the_list():
+    """Who hears it may have another one, of a controller before: it would be charged for ever."""
+    assert watched(["0.30", "0.30", "0.31"])[0] == {0: 0.30, 2: 0.31}
+
+
+def test_a_price_is_told_with_the_time_from_which_it_counts():
+    since_unix = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+    async def at_s(now_s, unix_s):
+        clock = Clock(began_s=now_s, wall=WallOf(lambda: 0.0))
+        follows = SpotPrices(Calls(OneZone(["0.31"]).make), clock, [OFFER], unix_s=lambda: unix_s)
+        (change,) = await follows.changes()
+        return change.at_s
+
+    assert asyncio.run(at_s(1000.0, since_unix + 400.0)) == 600.0
+    assert asyncio.run(at_s(1000.0, since_unix + 4000.0)) == 0.0  # before everything
+    assert asyncio.run(at_s(1000.0, since_unix - 2.0)) == 1000.0  # nothing counts from later on
+
+
 def test_a_single_wild_tick_and_prices_that_jump_about_are_never_believed():
     told, doubts = watched(["0.30", "3.0", "0.30", *["3.0", "30.0"] * 12, "0.32"])
-    assert told == {27: 0.32}
+    assert told == {0: 0.30, 27: 0.32}
     assert all("jumped" in doubt for doubt in doubts[3:27])
     assert doubts[-1] == ""
 
 
 def test_what_can_be_no_price_is_not_believed_however_long_it_is_said():
     told, doubts = watched(["0.30", *["0.00001"] * 20])
-    assert told == {}
+    assert told == {0: 0.30}
     assert "outside" in doubts[-1]
 
 
