@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from sublet.testing.world import runner
 from sublet.testing.world.__main__ import main
+from sublet.testing.world.runner import Result
 from sublet.testing.world.story import CLOUDS, KNOWN, OF_CLOUD, PLAIN, draw_faults, draw_story, kinds_at
 
 SEEDS = range(200)
@@ -56,3 +60,14 @@ def test_a_name_that_nothing_answers_to_is_refused_with_those_that_there_are(fla
     said = capsys.readouterr().err
     assert name in said
     assert known in said
+
+
+def test_all_red_seeds_are_told_in_one_line_and_kept_with_the_commit(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(runner, "run_seed", lambda seed, *_, **__: Result(seed=seed, law="I6" if seed % 2 else "L"))
+    monkeypatch.setattr(runner, "commit", lambda: "abc1234")
+    assert main(["--seeds", "200", "--processes", "1", "--count", str(tmp_path / "counts")]) == 2
+    odd, even = " ".join(map(str, range(1, 200, 2))), " ".join(map(str, range(0, 200, 2)))
+    assert f"red on abc1234: I6 {odd}; L {even}\n" in capsys.readouterr().out
+    row = json.loads((tmp_path / "counts").read_text())
+    assert row["commit"] == "abc1234"
+    assert row["broken"] == {"I6": list(range(1, 200, 2)), "L": list(range(0, 200, 2))}

@@ -14,7 +14,13 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src/sublet"
 ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has neither clock nor dice (see pyproject)
 MODULES = {"time", "secrets", "uuid", "random"}  # any use
-CALLS = {"os.urandom", "os.getrandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+CALLS = {
+    *("os.urandom", "os.getrandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+    *("tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp", "tempfile.TemporaryDirectory"),
+    *("tempfile.NamedTemporaryFile", "tempfile.TemporaryFile", "tempfile.SpooledTemporaryFile"),
+}
+SEEDED = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}  # of numpy.random: dice that are given
+HANDED_ON = {*MODULES, "os", "tempfile", "datetime", "datetime.datetime", "datetime.date", "numpy", "numpy.random"}
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
@@ -31,19 +37,68 @@ def asks_of(text: str) -> set[str]:
     tree, names = ast.parse(text), {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {(each.asname or each.name.partition(".")[0]): each.name for each in node.names}
+            names |= {
+                each.asname or (top := each.name.partition(".")[0]): each.name if each.asname else top
+                for each in node.names
+            }
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {(each.asname or each.name): f"{node.module}.{each.name}" for each in node.names}
     found = {name for name in names.values() if "." in name}  # what is imported by itself needs no further look
+    known = _only_named(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (path := _path(node, names)):
+        if not isinstance(node, ast.Attribute | ast.Name) or not (path := _path(node, names)):
+            continue
+        if "." in path:
             found.add(path)
-    attributes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):  # a module that is handed on: whoever gets it asks under another name
-        if isinstance(node, ast.Name) and id(node) not in attributes and names.get(node.id) in MODULES:
-            found.add(f"{names[node.id]}.*")
+        if id(node) not in known and path in HANDED_ON:  # whoever gets it asks under another name
+            found.add(f"{path}.*")
+    found |= {f"{path}()" for node in ast.walk(tree) if (path := _without_a_seed(node, names))}
+    found |= {f"{module}.*" for node in ast.walk(tree) if (module := _imported_by(node, names))}
     found = {path.replace("datetime.datetime", "datetime").replace("datetime.date.", "date.") for path in found}
-    return {ask for ask in found if ask.partition(".")[0] in MODULES or ask in CALLS}
+    return {ask for ask in found if _is_of_the_machine(ask)}
+
+
+def _is_of_the_machine(ask: str) -> bool:
+    if ask.startswith("numpy.random."):
+        return ask.rpartition(".")[2] not in SEEDED
+    return ask.partition(".")[0] in MODULES or ask in CALLS or ask.endswith(".*")
+
+
+def _only_named(tree: ast.Module) -> set[int]:
+    """Names that are not handed on: the value of an attribute, a type, one of several, or what makes a value."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        types: list[ast.expr | None] = []
+        if isinstance(node, ast.Attribute):
+            found.add(id(node.value))
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            types = [node.annotation]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            types = [node.returns]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            types = [node.args[1]]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            types = [node.left, node.right]
+        elif isinstance(node, ast.Call):
+            found.add(id(node.func))
+        found |= {id(inner) for each in types if each is not None for inner in ast.walk(each)}
+    return found
+
+
+def _without_a_seed(node: ast.AST, names: dict[str, str]) -> str:
+    """`numpy.random.default_rng` where nobody says from what: then the machine does."""
+    path = _path(node.func, names) if isinstance(node, ast.Call) and not node.args + node.keywords else ""
+    return path if path == "numpy.random.default_rng" else ""
+
+
+def _imported_by(node: ast.AST, names: dict[str, str]) -> str:
+    """The module that is imported by a call, if it is one to hide."""
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
+        return ""
+    by_name = isinstance(node.func, ast.Name) and node.func.id == "__import__"
+    if not by_name and _path(node.func, names) != "importlib.import_module":
+        return ""
+    return str(node.args[0].value) if node.args[0].value in HANDED_ON else ""
 
 
 def _path(node: ast.expr, names: dict[str, str]) -> str:
@@ -78,14 +133,33 @@ def test_a_file_asks_the_machine_for_nothing_by_itself(path):
         ("from datetime import UTC, datetime\ndatetime.now(UTC)", {"datetime.now"}),
         ("import datetime as dt\ndt.datetime.now()", {"datetime.now"}),
         ("from os import urandom as u\nu(8)", {"os.urandom"}),
+        ("from os import urandom\nurandom(8)", {"os.urandom"}),
+        ("import os\nos.getrandom(8)", {"os.getrandom"}),
+        ("import os\no = os\no.urandom(8)", {"os.*"}),
+        ("import os\ngetattr(os, 'urandom')(8)", {"os.*"}),
+        ("import os.path\nos.urandom(8)", {"os.urandom"}),
         ("import time\nt = time\nt.monotonic()", {"time.*"}),
         ("import time\ngetattr(time, 'monotonic')()", {"time.*"}),
         ("from datetime import date\ndate.today()", {"date.today"}),
+        ("from datetime import datetime\nD = datetime\nD.now()", {"datetime.*"}),
+        ("import datetime\nD = datetime.datetime\nD.now()", {"datetime.*"}),
+        ("from datetime import datetime\ngetattr(datetime, 'now')()", {"datetime.*"}),
+        ("import numpy as np\nnp.random.rand()", {"numpy.random.rand"}),
+        ("from numpy import random\nrandom.rand()", {"numpy.random.rand"}),
+        ("import numpy as np\nr = np.random\nr.rand()", {"numpy.random.*"}),
+        ("import numpy as np\nnp.random.default_rng()", {"numpy.random.default_rng()"}),
+        ("import tempfile\ntempfile.mkdtemp()", {"tempfile.mkdtemp"}),
+        ("from tempfile import TemporaryDirectory", {"tempfile.TemporaryDirectory"}),
+        ("import importlib\nimportlib.import_module('time').time()", {"time.*"}),
+        ("__import__('uuid').uuid4()", {"uuid.*"}),
         ("import os\nos.urandom(8)", {"os.urandom"}),
         ("import secrets\nsecrets.token_hex(8)", {"secrets.token_hex"}),
         ("import uuid\nuuid.uuid4()", {"uuid.uuid4"}),
         ("from datetime import datetime\ndatetime.fromtimestamp(1)", set()),
         ("def f(self): self.time.monotonic()", set()),
+        ("from datetime import datetime\ndef f(at: datetime) -> datetime: return isinstance(at, datetime)", set()),
+        ("import numpy as np\nnp.random.default_rng(7)", set()),
+        ("import os\nos.environ", set()),
     ],
 )
 def test_what_a_file_asks_for_is_seen_under_any_name(text, asks):

@@ -111,7 +111,13 @@ def _summary(count: Count, took_s: float) -> list[str]:
         "jobs: " + ", ".join(f"{how} {many}" for how, many in count.ends.most_common()),
         *([f"without any effect: {', '.join(idle)}"] if idle else []),
         "laws broken: " + (", ".join(f"{law} {len(seeds)}" for law, seeds in sorted(count.broken.items())) or "none"),
+        *([f"red on {count.of or 'no commit'}: {_red(count)}"] if count.broken else []),
     ]
+
+
+def _red(count: Count) -> str:
+    """Every seed of every law, in one line that can be kept."""
+    return "; ".join(f"{law} {' '.join(map(str, sorted(seeds)))}" for law, seeds in sorted(count.broken.items()))
 
 
 def _say(*lines: str) -> None:

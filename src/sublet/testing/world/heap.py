@@ -6,17 +6,25 @@ import heapq
 import itertools
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Crash", "Process", "World"]
+__all__ = ["Crash", "Livelock", "Process", "World"]
 
 FIRST_S = 1000.0  # of the world; no clock of anybody in it begins at zero
 MOST_UPTIME_S = 1e5  # by which the monotonic clocks of two processes may differ
+MOST_AT_ONCE = 5_000  # events at one instant: 72 in the first hundred seeds
+MOST_EVENTS, MOST_A_SECOND = 100_000, 200.0  # of a life: 12,000 there, and 26 a second
+TOLD = 12  # events before the last, for whoever asks what went round
 
 
 class Crash(BaseException):
     """The process is gone at this very statement."""
+
+
+class Livelock(Exception):
+    """Something happens again and again, and nothing comes of it."""
 
 
 class World:
@@ -32,6 +40,7 @@ class World:
         self._count = itertools.count()
         self._pids = itertools.count(100)
         self._streams: dict[str, random.Random] = {}
+        self._last: deque[str] = deque(maxlen=TOLD)
 
     @property
     def age_s(self) -> float:
@@ -65,15 +74,36 @@ class World:
     ) -> None:
         """Let time pass; `each` is called after everything that happens, and all ends early when `stop` says so."""
         heap, pop = self._heap, heapq.heappop
+        instant_s, at_once, most = self.now_s, 0, self._most_events()
         while heap and heap[0][0] <= until_s:
             self.now_s, _, call, args = pop(heap)
             call(*args)
             self.steps += 1
+            at_once = at_once + 1 if self.now_s == instant_s else 1
+            instant_s = self.now_s
+            if at_once > MOST_AT_ONCE - TOLD or self.steps > most - TOLD:
+                most = self._most_events()
+                self._goes_round(call, at_once, most)
             if each is not None:
                 each()
             if stop is not None and stop():
                 return
         self.now_s = max(self.now_s, until_s)
+
+    def _most_events(self) -> int:
+        """By now."""
+        return MOST_EVENTS + int(MOST_A_SECOND * self.age_s)
+
+    def _goes_round(self, call: Callable[..., object], at_once: int, most: int) -> None:
+        """The last events before too many are kept, and told."""
+        whose = getattr(call, "__self__", None)
+        name = f"{whose.name}: " if isinstance(whose, Process) else ""
+        self._last.append(f"{self.age_s:.6f} {name}{getattr(call, '__qualname__', repr(call))}")
+        how_many = f"{at_once} events at one instant" if at_once > MOST_AT_ONCE else ""
+        if self.steps > most:
+            how_many = f"{self.steps} events in {self.age_s:.0f} s"
+        if how_many:
+            raise Livelock(f"{how_many}; the last: {', '.join(self._last)}")
 
 
 class Process:

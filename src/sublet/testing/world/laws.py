@@ -2,7 +2,7 @@
 
 after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
 at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
-                    I32 one job per key; F (fence.py) one controller at a time;
+                    I32 one job per key; F (fence.py) one controller at a time; B (heap.py) nothing goes round for ever;
                     L31 no node ends for its lease while its controller is there and reachable
 every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;

@@ -23,7 +23,7 @@ from sublet.testing.world.controllers import ADDRESS, Complaints, Controllers
 from sublet.testing.world.disk import Disk
 from sublet.testing.world.ec2 import Ec2Cloud
 from sublet.testing.world.endings import count_ends
-from sublet.testing.world.heap import World
+from sublet.testing.world.heap import Livelock, World
 from sublet.testing.world.laws import Broken, Laws
 from sublet.testing.world.local import LocalCloud
 from sublet.testing.world.machine import trip_wired
@@ -157,6 +157,8 @@ class Life:
             self._to_its_end()
         except Broken as broken:
             return broken
+        except Livelock as livelock:
+            return Broken("B", f"{livelock} at {self.stage.world.age_s:.3f} s")
         return None
 
     def _with_faults(self) -> None:

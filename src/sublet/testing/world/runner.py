@@ -76,7 +76,7 @@ class Count:
             "faults": dict(sorted(self.hits.items())),
             "effects": dict(sorted(self.effects.items())),
             "ends": dict(sorted(self.ends.items())),
-            "broken": {law: seeds[:50] for law, seeds in sorted(self.broken.items())},
+            "broken": {law: sorted(seeds) for law, seeds in sorted(self.broken.items())},
             **more,
         }
 
