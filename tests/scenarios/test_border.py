@@ -255,6 +255,7 @@ def periods(times):
 @pytest.mark.scenario(
     37, "soak: hours, jobs, random faults", "L", heavy=True, lacks="72 h: `make soak HOURS=72` is that run"
 )
+@pytest.mark.timeout(900)  # whoever is slow is waited for
 def test_37_a_short_soak_leaves_nothing_behind(full, measured):
     hours = 0.5 if full else 0.05
     found = soak(cloud_s=hours * 3600.0, jobs=16 if full else 4, seed=37, say=lambda text: None)

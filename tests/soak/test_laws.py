@@ -6,10 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
+from tests.soak.controller import MOST, moving_market
 from tests.soak.findings import WINDOW, Findings, Law, _budgets, _growth, _within, table
 from tests.soak.machine import Sample
+from tests.soak.run import CALM_S, Standstill
 from tests.soak.work import POOR_USD, Work
 from tests.soak.world import SoakRig
 
@@ -69,3 +73,33 @@ def test_the_store_is_as_large_as_its_pages_whatever_stands_in_sqlites_own_log(t
         assert rig.store_bytes() < empty + 50_000
     finally:
         store.close()
+
+
+def seen(step, phase="running"):
+    return [{"id": "j", "phase": phase, "step": step}]
+
+
+def test_whoever_is_slow_is_waited_for_and_whoever_is_stuck_is_not():
+    slow, stuck = Standstill(), Standstill()
+    for at in range(20):
+        assert not slow.lasts(seen(at), 0.9 * CALM_S * at)
+    assert not stuck.lasts(seen(7), 0.0)
+    assert not stuck.lasts(seen(3), 0.9 * CALM_S)  # steps once more that were lost: nobody has come on
+    assert stuck.lasts(seen(7), 1.1 * CALM_S)
+    assert not stuck.lasts(seen(7, "finished"), 1.2 * CALM_S)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_once_nothing_goes_wrong_any_more_the_market_sells_what_is_asked_for(tmp_path, seed):
+    """A job that may not rent on demand waits for it: while it is sold out, no job is late."""
+    ends_s = 1000.0 + 100.0 * seed
+    settings = SoakRig(tmp_path / "state", seed=seed, market_s=ends_s).settings
+    offers = local_offers(settings, ())
+    changes = list(moving_market(settings, (), offers))
+    (spot,) = {change.offer_id for change in changes}
+    assert [change.at_s for change in changes] == sorted(change.at_s for change in changes)
+    assert changes[-2:] == [
+        PriceChanged(ends_s, spot, next(offer.price for offer in offers if offer.id == spot)),
+        AvailabilityChanged(ends_s, spot, MOST),
+    ]
+    assert len(changes) > 3

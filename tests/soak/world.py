@@ -16,7 +16,9 @@ from tests.chaos.rig import ENDED, Rig
 from tests.soak.machine import Life, Sample, lives_from, sample
 from tests.soak.work import Work
 
-__all__ = ["SoakRig"]
+__all__ = ["MARKET_ENDS", "SoakRig"]
+
+MARKET_ENDS = "market-ends-s"  # a file: when the market (cloud seconds) takes nothing more, and sells what is asked for
 
 
 class SoakRig(Rig):
@@ -24,8 +26,9 @@ class SoakRig(Rig):
 
     program = "tests.soak.controller"
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, market_s: float = 0.0, **settings: Any) -> None:
         super().__init__(folder, **settings)
+        (self.state.path / MARKET_ENDS).write_text(f"{market_s}", encoding="ascii")
         self.lives: dict[str, Life] = {}  # every node that was ever seen
         self.controllers: list[list[Sample]] = []  # of each, one after the other
         self.cancelled: set[str] = set()
