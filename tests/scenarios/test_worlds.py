@@ -12,53 +12,13 @@ from pathlib import Path
 import pytest
 
 from sublet.runtime.controller.states import Ending
-from sublet.testing.world.heap import Crash
+from sublet.testing.world.crash_points import die_at, points_of, sample_of
+from sublet.testing.world.faults import AT_CALL, AT_COMMIT
 from sublet.testing.world.network import CONTROLLER, Way
 from tests.scenarios.worlds import a_job, a_story, every, fault, lived
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(900)
-
-
-class CrashingProvider:
-    """The controller dies before or after the so many-th call of its provider."""
-
-    def __init__(self, real, life, process, point):
-        self._real, self._life, self._process, self._point = real, life, process, point
-
-    def __getattr__(self, name):
-        real = getattr(self._real, name)
-        if name not in ("rent", "release", "list"):
-            return real
-
-        async def call(*args):
-            point = self._point
-            point["seen"] += 1
-            mine = point["seen"] == point["at"]
-            if mine and point["before"]:
-                self._die()
-            answer = await real(*args)
-            if mine and not point["before"]:
-                self._die()
-            return answer
-
-        return call
-
-    def _die(self):
-        self._life.stage.controllers.crash(self._process)
-        raise Crash
-
-
-def dies_at_call(number, *, before, seen=None):
-    point = {"seen": 0, "at": number, "before": before} if seen is None else seen
-
-    def watch(life):
-        real = life.cloud.provider
-        life.cloud.provider = lambda process, clock, store: CrashingProvider(
-            real(process, clock, store), life, process, point
-        )
-
-    return watch
 
 
 @pytest.mark.scenario(1, "the controller is killed before and after every commit and provider call", "S")
@@ -68,36 +28,18 @@ def test_01_a_controller_may_die_at_every_commit_and_every_call(full, measured):
     story = a_story(
         jobs=(a_job(), a_job("job1", at_s=30.0, max_workers=1, steps=100)), faults=faults, keeps_records=True
     )
-    calls = {"seen": 0, "at": -1, "before": True}
-    peace = {}
-
-    def look(life):
-        dies_at_call(0, before=True, seen=calls)(life)
-        calm = life.stage.disk.calm
-        life.stage.disk.calm = lambda: (peace.update(commits=life.stage.disk.commits), calm())
-
-    plain = lived(story, look)
-    commits = plain.outcome.commits
-    rng = random.Random(1)
-    points = [("commit", number, before) for number in range(commits) for before in (True, False)]
-    points += [("call", number + 1, before) for number in range(calls["seen"]) for before in (True, False)]
-    tried = points if full else rng.sample(points, 6)
-    deaths = late = 0
-    for kind, number, before in tried:
-        if kind == "commit":
-
-            def watch(life, number=number, before=before):
-                life.stage.disk.crash_in(number, before=before)
-        else:
-            watch = dies_at_call(number, before=before)
-        outcome = lived(story, watch, sound=False).outcome
-        assert outcome.broken is None, f"{kind} {number} {'before' if before else 'after'}: {outcome.broken}"
-        deaths += outcome.lives > 1
-        late += kind == "commit" and number >= peace["commits"]  # the disk is sound by then, and no crash is due
-    assert deaths >= 0.9 * (len(tried) - late), "points that were not reached prove nothing"
+    points = points_of(story)
+    kinds = Counter(point.kind for point in points)
+    tried = points if full else sample_of(story, 6, 1)
+    deaths = 0
+    for point in tried:
+        outcome = die_at(story, point)
+        assert outcome.broken is None, f"{point}: {outcome.broken}"
+        assert outcome.lives > 1, f"nobody died {point}"
+        deaths += outcome.lives - 1
     measured(
-        f"{len(tried)} of {len(points)} points ({commits} commits and {calls['seen']} calls, before and after): "
-        f"{deaths} deaths, 0 leaked, 0 twice, all jobs ended, ledgers agree"
+        f"{len(tried)} of {len(points)} points ({kinds[AT_COMMIT] // 2} commits and {kinds[AT_CALL] // 2} calls, "
+        f"before and after): {deaths} deaths, 0 leaked, 0 twice, all jobs ended, ledgers agree"
     )
 
 
