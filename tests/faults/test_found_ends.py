@@ -123,6 +123,14 @@ GIVEN_UP_AND_NOT_ENDED = Story(
     policy="fifo",
     think_s=3.0,
 )
+ASLEEP_AS_THE_PURSE_ENDS = Story(
+    seed=1693,
+    jobs=(a_job("job1", 15.039, 2, (68, 1.0, 2.794, 0.379), hang_s=60.0, on_node_loss="replace"),),
+    faults=(Fault(at_s=70.457, kind="stop_controller", dice=788815697),),
+    purse_usd=0.0755,
+    cloud="aws",
+    cap=2.0,
+)
 TOLD_TO_COME_BACK = Story(
     seed=1482,
     jobs=(
@@ -212,7 +220,15 @@ def test_a_node_that_its_cloud_does_not_end_does_not_keep_others_beyond_the_purs
     """What it reserved was to pay for the others; it is gone by its own bill."""
     assert not breaks(GIVEN_UP_AND_NOT_ENDED)
     monkeypatch.setattr(Purse, "is_overdue", lambda self, now_s: False)
+    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
     assert breaks(GIVEN_UP_AND_NOT_ENDED) == "K"
+
+
+def test_a_controller_that_slept_past_the_end_of_its_purse_gives_all_nodes_up(monkeypatch):
+    """It gave half of them up, as if it had looked in time: nothing was left that paid for the other half."""
+    assert not breaks(ASLEEP_AS_THE_PURSE_ENDS)
+    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
+    assert breaks(ASLEEP_AS_THE_PURSE_ENDS) == "K"
 
 
 def test_a_script_is_not_held_to_a_width_that_it_leaves_at_once(monkeypatch):

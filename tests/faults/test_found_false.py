@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.errors import BadInput
+from sublet.kernel.requests import PlanRequests
 from sublet.testing.world import users
 from sublet.testing.world.fence import Fence
 from sublet.testing.world.laws import Laws
@@ -39,6 +40,25 @@ def breaks(story: Story) -> str:
     return "" if broken is None else broken.law
 
 
+LOST_BEFORE_NONSENSE = Story(
+    seed=745,
+    jobs=(a_job("job2", 5.936, 1, (137, 1.0, 0.99, 0.924)),),
+    faults=(
+        Fault(at_s=83.878, kind="policy_nonsense", dice=235757998),
+        Fault(at_s=98.244, kind="crash_call", dice=459969219),
+    ),
+    cloud="aws",
+)
+REFUSED_BEFORE_NONSENSE = Story(
+    seed=1072,
+    jobs=(a_job("job0", 24.654, 1, (565, 0.5, 1.473, 2.677), on_node_loss="restart", checkpoint_every_s=25.0),),
+    faults=(
+        Fault(at_s=80.839, kind="rent_lie", dice=882980675),
+        Fault(at_s=152.466, kind="policy_nonsense", dice=107412796),
+        Fault(at_s=207.034, kind="kill_controller", dice=633077453),
+    ),
+    cap=2.0,
+)
 STALE_ON_A_FULL_DISK = Story(
     seed=17651,
     jobs=(a_job("job1", 1.786, 2, (568, 0.2, 2.562, 1.049), purse_usd=0.1703, checkpoint_every_s=8.0),),
@@ -109,6 +129,14 @@ def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns
         fence = Fence(SimpleNamespace(was_full=was_full, commits_of=Counter()))
         slept = SimpleNamespace(process=process, running=ended, since_s=0.0, done=(0, 0), life=1)
         assert fence._judge(slept, 1.0) == says
+
+
+@pytest.mark.parametrize("story", [LOST_BEFORE_NONSENSE, REFUSED_BEFORE_NONSENSE])
+def test_a_job_is_not_stuck_while_a_policy_that_talked_nonsense_is_to_be_asked_again(monkeypatch, story):
+    """Its node was lost, the plan that followed was refused, and the law did not count the timer of the next."""
+    assert not breaks(story)
+    monkeypatch.setattr(PlanRequests, "put_off", False)
+    assert breaks(story) == "K"
 
 
 def test_an_agent_that_sleeps_on_after_the_last_fault_cannot_renew_its_lease(monkeypatch):

@@ -139,7 +139,8 @@ def _limits_hold(kernel: Kernel) -> None:
 
 def _nobody_is_stuck(kernel: Kernel) -> None:
     """A job that has a promise but not its GPUs has something under way that will bring them."""
-    under_way = kernel.planning or any(n.phase is not NodePhase.READY for n in kernel.cluster.nodes.values())
+    under_way = kernel.planning or kernel.planning_later
+    under_way = under_way or any(n.phase is not NodePhase.READY for n in kernel.cluster.nodes.values())
     under_way = under_way or any(state.phase in IN_TRANSIT for state in kernel.jobs.values())
     if under_way:
         return

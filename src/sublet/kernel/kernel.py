@@ -195,6 +195,11 @@ class Kernel:
         """A MakePlan is open."""
         return self._plans.is_open
 
+    @property
+    def planning_later(self) -> bool:
+        """A plan was refused: a timer is set for the next MakePlan, if nothing calls for it before."""
+        return self._plans.put_off
+
     # ------------------------------------------------------------------ jobs, nodes and timers
 
     def _call_for_plan(self) -> None:
@@ -295,24 +300,25 @@ class Kernel:
 
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""
-        left, burn = self.supply.purse.until_next_step(self.now_s), self.ledger.burn()
-        if left is None or self.supply.purse.broke or burn.micro_usd_per_h == 0:
+        purse, now_s = self.supply.purse, self.now_s
+        left, burn = purse.until_next_step(now_s), self.ledger.burn()
+        if left is None or purse.broke or burn.micro_usd_per_h == 0:
             return
         lasts_us = left.grains // burn.micro_usd_per_h
         if lasts_us > 1:
-            spent_s = self.now_s + (lasts_us - 1) / 1e6
+            spent_s = now_s + (lasts_us - 1) / 1e6
             if spent_s != self._spent_s:
                 self._spent_s = spent_s
                 self._actions.append(SetTimer(CheckPurse(), spent_s))
             return
-        if self.supply.purse.giving_up and not self.supply.purse.is_overdue(self.now_s):
+        if purse.giving_up and not purse.is_overdue(now_s) and not purse.is_exceeded(now_s):
             return  # the reserve of the others lasts until these are gone; then we look again
-        nodes = self.supply.give_up_half(self.now_s)
+        nodes = self.supply.give_up_half(now_s)
         evicted = {job_id for node in nodes for job_id in node.jobs}
         for job_id in sorted(evicted & self.active.keys()):
             self.tenancy.settle(self.tenancy.promise(self.active[job_id], None))
         self._adjust_supply()
-        if self.supply.purse.most_nodes == 0:
+        if purse.most_nodes == 0:
             self._actions.append(TellUser(f"{self.supply.budget.purse} are spent: all jobs stop, and can be resumed"))
         self._call_for_plan()
 

@@ -61,15 +61,20 @@ class Purse:
         now_us = microseconds(now_s)
         return any(n.gone_by_us is not None and n.gone_by_us < now_us for n in self._cluster.nodes.values())
 
+    def is_exceeded(self, now_s: float) -> bool:
+        """Giving everything up at once would cost more than is left: it was looked at too late, or made smaller."""
+        purse = self.budget.purse
+        return purse is not None and self._ledger.spent(now_s) + self.committed(now_s) > purse
+
     def give_up_half(self, now_s: float) -> list[Node]:
         """All that is left is reserved: give half of the nodes up, so that their reserves pay for the others.
 
         So the end comes in steps, and what is left over in the end is the reserve of the last node, not of all. If the
-        cloud does not end what was given up, nothing pays for the others: all go.
+        cloud does not end what was given up, or they would cost more than is left, nothing pays for the others: all go.
         """
         nodes = [n for n in self._cluster.nodes.values() if n.gone_by_us is None]
         nodes.sort(key=lambda node: (not node.idle, -node.offer.reserve.grains))
-        victims = nodes if self.giving_up else nodes[: (len(nodes) + 1) // 2]
+        victims = nodes if self.giving_up or self.is_exceeded(now_s) else nodes[: (len(nodes) + 1) // 2]
         for node in victims:
             begin_to_end(node, now_s)
             if node.phase is not NodePhase.NOTICED:

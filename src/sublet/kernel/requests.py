@@ -29,6 +29,11 @@ class PlanRequests:
         self._refused = 0  # plans in a row
         self._outrun = 0  # timers in a row that rang while a plan was being made
 
+    @property
+    def put_off(self) -> bool:
+        """The last plan was refused, and a timer is set to ask for another."""
+        return self._refused > 0 and self._wake_s is not None
+
     def count(self, now_s: float) -> RefusePlan | None:
         """The plan is here; refused where a policy that never comes to rest would stop the clock."""
         self.is_open = False

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from sublet.domain.events import NodeLost, PlanMade, ProgressReported
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
+from sublet.policies.equal import Equal
+from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 
@@ -116,6 +120,38 @@ def test_a_broken_law_is_noticed(kernel, break_it):
         check(kernel)
     assert caught.value.law
     assert caught.value.found
+
+
+def a_job_whose_node_was_lost_and_that_no_plan_holds_one_for():
+    driver = Driver([an_offer("o", gpus=4, pool="p")])
+    driver.submit(a_job("a", gpus=4))
+    driver.settle(Equal())
+    seen = driver.kernel.seen
+    driver.submit(a_job("b"))
+    driver.tell(PlanMade(0.0, Plan(hold={"o": 0}), seen))  # on its way when the node went
+    driver.tell(NodeLost(0.0, "n1"))
+    assert driver.kernel.jobs["a"].phase is Phase.BROKEN
+    return driver
+
+
+def test_a_job_without_gpus_is_not_stuck_while_a_refused_policy_is_to_be_asked_again():
+    driver = a_job_whose_node_was_lost_and_that_no_plan_holds_one_for()
+    driver.expect_refusal(Plan(hold={"no such offer": 1}))  # all laws hold after each event
+    driver.tell(ProgressReported(1.0, "a", 0.0))
+    driver.ring([PlanAgain()])
+    driver.settle(Equal())
+    assert driver.kernel.jobs["a"].phase is Phase.RUNNING
+
+
+def test_it_is_stuck_where_nobody_asks_again():
+    taken = a_job_whose_node_was_lost_and_that_no_plan_holds_one_for()
+    with pytest.raises(InvariantBroken, match="no job is stuck"):
+        taken.plan(Plan())
+    refused = a_job_whose_node_was_lost_and_that_no_plan_holds_one_for()
+    refused.expect_refusal(Plan(hold={"no such offer": 1}))
+    refused.kernel._plans._wake_s = None  # as if no timer had been set
+    with pytest.raises(InvariantBroken, match="no job is stuck"):
+        check(refused.kernel)
 
 
 def test_the_error_tells_the_story_of_the_job_to_blame(kernel):

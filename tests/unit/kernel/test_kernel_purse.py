@@ -6,8 +6,10 @@ import pytest
 
 from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import NodeNoticed
+from sublet.domain.events import BudgetChanged, NodeNoticed, TimerFired
 from sublet.domain.money import Money, Price
+from sublet.domain.timers import CheckPurse
+from sublet.kernel.cluster import NodePhase
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
@@ -97,3 +99,37 @@ def test_what_was_kept_back_for_a_node_that_is_gone_pays_for_the_next():
     (second,) = driver.kernel.cluster.nodes
     assert second != first
     assert driver.kernel.jobs["a"].gpus == 4
+
+
+def two_nodes_on_six_cents():
+    """Each costs a cent in ten seconds, and a cent to give up."""
+    cap = Price.from_usd_per_h(DOLLAR_PER_1000_S)
+    offer = an_offer("o", usd_per_h=DOLLAR_PER_1000_S, wind_down_s=10.0, cap=cap, minimum_billing_s=0.0)
+    driver = Driver([offer], limits={"o": Limit(max_nodes=2)}, budget=Budget(purse=Money.from_usd("0.06")))
+    driver.submit(a_job("a", work=900.0, gpus=8))
+    driver.settle(Equal())
+    assert len(driver.kernel.cluster.nodes) == 2
+    return driver
+
+
+def test_whoever_looks_at_the_purse_too_late_gives_all_nodes_up_at_once():
+    """Half of them would have been enough in time; now nothing is left to pay for the other half."""
+    driver = two_nodes_on_six_cents()
+    assert driver.timers.pop(CheckPurse()) < 20.0  # then all that is left is what giving both up may cost
+    orders = driver.tell(TimerFired(25.0, CheckPurse()))
+    assert [order for order in orders if isinstance(order, TellUser)]
+    driver.settle(Equal())
+    assert not driver.kernel.cluster.nodes
+
+
+def test_a_purse_that_is_made_smaller_than_what_is_spent_gives_all_nodes_up():
+    driver = two_nodes_on_six_cents()
+    driver.tell(BudgetChanged(15.0, Budget(purse=Money.from_usd("0.04"))))
+    driver.settle(Equal())
+    assert not driver.kernel.cluster.nodes
+
+
+def test_those_that_are_given_up_in_time_still_pay_for_the_others():
+    driver = two_nodes_on_six_cents()
+    driver.ring([CheckPurse()])
+    assert [node.phase for node in driver.kernel.cluster.nodes.values()].count(NodePhase.READY) == 1
