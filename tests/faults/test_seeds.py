@@ -7,6 +7,7 @@ A seed that fails here is read with `python -m sublet.testing.world --from SEED 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,10 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.testing.world.crash_points import die_at, sample_of
+from sublet.testing.world import crash_points
+from sublet.testing.world.__main__ import main
+from sublet.testing.world.crash_points import Point, die_at, sample_of
+from sublet.testing.world.faults import AT_COMMIT
 from sublet.testing.world.runner import run_seed
 from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 
@@ -66,3 +70,22 @@ def test_a_seed_is_the_same_life_in_every_process() -> None:
         for hash_seed in ("0", "7")
     }
     assert len(lives) == 1
+
+
+def test_deaths_are_told_by_kind_of_point_and_by_law_and_counted_in_a_file(tmp_path, capsys):
+    words = ["--seeds", "1", "--crash-points", "150", "--processes", "1", "--count", str(tmp_path / "counts")]
+    assert main(words) == 0
+    (row,) = map(json.loads, (tmp_path / "counts").read_text().splitlines())
+    assert sum(row["points"].values()) == row["deaths"] >= 2
+    assert (row["laws"], row["broken"], row["every"]) == ({}, [], 150)
+    assert "at commits" in capsys.readouterr().out
+
+
+def test_a_world_that_breaks_at_a_point_is_a_finding_and_the_others_are_died_at(monkeypatch):
+    def breaks(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(crash_points, "die_at", breaks)
+    found = crash_points._die((0, "", "", [Point(AT_COMMIT, 1, before=True), Point(AT_COMMIT, 2, before=True)]))
+    assert (found.points.total(), found.laws["WORLD"], len(found.broken)) == (2, 2, 2)
+    assert "2 broke a law (WORLD 2)" in str(found)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sublet.testing.world.crash_points import Deaths, die_everywhere
 from sublet.testing.world.look import look
-from sublet.testing.world.runner import Count, Result, append_row, count_seeds
+from sublet.testing.world.runner import Count, Result, append_row, commit, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
 from sublet.testing.world.story import CLOUDS, draw_story, kinds_at
 
@@ -60,14 +60,18 @@ def _refuse_unknown(parser: argparse.ArgumentParser, flag: str, given: Iterable[
 def _die_everywhere(asked: argparse.Namespace) -> int:
     """At every N-th commit, call and request of each seed, before and after it."""
     seeds, told = range(asked.first, asked.first + asked.seeds), 0
-    began_s, found = time.perf_counter(), Deaths()
+    of, began_s, found = commit(), time.perf_counter(), Deaths()
     for found in die_everywhere(
         seeds, every=asked.crash_points, processes=asked.processes, cloud=asked.cloud, policy=asked.policy
     ):
         if new := found.broken[told:]:
             _say(*new)
             told = len(found.broken)
-    _say(f"{asked.seeds} lives, {found}, in {time.perf_counter() - began_s:.0f} s")
+    took_s = time.perf_counter() - began_s
+    _say(f"{asked.seeds} lives, {found}, in {took_s:.0f} s")
+    if asked.count is not None:
+        run = {"seeds": asked.seeds, "first": asked.first, "every": asked.crash_points, "processes": asked.processes}
+        append_row(asked.count, found.row(commit=of, seconds=round(took_s, 1), **run))
     return len(found.broken)
 
 

@@ -67,10 +67,18 @@ class Deaths:
     points: Counter[str] = field(default_factory=Counter)  # by kind
     deaths: int = 0
     broken: list[str] = field(default_factory=list)
+    laws: Counter[str] = field(default_factory=Counter)  # that were broken, and at how many points
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} at {NAMES[kind]}s" for kind, count in sorted(self.points.items()))
-        return f"{self.points.total()} points ({kinds}): {self.deaths} deaths, {len(self.broken)} broke a law"
+        laws = ", ".join(f"{law} {count}" for law, count in sorted(self.laws.items()))
+        broke = f"{len(self.broken)} broke a law" + (f" ({laws})" if laws else "")
+        return f"{self.points.total()} points ({kinds}): {self.deaths} deaths, {broke}"
+
+    def row(self, **facts: object) -> dict[str, object]:
+        """As one line of JSON, with these facts about the run."""
+        points = {NAMES[kind]: count for kind, count in sorted(self.points.items())}
+        return {"points": points, "deaths": self.deaths, "laws": dict(self.laws), "broken": self.broken, **facts}
 
 
 def die_everywhere(
@@ -91,6 +99,7 @@ def die_everywhere(
             found.points.update(batch.points)
             found.deaths += batch.deaths
             found.broken += batch.broken
+            found.laws.update(batch.laws)
             yield found
 
 
@@ -106,10 +115,16 @@ def _die(batch: tuple[int, str, str, list[Point]]) -> Deaths:
     *life, points = batch
     story, found = _calm_story(*life), Deaths()  # type: ignore[arg-type]  # mypy does not follow a star
     for point in points:
-        outcome = die_at(story, point)
         found.points[point.kind] += 1
+        try:
+            outcome = die_at(story, point)
+        except Exception as error:  # noqa: BLE001 - a finding, too, and all other points are to be died at
+            found.laws["WORLD"] += 1
+            found.broken.append(f"seed {story.seed}, {point}: WORLD: {error!r}")
+            continue
         found.deaths += outcome.lives > 1
         if outcome.broken is not None:
+            found.laws[outcome.broken.law] += 1
             found.broken.append(f"seed {story.seed}, {point}: {outcome.broken}")
     gc.collect()
     return found
