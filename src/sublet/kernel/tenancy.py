@@ -27,6 +27,7 @@ from sublet.kernel.waiting import Waiting
 __all__ = ["IN_TRANSIT", "Tenancy"]
 
 IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
+STOPPED_AT_ONCE = frozenset({Phase.STARTING, Phase.RESIZING})  # by a pause: a move is paid for, and may never end
 CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
 
 
@@ -78,7 +79,7 @@ class Tenancy:
         self._store(state)
         if job.paused:
             state = self.promise(state, None)
-            if state.phase is Phase.STARTING:  # it has made no step: nothing is worth waiting for
+            if state.phase in STOPPED_AT_ONCE:
                 self._order_stop(state)
             else:
                 self.settle(state)

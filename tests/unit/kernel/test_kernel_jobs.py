@@ -228,6 +228,17 @@ def test_a_cancelled_job_that_waits_just_goes(town):
     assert len(town.kernel.waiting) == 0
 
 
+def test_a_pause_in_a_move_stops_the_job_at_once(town):
+    """A move is paid for, and its end may never come."""
+    job = a_job("a", gpus=8)
+    running(town, job)
+    town.plan(Plan(shapes={"a": p(4)}))
+    assert town.kernel.jobs["a"].phase is Phase.RESIZING
+    assert StopJob("a", 3) in town.tell(JobChanged(9.0, replace(job, paused=True)))
+    town.tell(JobStopped(10.0, "a", 3, 5.0))
+    assert town.kernel.tenancy.placement.get("a", ()) == town.kernel.tenancy.leaving.get("a", ()) == ()
+
+
 def test_a_paused_job_stops_is_seen_by_nobody_and_waits_again_when_it_may_go_on(town):
     job = a_job("a", gpus=8)
     running(town, job)

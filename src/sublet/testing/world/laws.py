@@ -217,7 +217,9 @@ class Laws:
     def _own_purses_hold(self, controller: Controller, passed_s: float, *, hindered: bool) -> None:
         """J: like the purse of all; and nobody ends what is on a node that cannot be reached, but its lease."""
         users = self._stage.users
-        reached = {i.node_id for i in self._stage.cloud.alive() if i.node is not None and i.node.connected}
+        now_s, parted = self._stage.world.now_s, self._stage.parted_until_s
+        lined = {i.node_id for i in self._stage.cloud.alive() if i.node is not None and i.node.connected}
+        reached = {node_id for node_id in lined if now_s - LOOK_S > parted.get(node_id, -math.inf)}
         for plan in self._stage.story.jobs:
             job_id = users.promised.get(plan.name, "")
             if plan.purse_usd is None or job_id not in controller.records:
