@@ -29,7 +29,7 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lost_time import find_lost_time
 from sublet.runtime.controller.paces import PACES, Paces
-from sublet.runtime.controller.strangers import Strangers, strangers_among
+from sublet.runtime.controller.strangers import Strangers, row_of_end, strangers_among
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
@@ -173,13 +173,17 @@ class Leases:
 
     async def release(self, node_id: str) -> None:
         """Give a node back; the kernel hears when it is gone."""
+        await self._release_once(node_id)
+
+    async def _release_once(self, node_id: str) -> Billed | None:
+        """What it was billed; None if somebody else was giving it back already."""
         if (under_way := self._releasing.get(node_id)) is not None:
             await under_way.wait()
-            return
+            return None
         self._rented_wall.pop(node_id, None)
         done = self._releasing[node_id] = asyncio.Event()
         try:
-            await self._release(node_id)
+            return await self._release(node_id)
         finally:
             del self._releasing[node_id]
             done.set()
@@ -193,7 +197,7 @@ class Leases:
             self.hear(news.NodeNoticed(now_s, node_id, now_s))
         await self.release(node_id)
 
-    async def _release(self, node_id: str) -> None:
+    async def _release(self, node_id: str) -> Billed:
         self._provider.withdraw(node_id)
         if (answered := self._asked.get(node_id)) is not None:
             await answered.wait()  # or the node would come after it was given back
@@ -206,6 +210,7 @@ class Leases:
             self._inbox.tell(news.NodeLost(self._inbox.now_s(), node_id, *facts))
         else:
             self._inbox.tell(news.NodeReleased(self._inbox.now_s(), node_id, *facts))
+        return billed
 
     async def _give_back(self, node_id: str) -> Billed | None:
         """Until the provider confirms it: a node that may exist is never forgotten."""
@@ -238,10 +243,15 @@ class Leases:
         """The store is older than what is rented; what the kernel must hear of it."""
         text = "the store is older than what is rented, as if an older backup was put back"
         self._alarms.sound(AlarmKind.STORE, f"{text}: what was spent since is not known")
-        for row in found.rows(self._inbox.kernel, self._inbox.now_s()):
+        for row, node in zip(found.rows(), found.nodes, strict=True):
             self._inbox.note(row)
-            self._inbox.spawn(self.release(row.node_id), f"end {row.node_id}")
+            self._inbox.spawn(self._end_unknown(row.kind, node), f"end {row.node_id}")
         return [found.event(self._inbox.now_s())]
+
+    async def _end_unknown(self, kind: str, node: RentedNode) -> None:
+        """End a node that the kernel does not hold, and tell what it cost."""
+        if (billed := await self._release_once(node.node_id)) is not None:
+            self._inbox.note(row_of_end(kind, node, billed, self._inbox.kernel, self._inbox.now_s()))
 
     def end_unpaid(self) -> None:
         """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
@@ -313,7 +323,7 @@ class Leases:
                 self._inbox.note(
                     HistoryRow(kind="Orphan", node_id=node_id, text="runs but is not ours any more: it is ended")
                 )
-                self._inbox.spawn(self.release(node_id), f"sweep {node_id}")
+                self._inbox.spawn(self._end_unknown("Orphan", listed[node_id]), f"sweep {node_id}")
             for node_id, node in list(self._inbox.kernel.cluster.nodes.items()):
                 absent = node_id not in listed and self._should_be_listed(node, began)
                 missed[node_id] = missed[node_id] + 1 if absent else 0

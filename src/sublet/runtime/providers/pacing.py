@@ -21,6 +21,7 @@ __all__ = ["UNLIMITED_RATE", "Rate", "Rates", "Turns"]
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+LONGEST_TOLD_S = 600.0  # that a cloud's own word keeps us away; it may say so again; nobody pays on for a header
 UNKNOWN_PER_S = 4.0  # the pace that is halved first where no limit was known
 SLOWEST_PER_S = 0.1
 GIVEN_BACK = 1.1  # times the pace, for each call that goes well: seven of them make up for one refusal
@@ -120,14 +121,20 @@ class Turns:
                 self._per_s = self._rate.per_s
 
     def refuse(self, wait_s: float | None = None) -> None:
-        """The cloud has said "too many", and perhaps for how long; those already on their way say the same."""
-        now_s = self._wall.monotonic()
+        """The cloud has said "too many", and perhaps for how long; those already on their way say the same.
+
+        A number in an answer may be anything (a date taken for seconds is years), and what waits may be a release, of a
+        node that costs until it is made: so it is believed up to a bound, and then asked again.
+        """
+        now_s, told_s = self._wall.monotonic(), 0.0
+        if wait_s is not None and wait_s > 0.0:  # which no NaN is
+            told_s = min(wait_s, LONGEST_TOLD_S)
         if now_s >= self._closed_until_s:
             pause_s = self._pause_s * (0.5 + self._dice.random())  # not at the same moment as others of this account
             self._pause_s = min(LONGEST_PAUSE_S, 2.0 * self._pause_s)
             self._per_s = max(SLOWEST_PER_S, min(self._per_s, UNKNOWN_PER_S) / 2)
             self._closed_until_s = now_s + pause_s
-        self._closed_until_s = max(self._closed_until_s, now_s + (wait_s or 0.0))
+        self._closed_until_s = max(self._closed_until_s, now_s + told_s)
         self._level, self._at_s = 0.0, now_s
         self._tell_full(len(self._waiting) + 1, self._closed_until_s - now_s)
 

@@ -304,12 +304,15 @@ class Ec2Client:
             for offer in self._cloud.offers:
                 if offer.market is not Market.SPOT:
                     continue
-                since_s, price = self._cloud.published(offer)
+                since_s, text = self._cloud.world.now_s, garbled
+                if not garbled:  # else what was to be published is, later
+                    since_s, price = self._cloud.published(offer)
+                    text = f"{price.usd_per_h:.6f}"
                 rows.append(
                     {
                         "AvailabilityZone": ZONES[offer.zone],
                         "InstanceType": KIND,
-                        "SpotPrice": garbled or f"{price.usd_per_h:.6f}",
+                        "SpotPrice": text,
                         "Timestamp": self._stamp(since_s),
                     }
                 )

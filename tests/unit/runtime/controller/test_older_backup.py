@@ -9,8 +9,8 @@ import pytest
 
 from sublet.domain.events import NodesFound
 from sublet.kernel.invariants import check
-from sublet.runtime.controller.strangers import strangers_among
-from sublet.runtime.providers.protocol import RentedNode
+from sublet.runtime.controller.strangers import row_of_end, strangers_among
+from sublet.runtime.providers.protocol import Billed, RentedNode
 from sublet.runtime.store import Store
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
@@ -61,7 +61,8 @@ def test_every_node_that_was_rented_since_is_found_by_its_mark_and_ended(tmp_pat
             await until(lambda: asyncio.sleep(0, not since & story.cloud.nodes.keys()), "one of them runs on")
             await phase(api, "j-1", "running")
             assert set(story.cloud.nodes) <= set(kernel.cluster.nodes)  # none that nobody knows
-            assert {row.node_id for row in rows(api, "Stranger")} == since
+            told = [row for row in rows(api, "Stranger") if "has ended" in row.text]
+            assert {row.node_id for row in rows(api, "Stranger")} == {row.node_id for row in told} == since
             assert any("older backup was put back" in row.text for row in rows(api, "Alarm"))
             check(kernel)
             adds_up(api)
@@ -116,9 +117,29 @@ def test_what_it_has_cost_is_told_as_far_as_it_can_be_known(tmp_path):
             ]
             found = strangers_among(listed, kernel)
             assert (found.highest, [node.node_id for node in found.nodes]) == (8, ["n7", "n8"])
-            first, second = found.rows(kernel, 3 * 3600.0)
-            assert first.text.endswith("about USD 1.00 for 2.0 h of spot are not in this bill")
-            assert second.text.endswith("what it has cost is not known here")
+            first, second = found.nodes
+
+            def told(node, billed, now_s=3 * 3600.0):
+                return row_of_end("Stranger", node, billed, kernel, now_s).text
+
+            assert told(first, Billed()).endswith("about USD 1.0000 for 2.00 h of spot are not in this bill")
+            assert "about USD 0.2500 for 0.50 h of spot are not" in told(first, Billed(from_s=3600.0, to_s=5400.0))
+            assert "USD 0.0083 for 0.02 h" in told(first, Billed(from_s=3600.0, to_s=3601.0))  # at least a minute
+            assert told(first, Billed(nothing=True)) == "has ended, and cost nothing"
+            assert "is not known here" in told(second, Billed(from_s=3600.0, to_s=5400.0))
+
+
+def test_of_a_node_that_ran_on_after_its_bill_what_came_after_is_told(tmp_path):
+    story = Story(tmp_path)
+
+    async def live():
+        async with story.controller() as api:
+            kernel = api._controller.kernel
+            kernel.ledger.open("n1", "spot", 0.0)
+            kernel.ledger.close("n1", 1800.0)
+            node = RentedNode(node_id="n1", offer_id="spot", token="", began_s=0.0)
+            row = row_of_end("Orphan", node, Billed(from_s=0.0, to_s=3600.0), kernel, 7200.0)
+            assert "about USD 0.2500 for 0.50 h of spot" in row.text
 
     asyncio.run(live())
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from sublet.errors import InvalidValue, NoAnswer, RentFailed, StaleController, TooManyCalls
 from sublet.runtime.providers.paced import PacedProvider
-from sublet.runtime.providers.pacing import LONGEST_PAUSE_S, Rate, Rates, Turns
+from sublet.runtime.providers.pacing import LONGEST_PAUSE_S, LONGEST_TOLD_S, Rate, Rates, Turns
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import HostClock, WorldDice, WorldWall
@@ -134,6 +135,26 @@ def test_pauses_double_up_to_a_bound_and_are_short_again_after_a_call_that_went_
     assert pauses[0] <= 2
     assert pauses[8] == LONGEST_PAUSE_S
     assert pauses[9] is True
+
+
+@pytest.mark.parametrize(
+    ("told_s", "longest_s"),
+    [(7.0, 7.0), (1e7, LONGEST_TOLD_S), (math.inf, LONGEST_TOLD_S), (math.nan, 1.5), (-9.0, 1.5)],
+    ids=["a while", "115 days", "for ever", "no number", "before"],
+)
+def test_no_word_of_a_cloud_keeps_a_release_waiting_for_longer_than_a_bound(process, told_s, longest_s):
+    """Whatever waits costs until it is made."""
+    turns = Turns(Rate(), **machine(process))
+
+    async def scene():
+        began_s = process.monotonic()
+        turns.refuse(told_s)
+        assert await turns.turn("n1")
+        return process.monotonic() - began_s
+
+    waited_s = played(process, scene())
+    assert 0.0 < waited_s <= longest_s + 0.6  # and the token that it takes then
+    assert told_s != 7.0 or waited_s >= 7.0
 
 
 def test_those_on_their_way_when_the_door_closes_close_it_once(process):
