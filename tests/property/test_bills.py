@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
-from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost, NodeNoticed, PriceChanged
+from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.money import Price, microseconds
 from sublet.domain.plan import Phase
 from sublet.kernel.kernel import Kernel
@@ -25,7 +25,7 @@ OFFERS = (
     an_offer("b", gpus=7, usd_per_h="3.3", pool="q", gpu="A100", billed_by_s=90.0),
 )
 LIMITS = {"o": Limit(min_nodes=1, max_nodes=3), "b": Limit(max_nodes=2)}
-verbs = st.sampled_from(["submit", "submit", "price", "lose", "notice", "finish", "supply"])
+verbs = st.sampled_from(["submit", "submit", "price", "doubt", "lose", "notice", "finish", "supply"])
 happenings = st.lists(st.tuples(verbs, st.integers(0, 5), st.floats(0.0, 500.0)), min_size=5, max_size=25)
 
 
@@ -40,6 +40,8 @@ def _life(script):
             driver.submit(a_job(f"j{count}", submit_s=now_s, gpus=1 + which, max_gpus=2 + which))
         elif verb == "price":
             driver.tell(PriceChanged(now_s, "o" if which % 2 else "b", Price(1_000_003 * (1 + which))))
+        elif verb == "doubt" and nodes:
+            driver.tell(PriceDoubted(now_s, "o" if which % 2 else "b", Price(1_000_003 * (1 + which))))
         elif verb == "lose" and nodes:
             driver.tell(NodeLost(now_s, nodes[which % len(nodes)]))
         elif verb == "notice" and nodes:

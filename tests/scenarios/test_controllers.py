@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, SubletError
@@ -204,7 +205,10 @@ class Feed:
 
 
 @pytest.mark.scenario(
-    26, "spot price jumps five times; the feed is zero, negative, not a number, words", "M", lacks="stale, S"
+    26,
+    "spot price jumps five times; the feed is zero, negative, not a number, words",
+    "M",
+    lacks="at AWS (a jump is charged with its first reading, believed after ten minutes): unit tests, seeds; stale, S",
 )
 def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_path, measured):
     offer = Offer(
@@ -218,7 +222,9 @@ def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_
         asyncio.run(prices.changes())
         assert not prices.doubts
         feed.text = text
-        assert asyncio.run(prices.changes()) == [], f"{text!r} was taken for a price"
+        told = asyncio.run(prices.changes())
+        assert not any(isinstance(change, PriceChanged) for change in told), f"{text!r} was taken for a price"
+        assert len(told) == (text == "1.0"), f"{text!r}: only what may be a price is charged"
         assert "o" in prices.doubts, f"{text!r}: something may be rented on it"
         refused.append(text)
         feed.text = "0.21"

@@ -39,6 +39,7 @@ __all__ = [
     "OffersChanged",
     "PlanMade",
     "PriceChanged",
+    "PriceDoubted",
     "ProgressReported",
     "RentRefused",
     "TimerFired",
@@ -221,6 +222,18 @@ class PriceChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceDoubted:
+    """The market says this price, and it is not believed yet: charged where it is more, and no plan is made on it.
+
+    The next PriceChanged ends the doubt; what was charged meanwhile stays.
+    """
+
+    at_s: float
+    offer_id: str
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
 class AvailabilityChanged:
     """At most `nodes` of this offer can be held from now on; None = as many as we ask for."""
 
@@ -289,6 +302,7 @@ Event = (
     | RentRefused
     | NodesFound
     | PriceChanged
+    | PriceDoubted
     | AvailabilityChanged
     | OffersChanged
     | BudgetChanged

@@ -120,6 +120,8 @@ class Kernel:
             case news.PriceChanged():
                 self.supply.reprice(self._offer_id(event), event.price, event.at_s)
                 self._call_for_plan()
+            case news.PriceDoubted():
+                self.supply.offering.doubt(self._offer_id(event), event.price, event.at_s)
             case news.AvailabilityChanged():
                 self.supply.restock(self._offer_id(event), event.nodes)
                 self._call_for_plan()
@@ -264,7 +266,7 @@ class Kernel:
                 assert_never(event)
         self._call_for_plan()
 
-    def _offer_id(self, event: news.PriceChanged | news.AvailabilityChanged) -> str:
+    def _offer_id(self, event: news.PriceChanged | news.PriceDoubted | news.AvailabilityChanged) -> str:
         if event.offer_id not in self.supply.offers:
             raise UnexpectedEvent(event, "no such offer")
         return event.offer_id

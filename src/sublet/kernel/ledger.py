@@ -63,6 +63,7 @@ class Ledger:
         self._meters = {
             o.id: _Meter(o.price, microseconds(o.minimum_billing_s), microseconds(o.billed_by_s)) for o in offers
         }
+        self._believed: dict[str, Price] = {}  # where another price is charged than the one that is believed
         self._open: dict[str, tuple[str, int, int]] = {}  # node -> offer, start, meter reading at start
         self._closed_grains = 0
         self.forgotten_grains = 0  # of leases that ended before the snapshot which this ledger began with
@@ -126,7 +127,16 @@ class Ledger:
         self._settle(self._meters[offer_id], begun, lease)
 
     def reprice(self, offer_id: str, price: Price, at_s: float) -> None:
-        """From now on nodes of this offer cost `price`."""
+        """From now on nodes of this offer cost `price`, beyond doubt."""
+        self._believed.pop(offer_id, None)
+        self._charge(offer_id, price, at_s)
+
+    def doubt(self, offer_id: str, price: Price, at_s: float) -> None:
+        """From now on nodes of this offer may cost `price`: the worse of it and of what is believed is charged."""
+        believed = self._believed.setdefault(offer_id, self.price(offer_id))
+        self._charge(offer_id, max(believed, price), at_s)
+
+    def _charge(self, offer_id: str, price: Price, at_s: float) -> None:
         meter, now_us = self._meters[offer_id], microseconds(at_s)
         meter.reading, meter.read_us, meter.price = meter.at(now_us), now_us, price
         self.prices[offer_id].append((now_us, price))
@@ -143,8 +153,12 @@ class Ledger:
         meter.read_us = now_us
 
     def price(self, offer_id: str) -> Price:
-        """Today's price."""
+        """What is charged today."""
         return self._meters[offer_id].price
+
+    def believed(self, offer_id: str) -> Price:
+        """Today's price for whoever plans: a price that is doubted is charged, and not believed."""
+        return self._believed.get(offer_id, self._meters[offer_id].price)
 
     def spent(self, at_s: float) -> Money:
         """The bill so far, open leases up to now."""
@@ -197,6 +211,7 @@ class Ledger:
                 offer_id: [m.price.micro_usd_per_h, m.minimum_us, m.reading, m.read_us, m.by_us]
                 for offer_id, m in self._meters.items()
             },
+            "believed": to_plain(self._believed),
             "open": to_plain(self._open),
             "closed": to_plain(kept),
             "closed_grains": self._closed_grains,
@@ -209,6 +224,8 @@ class Ledger:
             offer_id: [(since_us, from_plain(Price, price)) for since_us, price in changes]
             for offer_id, changes in facts["prices"].items()
         }
+        believed = facts.get("believed", {})  # not in older snapshots
+        self._believed = {offer_id: from_plain(Price, price) for offer_id, price in believed.items()}
         self._meters = {}
         for offer_id, (micro_usd_per_h, minimum_us, reading, read_us, *by_us) in facts["meters"].items():
             by = by_us[0] if by_us else 0  # not in snapshots before version 5

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from sublet.domain.budget import Limit
+from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool
 from sublet.kernel.cluster import Cluster
@@ -43,7 +44,7 @@ class Offering:
         lost, held_h = (0.0, 0.0) if now_s is None else self.exposure.seen(offer_id, now_s)
         return OfferState(
             offer=self.offers[offer_id],
-            price=self._ledger.price(offer_id),
+            price=self._ledger.believed(offer_id),
             limit=self.limits[offer_id],
             held=self._cluster.held[offer_id],
             available=self._obtainable(offer_id),
@@ -71,7 +72,7 @@ class Offering:
 
     def _obtainable(self, offer_id: str) -> int | None:
         cap = self.offers[offer_id].cap
-        if self._purse.broke or (cap is not None and self._ledger.price(offer_id) > cap):
+        if self._purse.broke or (cap is not None and self._ledger.believed(offer_id) > cap):
             return 0
         bounds = [] if self._available[offer_id] is None else [self._available[offer_id]]
         if offer_id in self.withdrawn:
@@ -157,6 +158,11 @@ class Offering:
             quotas = quotas_from(self.pools, self.offers.values())
             _refill(self.pools, listing_from(list(self.offers.values()), self.limits, quotas).pools)
         return gone
+
+    def doubt(self, offer_id: str, price: Price, now_s: float) -> None:
+        """The market may have set another price: it is charged at once, up to what the cloud may charge at most."""
+        cap = self.offers[offer_id].cap
+        self._ledger.doubt(offer_id, price if cap is None else min(price, cap), now_s)
 
     # ------------------------------------------------------------------ snapshots
 

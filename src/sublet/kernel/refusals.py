@@ -122,11 +122,11 @@ def _wished_gpus(supply: Supply, pool: Pool, plan: Plan) -> int:
 def _wished_burn(supply: Supply, plan: Plan) -> Price:
     """What an hour costs, at today's prices, when all that is wanted is held, as far as it can be had."""
     hold = supply.hold_after(plan.hold)
-    prices = ((supply.offering.obtained(o, nodes), supply.ledger.price(o)) for o, nodes in hold.items())
+    prices = ((supply.offering.obtained(o, nodes), supply.ledger.believed(o)) for o, nodes in hold.items())
     return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))
 
 
 def _owned_burn(supply: Supply) -> Price:
     """What an hour of the owned nodes costs, which no plan can save."""
-    prices = ((limit.min_nodes, supply.ledger.price(o)) for o, limit in supply.limits.items())
+    prices = ((limit.min_nodes, supply.ledger.believed(o)) for o, limit in supply.limits.items())
     return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))

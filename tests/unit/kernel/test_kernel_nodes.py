@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sublet.domain.actions import MakePlan, ReleaseNode, RentNode, ResizeJob, SetTimer, StartJob, StopJob
@@ -20,6 +22,7 @@ from sublet.domain.events import (
     NodeSlow,
     PlanMade,
     PriceChanged,
+    PriceDoubted,
     RentRefused,
     TimerFired,
 )
@@ -27,8 +30,9 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
-from sublet.domain.timers import RetryOffer
+from sublet.domain.timers import CheckPurse, RetryOffer
 from sublet.errors import UnexpectedEvent
+from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -433,6 +437,35 @@ def test_a_price_change_is_billed_from_its_instant_and_calls_for_a_plan():
     assert driver.tell(PriceChanged(1000.0, "o", Price.from_usd_per_h("7.2"))) == [MakePlan()]
     assert driver.kernel.snapshot().offers["o"].price == Price.from_usd_per_h("7.2")
     assert driver.kernel.ledger.spent(2000.0) == Money.from_usd("3")
+
+
+def test_a_price_in_doubt_is_charged_from_its_instant_and_no_plan_is_made_on_it():
+    driver = rented(1, offers=[an_offer("o", pool="p", usd_per_h="3.6", cap=Price.from_usd_per_h("36"))])
+    assert driver.tell(PriceDoubted(1000.0, "o", Price.from_usd_per_h("36"))) == []
+    assert driver.kernel.snapshot().offers["o"].price == Price.from_usd_per_h("3.6")
+    assert driver.kernel.ledger.spent(2000.0) == Money.from_usd("11")
+    driver.tell(PriceDoubted(2000.0, "o", Price.from_usd_per_h("0.36")))  # the worse of it and of what is believed
+    assert driver.kernel.ledger.spent(3000.0) == Money.from_usd("12")
+    restored = kernel_from_snapshot(json.loads(json.dumps(driver.kernel.facts())))
+    assert restored.snapshot().offers["o"].price == Price.from_usd_per_h("3.6")
+    assert driver.tell(PriceChanged(3000.0, "o", Price.from_usd_per_h("36"))) == [MakePlan()]
+    assert driver.kernel.snapshot().offers["o"].price == Price.from_usd_per_h("36")
+
+
+def test_no_price_in_doubt_is_charged_beyond_what_the_cloud_may_charge():
+    driver = rented(1, offers=[an_offer("o", pool="p", usd_per_h="3.6", cap=Price.from_usd_per_h("7.2"))])
+    driver.tell(PriceDoubted(1000.0, "o", Price.from_usd_per_h("360")))
+    assert driver.kernel.ledger.spent(2000.0) == Money.from_usd("3")
+    assert driver.kernel.snapshot().offers["o"].most > 1  # it could be had, as far as is believed
+
+
+def test_a_purse_lasts_as_long_as_it_would_at_a_price_in_doubt():
+    budget = Budget(purse=Money.from_usd("10"))
+    offers = [an_offer("o", pool="p", usd_per_h="3.6", cap=Price.from_usd_per_h("36"))]
+    driver = rented(1, offers=offers, budget=budget)
+    (timer,) = driver.tell(PriceDoubted(1000.0, "o", Price.from_usd_per_h("36")))
+    assert timer.timer == CheckPurse()
+    assert timer.at_s == pytest.approx(1900.0)
 
 
 def test_availability_is_what_the_market_said_last():

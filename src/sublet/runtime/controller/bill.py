@@ -26,6 +26,7 @@ from sublet.domain.events import (
     NodeLost,
     OffersChanged,
     PriceChanged,
+    PriceDoubted,
     ProgressReported,
 )
 from sublet.domain.money import Money, microseconds
@@ -165,7 +166,7 @@ class Bill:
         return recorded
 
     def _before(self, event: Event) -> set[str]:
-        if isinstance(event, PriceChanged | OffersChanged):
+        if isinstance(event, PriceChanged | PriceDoubted | OffersChanged):
             self.settle(event.at_s)
             self._list_price.clear()
         return self._whose(event)

@@ -111,7 +111,7 @@ class Feasibility:
             held = math.inf if None in nodes else sum(most for most in nodes if most is not None)
             quota = math.inf if pool.max_gpus is None else pool.max_gpus
             offers = [supply.offers[offer_id] for offer_id in pool.offer_ids]
-            prices = {offer.id: min(offer.price, supply.ledger.price(offer.id)) for offer in offers}
+            prices = {offer.id: min(offer.price, supply.ledger.believed(offer.id)) for offer in offers}
             cheapest = min(offers, key=lambda offer: (prices[offer.id], offer.id))
             workers, needed = least_width(spec), -(-least_width(spec) // pool.gpus_per_node)
             ways.append(

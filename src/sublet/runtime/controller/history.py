@@ -131,8 +131,8 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
         case news.NodesFound(highest=highest):
             text = f"nodes up to n{highest} were rented, and the log ends before that: it is older than the world"
             return HistoryRow(kind="Alarm", text=text)
-        case news.PriceChanged(offer_id=offer_id, price=price):
-            return HistoryRow(kind=kind, text=f"{offer_id} costs USD {price.usd_per_h:.4f}/h now")
+        case news.PriceChanged() | news.PriceDoubted():
+            return HistoryRow(kind=kind, text=_price(event))
         case news.AvailabilityChanged(offer_id=offer_id, nodes=nodes):
             supply = "as many nodes as we ask for" if nodes is None else f"at most {counted(nodes, 'node')}"
             return HistoryRow(kind=kind, text=f"{offer_id} has {supply} now")
@@ -202,6 +202,13 @@ def _limits(budget: Budget) -> str:
         "" if budget.purse is None else f"USD {budget.purse.usd:.2f} in all",
     ]
     return ", ".join(filter(None, limits)) or "without a limit"
+
+
+def _price(event: news.PriceChanged | news.PriceDoubted) -> str:
+    rent = f"USD {event.price.usd_per_h:.4f}/h"
+    if isinstance(event, news.PriceDoubted):
+        return f"{event.offer_id} may cost {rent} now: that is charged, and not believed yet"
+    return f"{event.offer_id} costs {rent} now"
 
 
 def _count(placement: Placement) -> int:

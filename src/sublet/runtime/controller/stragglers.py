@@ -152,7 +152,7 @@ class Stragglers:
             pause_s=state.job.restart_s,
             boot_s=max(node.offer.boot_s, node.offer.minimum_billing_s),
             job_usd_per_h=self._bill.burn_usd_per_h(record.id),
-            node_usd_per_h=kernel.ledger.price(node.offer.id).usd_per_h,
+            node_usd_per_h=kernel.ledger.believed(node.offer.id).usd_per_h,
         )
 
     def _is_alone(self, job_id: str, node_id: str) -> bool:

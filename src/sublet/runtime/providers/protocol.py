@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
+from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.offer import Offer
 
 __all__ = ["Billed", "MarketNews", "Provider", "RentedNode", "TellMarket"]
 
-MarketNews = NodeNoticed | NodeLost | PriceChanged | AvailabilityChanged
+MarketNews = NodeNoticed | NodeLost | PriceChanged | PriceDoubted | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from sublet.domain.events import PriceChanged
+from sublet.domain.events import PriceChanged, PriceDoubted
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
@@ -57,6 +57,7 @@ class Pools:
 class SpotPrices:
     """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on.
 
+    What runs is charged a higher price from the first time that it is heard: the bill would be, if it is true.
     A jump that has held for ten minutes is believed. A price that nobody has confirmed for a quarter of an hour is not.
     """
 
@@ -68,6 +69,7 @@ class SpotPrices:
         self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
         self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id
         self._jumps: dict[str, Jump] = {}  # by offer
+        self._charged: dict[str, Price] = {}  # offer -> a price that is not believed, and was told to be charged
         self._believed_s: dict[str, float] = {}  # offer -> when its price was last heard and believed
         self.doubts: dict[str, str] = {}
         self._asked_s: float | None = None  # when prices were first asked for
@@ -94,14 +96,14 @@ class SpotPrices:
                 return name
         raise Refusal("zone", f"this account has no zone {zone_id}", 3600.0)
 
-    async def changes(self) -> list[PriceChanged]:
+    async def changes(self) -> list[PriceChanged | PriceDoubted]:
         """The prices that are not what they were, each at the time from which EC2 charges it.
 
         All of them at the first reading: who hears it may have an older one, of the controller before this one.
         """
         if self._asked_s is None:
             self._asked_s = self._clock.now_s()
-        changes = []
+        changes: list[PriceChanged | PriceDoubted] = []
         for region in sorted({offer.region for offer in self._spot}):
             kinds = sorted({offer.instance_type for offer in self._spot if offer.region == region})
             rows = await self._calls.pages(
@@ -115,25 +117,35 @@ class SpotPrices:
             prices = newest(rows, await self._zone_ids(region))
             for offer in self._spot:
                 found = prices.get((offer.zone, offer.instance_type))
-                if offer.region == region and found is not None and self._is_new(offer, found[0]):
+                if offer.region == region and found is not None:
                     ago_s = max(0.0, self._unix_s() - found[1])
-                    at_s = max(0.0, self._clock.now_s() - ago_s)
-                    changes.append(PriceChanged(at_s, offer.id, self._price[offer.id]))
+                    changes += self._heard(offer, found[0], max(0.0, self._clock.now_s() - ago_s))
         return changes
 
-    def _is_new(self, offer: Offer, text: str) -> bool:
-        if why := doubt(offer, text) or self._reason_to_doubt(offer, float(text)):
-            if offer.id not in self.doubts:
-                _log.warning("the price of %s is set aside: %s", offer.id, why)
-            self.doubts[offer.id] = why
-            return False
+    def _heard(self, offer: Offer, text: str, since_s: float) -> list[PriceChanged | PriceDoubted]:
+        """What there is to tell of a reading."""
+        if why := doubt(offer, text):
+            self._set_aside(offer, why)
+            return []
+        price = Price.from_usd_per_h(text)
+        if why := self._reason_to_doubt(offer, float(text)):
+            self._set_aside(offer, why)
+            if price <= self._price[offer.id] or price == self._charged.get(offer.id):
+                return []
+            self._charged[offer.id] = price
+            return [PriceDoubted(since_s, offer.id, price)]
         if self.doubts.pop(offer.id, None):
             _log.warning("the price of %s is believed again: USD %s per hour", offer.id, text)
-        price = Price.from_usd_per_h(text)
-        changed = price != self._price[offer.id] or offer.id not in self._believed_s
-        self._believed_s[offer.id] = self._clock.now_s()
-        self._price[offer.id] = price
-        return changed
+        first = offer.id not in self._believed_s
+        charged = self._charged.pop(offer.id, None)
+        changed = first or charged is not None or price != self._price[offer.id]
+        self._believed_s[offer.id], self._price[offer.id] = self._clock.now_s(), price
+        return [PriceChanged(since_s, offer.id, price)] if changed else []
+
+    def _set_aside(self, offer: Offer, why: str) -> None:
+        if offer.id not in self.doubts:
+            _log.warning("the price of %s is set aside: %s", offer.id, why)
+        self.doubts[offer.id] = why
 
     def _reason_to_doubt(self, offer: Offer, usd_per_h: float) -> str:
         """Why it is not believed yet; empty when it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from sublet.testing.world.ec2 import EVERYTHING, Ec2Cloud
 from sublet.testing.world.local import LocalCloud
@@ -15,6 +16,8 @@ CODES = ("Unavailable", "Throttling", "AuthFailure", "AccessDenied", "NoCredenti
 SCARCE = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet")
 DONE_WITHIN_S = 180.0  # until a termination that was accepted and not carried out is asked for again
 MOST_CALLS = 12  # until a crash
+A_JUMP = "30.0"  # per hour: what a node might cost, and does not
+LATE_READING_S = 180.0  # until the next price is read after all, by the next controller if need be
 
 
 def _throttle(stage: Stage, dice: random.Random) -> None:
@@ -52,9 +55,23 @@ def _price_garbage(stage: Stage, dice: random.Random) -> bool | None:
     """The list of prices says what no price can be."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
-    stage.victim = dice.choice(["0", "-1", "nan", "free", "1e9", "30.0", "0.0001"])
-    stage.cloud.garble(stage.victim, dice.uniform(60.0, 300.0), stage.later("price_garbage"))
+    stage.victim = text = dice.choice(["0", "-1", "nan", "free", "1e9", A_JUMP, "0.0001"])
+    for_s = dice.uniform(60.0, 300.0)
+    charged = _charged(stage, for_s + LATE_READING_S) if text == A_JUMP else lambda: None
+    stage.cloud.garble(text, for_s, stage.later("price_garbage", charged))
     return None
+
+
+def _charged(stage: Stage, for_s: float) -> Callable[[], None]:
+    """A jump that was read may be true: what runs is charged it, up to its cap, until it is taken back."""
+    caps = sum(offer.cap.micro_usd_per_h for offer in stage.cloud.offers if offer.cap is not None) * 1e6
+    left = [caps * stage.story.most_nodes * for_s]
+
+    def forgive() -> None:
+        if left:
+            stage.most_over_grains += left.pop()
+
+    return forgive
 
 
 def _crash_call(stage: Stage, dice: random.Random) -> bool | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import SubletError
@@ -51,7 +52,7 @@ class Feed:
 
 
 def by_minute(prices):
-    """What was told and why nothing would be rented, after each reading."""
+    """What was told to be believed and why nothing would be rented, after each reading."""
     wall, feed, found = [0.0], Feed(), []
 
     async def follow():
@@ -60,7 +61,8 @@ def by_minute(prices):
         for minute, price in enumerate(prices):
             wall[0], feed.price = 60.0 * minute, price
             try:
-                told = [change.price.usd_per_h for change in await follows.changes()]
+                changes = await follows.changes()
+                told = [change.price.usd_per_h for change in changes if isinstance(change, PriceChanged)]
             except SubletError:
                 told = []
             found.append((told, follows.why_not("spot")))

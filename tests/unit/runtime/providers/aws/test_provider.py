@@ -395,9 +395,10 @@ def test_prices_are_followed_and_those_that_cannot_be_meant_are_set_aside():
         prices = SpotPrices(Calls(market.make), Clock(), offers)
         told, doubts = [], []
         while market.prices:
-            told.append([change.price.usd_per_h for change in await prices.changes()])
+            told.append([(type(change), change.price.usd_per_h) for change in await prices.changes()])
             doubts.append(next(iter(prices.doubts.values()), ""))
-        assert told == [[0.3], [], [], [], [], [], [0.31]]
+        changed, doubted = news.PriceChanged, news.PriceDoubted
+        assert told == [[(changed, 0.3)], [], [], [], [], [(doubted, 2.9)], [(changed, 0.31)]]
         assert "outside" in doubts[2]
         assert "not a price" in doubts[3]
         assert "not a price" in doubts[4]

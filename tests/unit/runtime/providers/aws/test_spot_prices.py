@@ -1,15 +1,20 @@
-"""Which spot prices are believed: no single wild tick, but every move that has held."""
+"""Which spot prices are believed: no wild tick, but every move that has held. What is dearer is charged at once."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from sublet.domain.budget import UNLIMITED, Limit
+from sublet.domain.events import BudgetChanged, PriceChanged, PriceDoubted
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import Plan
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.testing.driver import Driver
 from sublet.testing.walls import WallOf
 
 OFFER = Offer(
@@ -43,20 +48,27 @@ class OneZone:
 
 
 def watched(prices):
-    """By minute: prices that were told, and what was doubted."""
+    """By minute: prices that were told to be believed, and what was doubted."""
+    told, _, doubts = heard(prices)
+    return told, doubts
+
+
+def heard(prices):
+    """By minute: prices to believe, prices to charge though they are not believed, and what was doubted."""
     wall = [0.0]
-    told, doubts = {}, []
+    told, charged, doubts = {}, {}, []
 
     async def watch():
         follows = SpotPrices(Calls(OneZone(prices).make), Clock(wall=WallOf(lambda: wall[0])), [OFFER])
         for minute in range(len(prices)):
             wall[0] = 60.0 * minute
             for change in await follows.changes():
-                told[minute] = change.price.usd_per_h
+                by_minute = told if isinstance(change, PriceChanged) else charged
+                by_minute[minute] = change.price.usd_per_h
             doubts.append(follows.doubts.get("spot", ""))
 
     asyncio.run(watch())
-    return told, doubts
+    return told, charged, doubts
 
 
 def test_a_move_that_has_held_for_ten_minutes_is_believed():
@@ -87,14 +99,14 @@ def test_a_price_is_told_with_the_time_from_which_it_counts():
 
 def test_a_single_wild_tick_and_prices_that_jump_about_are_never_believed():
     told, doubts = watched(["0.30", "3.0", "0.30", *["3.0", "30.0"] * 12, "0.32"])
-    assert told == {0: 0.30, 27: 0.32}
+    assert told == {0: 0.3, 2: 0.3, 27: 0.32}  # what was charged meanwhile ends with the doubt
     assert all("jumped" in doubt for doubt in doubts[3:27])
     assert doubts[-1] == ""
 
 
 def test_what_can_be_no_price_is_not_believed_however_long_it_is_said():
     told, doubts = watched(["0.30", *["0.00001"] * 20])
-    assert told == {0: 0.30}
+    assert told == {0: 0.3}
     assert "outside" in doubts[-1]
 
 
@@ -110,3 +122,44 @@ def test_the_age_of_prices_counts_from_the_last_that_was_believed():
             assert follows.age_s() == age_s
 
     asyncio.run(watch())
+
+
+def test_a_jump_upwards_is_charged_with_the_reading_that_says_so():
+    told, charged, _ = heard(["0.30", "3.0", "3.0", "3.2", "nan", *["3.2"] * 7])
+    assert told == {0: 0.3, 11: 3.2}
+    assert charged == {1: 3.0, 3: 3.2}
+
+
+def test_a_jump_downwards_is_not_charged_before_it_is_believed():
+    told, charged, doubts = heard(["3.0", *["3.0"] * 10, "0.3", "0.3", "3.0"])
+    assert told == {10: 3.0}
+    assert charged == {0: 3.0}
+    assert "jumped" in doubts[11]
+
+
+def test_the_bill_of_a_live_node_is_at_least_that_of_a_cloud_whose_price_jumped():
+    """I1: for ten minutes nobody believes the price, and the cloud charges it nevertheless."""
+    offer = replace(OFFER, cap=Price.from_usd_per_h(5.0))
+    driver = Driver([offer], limits={"spot": Limit(max_nodes=1)})
+    driver.tell(BudgetChanged(0.0, UNLIMITED))
+    driver.plan(Plan())
+    driver.answer(driver.plan(Plan(hold={"spot": 1}))[0])
+    wall = [0.0]
+
+    async def live():
+        feed = OneZone(["0.30", *["3.0"] * 13])
+        follows = SpotPrices(Calls(feed.make), Clock(wall=WallOf(lambda: wall[0])), [offer])
+        for minute in range(14):
+            wall[0] = 60.0 * minute
+            for change in await follows.changes():
+                orders = driver.tell(change)
+                if isinstance(change, PriceDoubted):
+                    assert orders == []  # nobody plans on it
+                    assert driver.kernel.snapshot().offers["spot"].price == Price.from_usd_per_h(0.3)
+            if minute > 1:
+                before, since = Price.from_usd_per_h(0.3), Price.from_usd_per_h(3.0)
+                charged = before.over(60_000_000) + since.over((minute - 1) * 60_000_000)
+                assert driver.kernel.ledger.spent(60.0 * minute) == charged
+
+    asyncio.run(live())
+    assert driver.kernel.snapshot().offers["spot"].price == Price.from_usd_per_h(3.0)
