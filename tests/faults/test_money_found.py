@@ -174,6 +174,12 @@ ANOTHER_PRICE_JUST_BEFORE_A_BOOT = a_story(
     ],
     [(76.3, "reprice", 591811053), (95.747, "restart_machine", 820702390)],
 )
+ANOTHER_PRICE_BEHIND_NONSENSE = a_story(
+    26,
+    [a_job("job1", 82.752, 280, 0.2, 3.466, 1.422, hang_s=300.0, on_node_loss="fail", checkpoint_every_s=8.0)],
+    [(106.789, "price_garbage", 1050693263), (121.504, "reprice", 214484541)],
+    cloud="aws",
+)
 
 
 def breaks(story):
@@ -264,3 +270,8 @@ def test_a_clock_that_is_ahead_after_a_boot_may_lay_a_record_across_another_pric
     assert not breaks(ANOTHER_PRICE_JUST_BEFORE_A_BOOT)
     monkeypatch.setattr(Stage, "clock_off_s", property(lambda self: 0.0, lambda self, _: None))
     assert breaks(ANOTHER_PRICE_JUST_BEFORE_A_BOOT) == "I6"
+
+
+def test_no_price_counts_while_nonsense_is_published_in_its_place():
+    """A false alarm: the world charged what nobody could read."""
+    assert not breaks(ANOTHER_PRICE_BEHIND_NONSENSE)
