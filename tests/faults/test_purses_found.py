@@ -77,6 +77,14 @@ ITS_NODE_IS_PARTED = a_story(
     cap=2.0,
 )
 
+ITS_CONTROLLER_SLEPT = a_story(
+    31187,
+    [a_job("job0", 89.113, 28, 1.0, 3.451, 0.428, max_workers=3, purse_usd=0.009, on_node_loss="restart")],
+    [(112.18, "stop_controller", 1012305250)],
+    cloud="aws",
+    cap=2.0,
+)
+
 
 @pytest.mark.parametrize(
     "story",
@@ -93,3 +101,8 @@ def test_a_job_whose_own_purse_is_spent_is_stopped_also_in_a_move(monkeypatch, s
 def test_nobody_ends_what_is_on_a_node_that_cannot_be_reached():
     """Its line stood, as far as the node knew; nothing came through."""
     assert not breaks(ITS_NODE_IS_PARTED)
+
+
+def test_a_controller_that_sleeps_looks_at_no_purse():
+    """Nothing happened meanwhile, so that nobody counted for how long it slept."""
+    assert not breaks(ITS_CONTROLLER_SLEPT)

@@ -88,7 +88,9 @@ class Laws:
             self._kernel_seen = controller.kernel.seen
             self._after_events(controller)
         if stage.world.now_s - self._looked_s > LOOK_S and controllers.alive:
-            passed_s = min(stage.world.now_s - self._looked_s, 2 * LOOK_S)
+            passed_s = stage.world.now_s - self._looked_s
+            if controllers.process is None or controllers.process.stopped_until_s < self._looked_s:  # it was there
+                passed_s = min(passed_s, 2 * LOOK_S)
             self._looked_s = stage.world.now_s
             self._look(controller, passed_s)
 
