@@ -100,6 +100,9 @@ class OfferState:
     held_h: float = 0.0  # node-hours in which it did, counted alike
     coming: int = 0  # of those held, on their way
     refused: int = 0  # times in a row that the cloud had none when asked, and nobody has told otherwise since
+    capacity: tuple[tuple[float, int | None], ...] = ()  # (from when on, nodes) as the market told, of the last day
+    prices: tuple[tuple[float, Price], ...] = ()  # (from when on, price), alike
+    falls: tuple[tuple[float, int], ...] = ()  # (when, nodes) that the cloud will take; no longer among the available
 
     @property
     def most(self) -> float:

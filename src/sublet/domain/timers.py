@@ -7,7 +7,7 @@ from typing import assert_never
 
 from sublet.errors import InvalidValue
 
-__all__ = ["CheckPurse", "GrowAgain", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
+__all__ = ["CheckPurse", "FallDue", "GrowAgain", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,12 @@ class GrowAgain:
     """Jobs waited with growing, since nodes came and went; the first of them may grow again."""
 
 
-Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain
+@dataclass(frozen=True, slots=True)
+class FallDue:
+    """Nodes were to be taken by now; if the market has said nothing of it, nothing is known of it any more."""
+
+
+Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue
 
 
 def timer_to_text(timer: Timer) -> str:
@@ -50,6 +55,8 @@ def timer_to_text(timer: Timer) -> str:
             return "purse"
         case GrowAgain():
             return "grow"
+        case FallDue():
+            return "fall"
         case _:
             assert_never(timer)
 
@@ -70,5 +77,7 @@ def timer_from_text(text: str) -> Timer:
             return CheckPurse()
         case "grow" if text == purpose:
             return GrowAgain()
+        case "fall" if text == purpose:
+            return FallDue()
         case _:
-            raise InvalidValue("timer", text, "plan, purse, grow, or retry and an offer")
+            raise InvalidValue("timer", text, "plan, purse, grow, fall, or retry and an offer")

@@ -21,7 +21,7 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.domain.timers import CheckPurse, GrowAgain, PlanAgain, RetryOffer
+from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
@@ -123,7 +123,7 @@ class Kernel:
             case news.PriceDoubted():
                 self.supply.offering.doubt(self._offer_id(event), event.price, event.at_s)
             case news.AvailabilityChanged():
-                self.supply.restock(self._offer_id(event), event.nodes)
+                self.supply.restock(self._offer_id(event), event.nodes, event.at_s)
                 self._call_for_plan()
             case news.TimerFired():
                 self._ring(event)
@@ -159,6 +159,8 @@ class Kernel:
             self._watch_purse()
         if supply.offering.withdrawn and supply.retire():
             self._leave_gone_pools()
+        if (fall_s := supply.offering.wake_for_fall()) is not None:
+            self._actions.append(SetTimer(FallDue(), fall_s))
         ask = plans.since and not plans.is_open
         if (ask or growing.put_aside) and (grow_s := growing.wake(self.active, self.now_s)) is not None:
             self._actions.append(SetTimer(GrowAgain(), grow_s))
@@ -235,6 +237,7 @@ class Kernel:
                 if node.phase is NodePhase.RELEASING:
                     return
                 self.supply.offering.exposure.lose(node.offer.id, event.at_s)
+                self.supply.offering.memory.announce(node.offer.id, node.id, event.lost_s)
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
@@ -285,6 +288,9 @@ class Kernel:
                 for job_id in self.tenancy.growing.retry():
                     self.tenancy.stand_in_line(self.jobs[job_id])
                 self.tenancy.serve_lines()
+            case FallDue():
+                if not self.supply.pass_falls(event.at_s):
+                    return  # the market has spoken
             case PlanAgain():
                 if not self._plans.wake(event.at_s):
                     return

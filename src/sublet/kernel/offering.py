@@ -14,6 +14,7 @@ from sublet.kernel.cluster import Cluster
 from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.listing import Listing, listing_from, quotas_from, refuse_other_machines
+from sublet.kernel.market_memory import MarketMemory
 from sublet.kernel.purse import Purse
 from sublet.kernel.values_json import from_plain, to_plain
 
@@ -32,6 +33,7 @@ class Offering:
         self.every = dict(self.offers)  # known now or once: what was rented has a bill
         self.withdrawn: dict[str, None] = {}  # not offered any more, but held: no more than that can be had
         self.exposure = Exposure(self.offers.values())
+        self.memory = MarketMemory()
         self._available: dict[str, int | None] = dict.fromkeys(self.offers, None)
         self._sold_out: dict[str, int] = {}  # offer -> nodes that were ours when the cloud refused more
         self._refused: dict[str, int] = {}  # offer -> times in a row that it was asked for more in vain
@@ -52,6 +54,9 @@ class Offering:
             held_h=held_h,
             coming=len(self._cluster.requested[offer_id]),
             refused=self._refused.get(offer_id, 0),
+            capacity=self.memory.capacity.get(offer_id, ()),
+            prices=self.memory.prices.get(offer_id, ()),
+            falls=self.memory.falls(offer_id),
         )
 
     def most(self, offer_id: str) -> float:
@@ -74,18 +79,20 @@ class Offering:
         cap = self.offers[offer_id].cap
         if self._purse.broke or (cap is not None and self._ledger.believed(offer_id) > cap):
             return 0
-        bounds = [] if self._available[offer_id] is None else [self._available[offer_id]]
+        available = self._available[offer_id]
+        bounds = [] if available is None else [max(0, available - self.memory.falling(offer_id))]
         if offer_id in self.withdrawn:
             bounds.append(self._cluster.held[offer_id])
         if offer_id in self._sold_out:  # those that are leaving still count for the cloud
             bounds.append(max(0, self._sold_out[offer_id] - self._cluster.leaving[offer_id]))
-        return min(bound for bound in bounds if bound is not None) if bounds else None
+        return min(bounds) if bounds else None
 
     # ------------------------------------------------------------------ what the market says
 
-    def restock(self, offer_id: str, nodes: int | None) -> None:
+    def restock(self, offer_id: str, nodes: int | None, now_s: float) -> None:
         """It has another number of nodes."""
         self._available[offer_id] = nodes
+        self.memory.stock(offer_id, nodes, now_s)
         self._refused.pop(offer_id, None)
         self.retry(offer_id)
 
@@ -108,6 +115,10 @@ class Offering:
         """The cloud took a node: a sold-out offer has one less for us."""
         if offer_id in self._sold_out:
             self._sold_out[offer_id] = max(0, self._sold_out[offer_id] - 1)
+
+    def wake_for_fall(self) -> float | None:
+        """When an announced fall that makes less to be had is due, to be woken then; None = it is known, or none is."""
+        return self.memory.wake(lambda offer_id: self._available.get(offer_id) is not None)
 
     def is_sold_out(self, offer_id: str) -> bool:
         """More of it was refused, not long ago."""
@@ -141,6 +152,7 @@ class Offering:
         self._sold_out = {offer_id: n for offer_id, n in self._sold_out.items() if offer_id in self.offers}
         self._refused = {offer_id: n for offer_id, n in self._refused.items() if offer_id in self.offers}
         self.exposure.watch(self.offers.values(), now_s)
+        self.memory.keep_to(self.offers)
         self._cluster.reoffer(self.offers)
 
     def was_offered(self, pool: str) -> bool:
@@ -155,6 +167,7 @@ class Offering:
             self._sold_out.pop(offer_id, None)
             self._refused.pop(offer_id, None)
         if gone:
+            self.memory.keep_to(self.offers)
             quotas = quotas_from(self.pools, self.offers.values())
             _refill(self.pools, listing_from(list(self.offers.values()), self.limits, quotas).pools)
         return gone
@@ -178,6 +191,7 @@ class Offering:
             "sold_out": dict(self._sold_out),
             "refused": dict(self._refused),
             "exposure": self.exposure.facts(),
+            "memory": self.memory.facts(),
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -188,6 +202,8 @@ class Offering:
         self._available, self._sold_out = dict(facts["available"]), dict(facts["sold_out"])
         self._refused = dict(facts.get("refused", {}))  # not in snapshots of version 1, which are followed from there
         self.exposure.restore(facts["exposure"])
+        if "memory" in facts:  # not in snapshots before version 7
+            self.memory.restore(facts["memory"])
 
 
 def _refill(old: dict[str, T], new: Mapping[str, T]) -> None:

@@ -81,12 +81,19 @@ class Supply:
     def reprice(self, offer_id: str, price: Price, now_s: float) -> None:
         """The market set another price: what was refused may be had at it, though nobody says so."""
         self.ledger.reprice(offer_id, price, now_s)
+        self.offering.memory.price(offer_id, price, now_s)
         self.retry(offer_id)
 
-    def restock(self, offer_id: str, nodes: int | None) -> None:
+    def restock(self, offer_id: str, nodes: int | None, now_s: float) -> None:
         """The market has another number of nodes."""
-        self.offering.restock(offer_id, nodes)
+        self.offering.restock(offer_id, nodes, now_s)
         self.changed = True
+
+    def pass_falls(self, now_s: float) -> bool:
+        """Falls that were announced are due, and the market has not spoken of them; True if there were any."""
+        passed = self.offering.memory.pass_by(now_s)
+        self.changed |= passed
+        return passed
 
     def retry(self, offer_id: str) -> None:
         """What was sold out may be had again."""
@@ -120,6 +127,7 @@ class Supply:
         """The cloud took it."""
         self._remove(node, event)
         self.offering.take_back(node.offer.id)
+        self.offering.memory.taken(node.offer.id, node.id)
 
     def _remove(self, node: Node, event: NodeLost | NodeReleased) -> None:
         self.cluster.remove(node)

@@ -6,10 +6,25 @@ import typing
 
 import pytest
 
-from sublet.domain.timers import CheckPurse, GrowAgain, PlanAgain, RetryOffer, Timer, timer_from_text, timer_to_text
+from sublet.domain.timers import (
+    CheckPurse,
+    FallDue,
+    GrowAgain,
+    PlanAgain,
+    RetryOffer,
+    Timer,
+    timer_from_text,
+    timer_to_text,
+)
 from sublet.errors import InvalidValue
 
-NAMES = {PlanAgain(): "plan", RetryOffer("aws spot/1"): "retry aws spot/1", CheckPurse(): "purse", GrowAgain(): "grow"}
+NAMES = {
+    PlanAgain(): "plan",
+    RetryOffer("aws spot/1"): "retry aws spot/1",
+    CheckPurse(): "purse",
+    GrowAgain(): "grow",
+    FallDue(): "fall",
+}
 
 
 def test_every_timer_has_the_name_that_logs_have_always_had():
@@ -19,7 +34,9 @@ def test_every_timer_has_the_name_that_logs_have_always_had():
         assert timer_from_text(name) == timer
 
 
-@pytest.mark.parametrize("text", ["", "plan ", "plan o", "purse now", "grow 1", "retry", "retry ", "Plan", "other"])
+@pytest.mark.parametrize(
+    "text", ["", "plan ", "plan o", "purse now", "grow 1", "fall o", "retry", "retry ", "Plan", "other"]
+)
 def test_a_name_of_no_timer_is_refused(text):
     with pytest.raises(InvalidValue, match="timer"):
         timer_from_text(text)
