@@ -14,7 +14,7 @@ from sublet.domain.job import Doubted, Job
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import NO_RECLAIMS, spot_speed
-from sublet.planning.terms import Rents, Sharers, Sites
+from sublet.planning.terms import Rents, Sites
 from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Floats, Ints
 
@@ -41,14 +41,19 @@ class Menu:
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
-    def pay(self, value_of_time: float, rent_P: Rents, sharers_P: Sharers) -> Floats:
-        """What an hour on each shape costs: the job's time, rent, and its part of what is left over on its last node.
+    def pay(self, value_of_time: float, rent_P: Rents) -> Floats:
+        """What an hour on each shape costs: the job's time, and rent for whole nodes.
 
-        A job alone in its pool pays for whole nodes; where many share one, the rests add up to little.
+        What is left over on its last node is its own to pay: neighbours seldom fill it, as they come and go. If it is
+        thought to be shared, jobs on tight budgets are so narrow that a quarter of the bill is for idle GPUs.
         """
-        spare_C = self.spare_C / np.asarray(sharers_P)[self.site_C]
-        pay_C: Floats = value_of_time + np.asarray(rent_P)[self.site_C] * (self.gpus_C + spare_C)
+        pay_C: Floats = value_of_time + np.asarray(rent_P)[self.site_C] * (self.gpus_C + self.spare_C)
         return pay_C
+
+    def rent_when_full(self, rent_P: Rents) -> Floats:
+        """What an hour costs where nothing is left over: in the long run what is shows in what is spent."""
+        rent_C: Floats = np.asarray(rent_P)[self.site_C] * self.gpus_C
+        return rent_C
 
     def phase(self, done: float) -> int:
         """The phase in which work goes on."""

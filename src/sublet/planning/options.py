@@ -15,7 +15,7 @@ import numpy as np
 
 from sublet.domain.plan import JobState, Phase
 from sublet.planning.menu import Menu
-from sublet.planning.terms import Rents, Sharers
+from sublet.planning.terms import Rents
 from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["SETTLED", "Options", "options_of"]
@@ -39,14 +39,19 @@ class Options:
         return int(self.cost_C.argmin())
 
     @property
+    def in_last_phase(self) -> bool:
+        """Whether no other phase follows, so that hours do not depend on what time is worth."""
+        return self.hours_C is self.now_C
+
+    @property
     def any(self) -> bool:
         """Whether it can run at all."""
         return bool(np.isfinite(self.cost_C).any())
 
-    def rent_to_the_end(self, rent_P: Rents, sharers_P: Sharers) -> Floats:
+    def rent_to_the_end(self, rent_P: Rents) -> Floats:
         """USD; infinite where it cannot run."""
         if len(self.menu.rate_EC) == 1:
-            rent_C: Floats = self.menu.pay(0.0, rent_P, sharers_P) * self.hours_C
+            rent_C: Floats = self.menu.pay(0.0, rent_P) * self.hours_C
         else:  # later phases may be elsewhere
             rent_C = self.cost_C - self.value_of_time * self.hours_C
         return np.where(np.isfinite(self.cost_C), rent_C, np.inf)
@@ -58,7 +63,6 @@ def options_of(
     now_s: float,
     value_of_time: float,
     rent_P: Rents,
-    sharers_P: Sharers,
     *,
     boots: bool = False,
 ) -> Options:
@@ -81,7 +85,7 @@ def options_of(
     left, rate_C, pay_C = (
         menu.work_left(phase, done, work),
         menu.rate_EC[phase],
-        menu.pay(value_of_time, rent_P, sharers_P),
+        menu.pay(value_of_time, rent_P),
     )
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
         now_C = pause_C + left / rate_C
@@ -95,7 +99,7 @@ def options_of(
         hours_C = now_C = meanwhile_C + then_C
         cost_C = (pay_C[held] + pay_C - value_of_time) * meanwhile_C + pay_C * then_C
     if phase < len(menu.rate_EC) - 1 and menu.shapes:
-        after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P, sharers_P)  # near enough, and seldom new
+        after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P)  # near enough, and seldom new
         cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
     if held is not None and menu.doubt_C is not None and state.job.deadline_s is None:
         cost_C = cost_C + _doubt(menu.doubt_C, menu.belief_C, cost_C, held)
@@ -124,10 +128,10 @@ class _After:
 
 
 @lru_cache(maxsize=512)
-def _after(menu: Menu, work: float, value_of_time: float, rent_P: Rents, sharers_P: Sharers) -> _After:
+def _after(menu: Menu, work: float, value_of_time: float, rent_P: Rents) -> _After:
     """The least cost, and the time it takes. Cost: O(E C), with a loop over phases."""
     phase_EC = menu.hours(work)
-    pay_C = menu.pay(value_of_time, rent_P, sharers_P)
+    pay_C = menu.pay(value_of_time, rent_P)
     cost_EC, hours_EC = np.zeros((len(phase_EC) + 1, len(pay_C))), np.zeros((len(phase_EC) + 1, len(pay_C)))
     for phase in range(len(phase_EC) - 1, 0, -1):
         stay_C = pay_C * phase_EC[phase] + cost_EC[phase + 1]

@@ -1,16 +1,14 @@
 """The terms of one decision: the market, read once from a snapshot and handed to all that weigh it.
 
-Pool by pool it says what a node is to a job, what a GPU costs, who shares nodes, how much could be had, and what the
+Pool by pool it says what a node is to a job, what a GPU costs, how much could be had, and what the
 cloud has refused. Nothing that weighs shapes against each other looks at offers, prices or limits itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -20,9 +18,7 @@ from sublet.perf.preemption import Reclaims, believe_reclaims
 from sublet.planning.affordable import most_gpus, most_gpus_alone, most_gpus_beside, nodes_to_hold
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["Refusals", "Rents", "Sharers", "Site", "Sites", "Terms"]
-
-MANY = 16  # jobs in a pool: what is left over on their nodes is then next to nothing for each
+__all__ = ["Refusals", "Rents", "Site", "Sites", "Terms"]
 
 # P pools
 
@@ -41,7 +37,6 @@ class Site:
 
 Sites = tuple[Site, ...]
 Rents = tuple[float, ...]  # USD per GPU-hour, by pool
-Sharers = tuple[float, ...]  # how many jobs share the nodes of each pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +60,6 @@ class Terms:
     rent_P: Rents  # the cheapest that can be had now; where nothing can, of what there would be. What is owned is free
     listed_P: Rents  # the same by list prices
     on_demand_P: Rents  # by list; infinite where there is nothing on demand
-    sharers_P: Sharers
     most: Mapping[str, float]  # GPUs that could be held in each pool, all at once (inf = no end)
     alone_P: Floats  # GPUs that could be held in each pool if all money went to it
     limited: bool  # whether there is an end to what can be had of any pool
@@ -88,7 +82,6 @@ class Terms:
             rent_P=tuple(map(_rent_now, pools, open_P)),
             listed_P=tuple(map(_rent_by_list, pools, open_P)),
             on_demand_P=tuple(map(_rent_on_demand, pools, states_P)),
-            sharers_P=_count_sharers(snapshot),
             most=most,
             alone_P=alone_P,
             limited=bool(np.isfinite(alone_P).any()),
@@ -156,13 +149,6 @@ def _is_owned(state: OfferState) -> bool:
 
 
 # ---------------------------------------------------------------------- all pools
-
-
-def _count_sharers(snapshot: Snapshot) -> Sharers:
-    """How many jobs are, or will be, in each pool: a power of two, so that one more or less seldom matters."""
-    few = islice(snapshot.active.values(), MANY * len(snapshot.pools))
-    count = Counter(state.shape.pool for state in few if state.shape is not None)
-    return tuple(2.0 ** (max(1, count[pool]).bit_length() - 1) for pool in snapshot.pools)
 
 
 def _read_refusals(

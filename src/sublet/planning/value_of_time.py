@@ -54,7 +54,6 @@ SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any 
 MAKE_UP_H = 120.0  # a surplus or debt is made up for within five days: sooner, and every busy day would move the price
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 TRIFLE = 1e-9  # relative
-SHARED = math.inf  # in the long run nodes are full: what is not shows in what is spent
 HURRY = math.inf  # an hour is worth more than any rent: the quickest within the limits
 LEAST = 1e-6  # of the dearest rent, or of one dollar where nothing costs any: time always counts for something
 BEYOND = 1e6  # times the dearest rent: as good as infinite, and its inverse as good as 0
@@ -234,13 +233,13 @@ def _curve(like: Job, work: float, sites: Sites, rent_P: Rents) -> tuple[Floats,
         hours_H, cost_H = _book(menu, near, rent_P)
         return hours_H * (work / near), cost_H * (work / near)
     hours_C = menu.start_C + menu.hours(work)[0]
-    return hours_C, hours_C * menu.pay(0.0, rent_P, (SHARED,) * len(rent_P))
+    return hours_C, hours_C * menu.rent_when_full(rent_P)
 
 
 @lru_cache(maxsize=512)
 def _book(menu: Menu, work: float, rent_P: Rents) -> tuple[Floats, Floats]:
     """The same for a job with phases, changes on the way included."""
-    rent_C = menu.pay(0.0, rent_P, (SHARED,) * len(rent_P))
+    rent_C = menu.rent_when_full(rent_P)
     phases = Phases.from_tables(
         menu.hours(work)[None], rent_C[None], restart=menu.restart_C[None], start=menu.start_C[None]
     )

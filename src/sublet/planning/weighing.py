@@ -9,7 +9,7 @@ import numpy as np
 
 from sublet.domain.weighed import Weighed
 from sublet.planning.options import Options
-from sublet.planning.terms import Rents, Sharers
+from sublet.planning.terms import Rents
 from sublet.solve.arrays import Floats
 
 __all__ = ["WeighedOptions"]
@@ -23,7 +23,6 @@ class WeighedOptions:
 
     options: Options
     rent_P: Rents
-    sharers_P: Sharers
     most_P: Floats  # GPUs that could be held in each pool
     scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
 
@@ -60,4 +59,4 @@ class WeighedOptions:
         ]
 
     def _pay(self) -> Floats:
-        return self.options.menu.pay(0.0, self.rent_P, self.sharers_P)
+        return self.options.menu.pay(0.0, self.rent_P)

@@ -6,22 +6,20 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
-from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape, packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
 from sublet.planning.menu import menu_of
-from sublet.planning.terms import MANY, Terms
+from sublet.planning.terms import Terms
 from sublet.testing import strategies
-from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 
@@ -192,24 +190,9 @@ def test_what_is_owned_costs_nothing_more():
     assert Terms.from_snapshot(more.snapshot()).rent_P == (1.0,)
 
 
-def test_a_job_alone_pays_for_whole_nodes_and_one_among_many_for_its_gpus():
+def test_a_job_pays_for_whole_nodes_and_where_all_are_full_for_its_gpus():
     found = menu(a_job(max_gpus=8), on_demand(gpus=4))
     by_width = {shape.gpus: column for column, shape in enumerate(found.shapes)}
-    alone, few, many = (found.pay(10.0, (1.0,), (n,)) for n in (1.0, 2.0, math.inf))
-    assert [alone[by_width[k]] for k in (1, 2, 3, 4, 8)] == [14.0, 14.0, 14.0, 14.0, 18.0]
-    assert [few[by_width[k]] for k in (1, 2, 3, 4, 8)] == [12.5, 13.0, 13.5, 14.0, 18.0]
-    assert [many[by_width[k]] for k in (1, 2, 3, 4, 8)] == [11.0, 12.0, 13.0, 14.0, 18.0]
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 3 * MANY))
-def test_sharers_are_the_jobs_in_a_pool_down_to_a_power_of_two(count):
-    driver = Driver([on_demand()])
-    jobs = [a_job(f"j{n}") for n in range(count)]
-    driver.submit(*jobs)
-    if jobs:
-        driver.plan(Plan(shapes={job.id: Shape("T4x4:on-demand", 1) for job in jobs}, hold={"o": count}))
-    (found,) = Terms.from_snapshot(driver.kernel.snapshot()).sharers_P
-    assert math.log2(found) == int(math.log2(found))
-    assert found <= max(1, count)
-    assert found > min(count, MANY) / 2
+    whole, full = found.pay(10.0, (1.0,)), found.rent_when_full((1.0,))
+    assert [whole[by_width[k]] for k in (1, 2, 3, 4, 8)] == [14.0, 14.0, 14.0, 14.0, 18.0]
+    assert [full[by_width[k]] for k in (1, 2, 3, 4, 8)] == [1.0, 2.0, 3.0, 4.0, 8.0]

@@ -24,7 +24,6 @@ from tests.rigs.sizes import examples
 
 NEVER_S = 1e12  # a restart that nothing is worth
 GPUS_PER_NODE = 2
-SHARERS = (2.0, 1.0)
 RENTS = (1.5, 4.0)  # USD per GPU-hour
 
 OFFERS = [
@@ -76,7 +75,7 @@ def every_way(menu, state, value):
     """(first column, cost, hours) of every sequence of shapes from here to the end, by the rules of the game alone."""
     job, done = state.job, state.done
     pay_C = [
-        value + RENTS[site] * (gpus + -gpus % GPUS_PER_NODE / SHARERS[site])
+        value + RENTS[site] * (gpus + -gpus % GPUS_PER_NODE)
         for site, gpus in zip(menu.site_C, menu.gpus_C, strict=True)
     ]
     ends = [*job.speed.ends[:-1], np.inf]
@@ -105,7 +104,7 @@ def every_way(menu, state, value):
 @given(cases(), values)
 def test_the_cost_of_each_first_shape_is_that_of_the_best_way_that_begins_with_it(case, value):
     menu, state = case
-    options = options_of(menu, state, 100.0, value, RENTS, SHARERS)
+    options = options_of(menu, state, 100.0, value, RENTS)
     ways = list(every_way(menu, state, value))
     for column in range(len(menu.shapes)):
         beginning = [(cost, hours) for way, cost, hours in ways if way[0] == column]
@@ -120,7 +119,7 @@ def test_the_cost_of_each_first_shape_is_that_of_the_best_way_that_begins_with_i
 @given(cases(), st.floats(1e-3, 1e4))
 def test_for_any_value_of_time_the_cost_is_right_within_a_percent(case, value):
     menu, state = case
-    options = options_of(menu, state, 100.0, value, RENTS, SHARERS)
+    options = options_of(menu, state, 100.0, value, RENTS)
     least = min(cost for _, cost, _ in every_way(menu, state, value))
     assert options.cost_C.min() == pytest.approx(least, rel=0.01)
 
@@ -128,10 +127,10 @@ def test_for_any_value_of_time_the_cost_is_right_within_a_percent(case, value):
 @given(cases(restarts=st.just(0.0), stands=st.just(Phase.RUNNING)), values)
 def test_where_changing_is_free_a_running_job_takes_what_is_best_for_this_phase(case, value):
     menu, state = case
-    options = options_of(menu, state, 100.0, value, RENTS, SHARERS)
+    options = options_of(menu, state, 100.0, value, RENTS)
     assume(options.any)
     rate_C = menu.rate_EC[menu.phase(state.done)]
-    pay_C = menu.pay(value, RENTS, SHARERS)
+    pay_C = menu.pay(value, RENTS)
     runs = rate_C > 0
     assert runs[options.best]
     per_work = pay_C[options.best] / rate_C[options.best]
@@ -141,7 +140,7 @@ def test_where_changing_is_free_a_running_job_takes_what_is_best_for_this_phase(
 @given(cases(restarts=st.just(NEVER_S), rates=moving, stands=st.just(Phase.RUNNING)), values)
 def test_where_changing_is_out_of_the_question_a_running_job_stays_as_it_is(case, value):
     menu, state = case
-    options = options_of(menu, state, 100.0, value, RENTS, SHARERS)
+    options = options_of(menu, state, 100.0, value, RENTS)
     held = menu.column[state.shape]
     assert options.best == held
     alone_s = state.job.speed.seconds(state.gpu, state.spread, state.done, state.job.work)
@@ -151,7 +150,7 @@ def test_where_changing_is_out_of_the_question_a_running_job_stays_as_it_is(case
 @given(cases(restarts=st.just(NEVER_S), rates=moving, stands=st.just(Phase.WAITING)), values)
 def test_where_changing_is_out_of_the_question_a_new_job_takes_one_shape_to_its_end(case, value):
     menu, state = case
-    options = options_of(menu, state, 100.0, value, RENTS, SHARERS)
+    options = options_of(menu, state, 100.0, value, RENTS)
     same = {way[0]: (cost, hours) for way, cost, hours in every_way(menu, state, value) if len(set(way)) == 1}
     assert options.cost_C == pytest.approx([same[column][0] for column in range(len(menu.shapes))])
     assert options.hours_C == pytest.approx([same[column][1] for column in range(len(menu.shapes))])
@@ -161,11 +160,11 @@ def test_where_changing_is_out_of_the_question_a_new_job_takes_one_shape_to_its_
 def test_a_dearer_restart_never_makes_a_running_job_move_that_would_have_stayed(case, value, more_s):
     menu, state = case
     held = menu.column[state.shape]
-    if options_of(menu, state, 100.0, value, RENTS, SHARERS).best != held:
+    if options_of(menu, state, 100.0, value, RENTS).best != held:
         return
     slow = replace(state.job, restart_s=state.job.restart_s + more_s)
     slower = replace(state, job=slow)
-    assert options_of(menu_of(slow, SITES), slower, 100.0, value, RENTS, SHARERS).best == held
+    assert options_of(menu_of(slow, SITES), slower, 100.0, value, RENTS).best == held
 
 
 def test_a_resize_is_worth_it_exactly_when_it_gains_more_than_the_pause_costs():
@@ -188,5 +187,5 @@ def test_a_resize_is_worth_it_exactly_when_it_gains_more_than_the_pause_costs():
             spread=(1,),
             done=36_000.0 - left_h * 3600,
         )
-        options = options_of(menu, state, 0.0, 3.0, (1.0,), (1.0,))
+        options = options_of(menu, state, 0.0, 3.0, (1.0,))
         assert menu.shapes[options.best].gpus == best

@@ -29,6 +29,7 @@ from sublet.planning.ranking import arrival
 from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
+from sublet.solve.arrays import Floats
 
 __all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "within_purse"]
 
@@ -131,14 +132,14 @@ class Choices:
     def _least_usd(self, state: JobState) -> float:
         """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
         terms, menu = self.terms, menu_of(state.job, self.terms.sites)
-        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P, terms.sharers_P).cost_C
+        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P).cost_C
         return float(cost_C.min(initial=np.inf))
 
     def _in_time(self, state: JobState, menu: Menu) -> tuple[Options, str]:
         terms, boots = self.terms, self.value.worth is not None
 
         def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P, boots=boots)
+            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, boots=boots)
 
         value = self.value.of(state, menu)
         if not menu.shapes:
@@ -179,6 +180,8 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
     plain = options_at(value_of_time)
     if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
         return plain, ""
+    if plain.in_last_phase and not (_hours_where_it_runs(plain) <= left_h).any():  # no price of time helps: all is told
+        return plain, _describe_late(plain, _fastest(plain), left_h)
     hurried = fastest = plain
     for step in range(1, STEPS + 1):
         hurried = options_at(value_of_time * STEP**step)
@@ -197,16 +200,31 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
     fastest_h = float(fastest.hours_C[fastest.best])
     if fastest_h <= left_h:
         return fastest, ""  # with nothing to spare
-    usd = float(fastest.cost_C[fastest.best]) - fastest_h * fastest.value_of_time
-    return plain, (
-        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {fastest.menu.shapes[fastest.best]}, takes "
-        f"{fastest_h:,.2f} h with its start; a deadline {fastest_h:,.2f} h from now could be, for about USD {usd:,.2f}"
+    return plain, _describe_late(fastest, fastest.best, left_h)
+
+
+def _hours_where_it_runs(options: Options) -> Floats:
+    return np.where(np.isfinite(options.cost_C), options.hours_C, np.inf)
+
+
+def _fastest(options: Options) -> int:
+    """The column of the fewest hours, the cheapest of those."""
+    hours_C = _hours_where_it_runs(options)
+    return int(np.where(hours_C == hours_C.min(), options.cost_C, np.inf).argmin())
+
+
+def _describe_late(options: Options, at: int, left_h: float) -> str:
+    hours = float(options.hours_C[at])
+    usd = float(options.cost_C[at]) - hours * options.value_of_time
+    return (
+        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {options.menu.shapes[at]}, takes "
+        f"{hours:,.2f} h with its start; a deadline {hours:,.2f} h from now could be, for about USD {usd:,.2f}"
     )
 
 
 def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> Options:
     """The options without those that cost more rent than is left; what it runs on (`held`) it may keep. Cost: O(C)."""
-    rent_C = options.rent_to_the_end(terms.rent_P, terms.sharers_P)
+    rent_C = options.rent_to_the_end(terms.rent_P)
     hoped_C = np.where(terms.ever_P[options.menu.site_C], rent_C, np.inf)
     dear_C = rent_C > max(left_usd, float(hoped_C.min(initial=np.inf)))
     if held != WAIT:

@@ -98,7 +98,6 @@ def _weigh(each: Asked, terms: Terms, scarce: Mapping[str, Floats]) -> WeighedOp
     return WeighedOptions(
         options=each.options,
         rent_P=terms.rent_P,
-        sharers_P=terms.sharers_P,
         most_P=terms.alone_P,
         scarce_C=scarce.get(each.state.job.id),
     )
@@ -109,7 +108,7 @@ def _reason(each: Asked, column: int, terms: Terms) -> str:
     options = each.options
     if options.menu.shapes[column] == each.state.shape:
         return ""
-    money = float(options.rent_to_the_end(terms.rent_P, terms.sharers_P)[column])
+    money = float(options.rent_to_the_end(terms.rent_P)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
     return f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}: {best}"

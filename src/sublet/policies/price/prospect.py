@@ -40,7 +40,7 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
     """
     menu = menu_of(job, terms.sites)
     state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
-    options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, terms.sharers_P)
+    options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_P)
     if job.purse_left_usd is not None:
         options = within_purse(options, job.purse_left_usd, terms, WAIT)
     steady_P = np.where(np.isfinite(terms.on_demand_P), terms.alone_P, 0.0)
@@ -51,8 +51,8 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
             return Prospect(
                 shape=menu.shapes[at],
                 hours=float(options.hours_C[at]),
-                usd=float(options.rent_to_the_end(terms.rent_P, terms.sharers_P)[at]),
-                usd_per_h=float(menu.pay(0.0, terms.rent_P, terms.sharers_P)[at]),
+                usd=float(options.rent_to_the_end(terms.rent_P)[at]),
+                usd_per_h=float(menu.pay(0.0, terms.rent_P)[at]),
                 waits=had_P is terms.alone_P,
             )
     return None

@@ -78,8 +78,8 @@ def alternatives_of(
 def weigh_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
     """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
     terms = Terms.from_snapshot(snapshot)
-    options = options_of(menu_of(state.job, terms.sites), state, terms.now_s, 1.0, terms.rent_P, terms.sharers_P)
-    weighing = WeighedOptions(options=options, rent_P=terms.rent_P, sharers_P=terms.sharers_P, most_P=terms.alone_P)
+    options = options_of(menu_of(state.job, terms.sites), state, terms.now_s, 1.0, terms.rent_P)
+    weighing = WeighedOptions(options=options, rent_P=terms.rent_P, most_P=terms.alone_P)
     return {row.shape: row for row in weighing.rows()}
 
 

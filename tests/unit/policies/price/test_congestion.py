@@ -228,9 +228,7 @@ def test_eight_gpus_in_two_pools_serve_eight_jobs_as_well_as_in_one(longer):
 
 
 def options(job, sites, value):
-    return options_of(
-        menu_of(job, sites), JobState(job=job, seq=0), 0.0, value, (1.0,) * len(sites), (1.0,) * len(sites)
-    )
+    return options_of(menu_of(job, sites), JobState(job=job, seq=0), 0.0, value, (1.0,) * len(sites))
 
 
 def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():

@@ -44,7 +44,7 @@ def choices(speed, hours=1.0, restart_s=0.0, widest=32):
     """The menu of a job of so many hours on one GPU, and its options at any value of time."""
     job = a_job(work=3600 * hours, speed=speed, gpus=1, max_gpus=widest, restart_s=restart_s)
     menu, state = menu_of(job, SITES), JobState(job=job, seq=0)
-    return menu, lambda value: options_of(menu, state, 0.0, value, (1.0,), (1.0,))
+    return menu, lambda value: options_of(menu, state, 0.0, value, (1.0,))
 
 
 def least_value(hours_C, gpus_C, at_least, left_h):
