@@ -29,12 +29,12 @@ from sublet.planning.ranking import arrival
 from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
-from sublet.solve.arrays import Floats
 
 __all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "within_purse"]
 
 STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
 FINER = 6  # halvings of the last step
+NUDGE = 1e-9  # relative: beyond the value of time at which two shapes cost the same
 SAFETY = 0.95  # of the time that is left: speeds are estimates, and GPUs come late
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
@@ -175,14 +175,35 @@ def _held_column(state: JobState, options: Options) -> int:
 def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h: float) -> tuple[Options, str]:
     """The options at the least value of time, this or more, at which the job ends in time; a warning if none will do.
 
-    `options_at` gives the options at a value of time. Cost: those of a dozen or two values.
+    `options_at` gives the options at a value of time. Cost: O(C^2), or of a job with phases ahead those of a dozen or
+    two values.
     """
     plain = options_at(value_of_time)
     if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
         return plain, ""
-    if plain.in_last_phase and not (_hours_where_it_runs(plain) <= left_h).any():  # no price of time helps: all is told
-        return plain, _describe_late(plain, _fastest(plain), left_h)
-    hurried = fastest = plain
+    return (_by_lines if plain.in_last_phase else _by_trial)(options_at, plain, left_h)
+
+
+def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
+    """Where no phase is ahead the cost of a shape is a straight line over the value of time: see where they cross."""
+    runs_C = np.isfinite(plain.cost_C)
+    hours_C, cost_C = plain.hours_C[runs_C], plain.cost_C[runs_C]
+    least_h = float(hours_C.min())
+    if least_h > left_h:
+        fastest = int(np.where(runs_C & (plain.hours_C == least_h), plain.cost_C, np.inf).argmin())
+        return plain, _describe_late(plain, fastest, left_h)
+    soon_C = hours_C <= max(SAFETY * left_h, least_h)  # if need be with nothing to spare
+    money_C = cost_C - plain.value_of_time * hours_C
+    turn_CC = np.subtract.outer(money_C[soon_C], money_C[~soon_C]) / -np.subtract.outer(
+        hours_C[soon_C], hours_C[~soon_C]
+    )
+    least = float(turn_CC.max(axis=1).min())  # from here on one that is soon enough costs less than all that are not
+    return options_at(max(plain.value_of_time, least * (1.0 + NUDGE))), ""
+
+
+def _by_trial(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
+    value_of_time = plain.value_of_time
+    fastest = plain
     for step in range(1, STEPS + 1):
         hurried = options_at(value_of_time * STEP**step)
         if hurried.hours_C[hurried.best] <= SAFETY * left_h:
@@ -197,20 +218,9 @@ def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h
             return hurried, ""
         if hurried.hours_C[hurried.best] < fastest.hours_C[fastest.best]:
             fastest = hurried
-    fastest_h = float(fastest.hours_C[fastest.best])
-    if fastest_h <= left_h:
+    if fastest.hours_C[fastest.best] <= left_h:
         return fastest, ""  # with nothing to spare
     return plain, _describe_late(fastest, fastest.best, left_h)
-
-
-def _hours_where_it_runs(options: Options) -> Floats:
-    return np.where(np.isfinite(options.cost_C), options.hours_C, np.inf)
-
-
-def _fastest(options: Options) -> int:
-    """The column of the fewest hours, the cheapest of those."""
-    hours_C = _hours_where_it_runs(options)
-    return int(np.where(hours_C == hours_C.min(), options.cost_C, np.inf).argmin())
 
 
 def _describe_late(options: Options, at: int, left_h: float) -> str:
