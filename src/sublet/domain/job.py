@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sublet.domain.quantity import at_least, named, positive, whole
-from sublet.domain.shape import Spread
+from sublet.domain.shape import Shape, Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Doubted", "Job", "Speed"]
+__all__ = ["Doubted", "Job", "Shaped", "Speed", "Standstill"]
 
 
 class Speed(Protocol):
@@ -36,6 +37,38 @@ class Speed(Protocol):
     def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
         """Progress reached after `seconds` from `done`; the inverse of `seconds`."""
         ...
+
+
+class Shaped(Protocol):
+    """A speed that knows grids or batches. Where a job is asked for its speed in a shape, it is bound to it once."""
+
+    def bound_to(self, shape: Shape) -> Speed:
+        """Its speed in this grid, at this batch; rate 0 where it cannot train so."""
+        ...
+
+
+class Standstill:
+    """The speed of a job that cannot train."""
+
+    ends: tuple[float, ...] = ()
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
+        """None."""
+        del gpu, spread, done
+        return 0.0
+
+    def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
+        """Never."""
+        del gpu, spread, done, goal
+        return math.inf
+
+    def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
+        """As far as before."""
+        del gpu, spread, seconds
+        return done
+
+
+_STANDSTILL = Standstill()
 
 
 @runtime_checkable
@@ -92,6 +125,15 @@ class Job:
             at_least("deadline_s", self.deadline_s, 0.0)
         if self.purse_left_usd is not None:
             at_least("purse_left_usd", self.purse_left_usd, 0.0)
+
+    def speed_on(self, shape: Shape | None) -> Speed:
+        """Its speed in this shape. A model that knows no grids is data parallel: it does not train in several parts."""
+        if shape is None:
+            return self.speed
+        bind: Callable[[Shape], Speed] | None = getattr(self.speed, "bound_to", None)
+        if bind is not None:
+            return bind(shape)
+        return self.speed if shape.grid is None or shape.grid.parts == 1 else _STANDSTILL
 
     def may_run_in(self, pool: str) -> bool:
         """Whether its owner lets it run there."""

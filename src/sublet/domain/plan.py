@@ -49,13 +49,18 @@ class JobState:
     held_since_s: float = 0.0
     stints: tuple[tuple[float, float, int], ...] = ()  # before that: (from, to, GPUs) of each time it held some
     generation: int = 0
+    left_s: float = 0.0  # of a pause that a loss or an order cut short, as of then
 
     def done_at(self, now_s: float) -> float:
         """Work done by `now_s`, estimated from the speed model since the last report."""
         if self.phase is not Phase.RUNNING or now_s <= self.as_of_s:
             return self.done
-        reached = self.job.speed.work(self.gpu, self.spread, self.done, now_s - self.as_of_s)
+        reached = self.job.speed_on(self.runs_in).work(self.gpu, self.spread, self.done, now_s - self.as_of_s)
         return min(reached, self.job.work)
+
+    def pause_left_s(self, now_s: float) -> float:
+        """Of the pause for its last change, what is to come; losing a node does not spare it the rest."""
+        return max(0.0, self.as_of_s - now_s) if self.phase is Phase.RUNNING else self.left_s
 
     def remaining_at(self, now_s: float) -> float:
         """Work left at `now_s`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sublet.domain.actions import RefusePlan
 from sublet.domain.money import Price
+from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
 from sublet.kernel.supply import Supply
@@ -46,6 +47,7 @@ def refuse_plan(
     refusal = refuse_wrong_names(plan, jobs, supply, stale=stale)
     if refusal is None and not stale:
         refusal = _refuse_over_limits(plan, promises, promised, supply) or _refuse_other_widths(promises)
+        refusal = refusal or _refuse_steady_spot(promises, supply)
     return refusal
 
 
@@ -84,6 +86,16 @@ def _refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
         if shape is not None and not _may_be(state, shape):
             low, high = state.job.min_gpus, state.job.max_gpus
             return RefusePlan(f"shapes[{state.job.id}].gpus", shape.gpus, f"a width of the job, from {low} to {high}")
+    return None
+
+
+def _refuse_steady_spot(promises: Sequence[Promise], supply: Supply) -> RefusePlan | None:
+    """It asks for GPUs on demand in a pool with spot nodes, where nothing sees to it that a job gets those."""
+    for state, shape in promises:
+        if shape is not None and shape.steady:
+            markets = {supply.offers[offer_id].market for offer_id in supply.pools[shape.pool].offer_ids}
+            if markets != {Market.ON_DEMAND}:
+                return RefusePlan(f"shapes[{state.job.id}].steady", shape.steady, 0)
     return None
 
 

@@ -14,7 +14,7 @@ from sublet.domain.actions import Action, ResizeJob, StartJob, StopJob
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase, Pool
-from sublet.domain.shape import Placement, Shape
+from sublet.domain.shape import Placement, Shape, first_gpus
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
 from sublet.kernel.cluster import Node
@@ -100,7 +100,7 @@ class Tenancy:
             raise UnexpectedEvent(event, "the job was told to stop", self.story(event.job_id))
         self._stories[event.job_id].append(event)
         self._supply.changed |= self._placements.finish_move(event.job_id)
-        state = replace(state, phase=Phase.RUNNING, done=event.done, as_of_s=event.resumes_s)
+        state = replace(state, phase=Phase.RUNNING, done=event.done, as_of_s=event.resumes_s, left_s=0.0)
         self._store(state)
         if not self.settle(state):
             self.stand_in_line(state)
@@ -199,9 +199,12 @@ class Tenancy:
         """It trains on, on those of its nodes that stay; False = it cannot."""
         kept = self._cluster.healthy(self.placement[state.job.id])
         gpus = sum(count for _, count in kept)
-        if gpus < state.job.min_gpus or shape.stages > 1 or not _trains_on(state, kept, self.recorded):
+        if gpus < state.job.min_gpus or shape.grid is not None:  # which grid is left is for a plan to weigh
             return False
-        self._order_move(state, replace(shape, gpus=gpus), kept)
+        smaller = replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
+        if not _trains_on(state, smaller, kept, self.recorded):
+            return False
+        self._order_move(state, smaller, kept)
         return True
 
     # ------------------------------------------------------------------ from promises to orders
@@ -256,6 +259,8 @@ class Tenancy:
                 self._order_stop(state)
             return True
         kept = self._cluster.healthy(held)
+        if shape.grid is not None:  # copies sit first and spares last: these are the first to go
+            kept = first_gpus(kept, shape.gpus)
         placement = self._cluster.rearrange(shape.pool, kept, shape.gpus)
         if placement is None:
             return False
@@ -381,12 +386,13 @@ def _with_gpus(
         held_since_s=now_s,
         stints=stints,
         generation=state.generation if generation is None else generation,
+        left_s=state.pause_left_s(now_s) if placement else 0.0,
     )
 
 
-def _trains_on(state: JobState, kept: Placement, recorded: Sequence[Action]) -> bool:
+def _trains_on(state: JobState, shape: Shape, kept: Placement, recorded: Sequence[Action]) -> bool:
     """Some widths are not for everybody. A log does not say which, but whether a job was left on this one."""
     if isinstance(state.job.speed, Unrecorded):
         moves = (order for order in recorded if isinstance(order, ResizeJob))
         return any((order.job_id, order.placement) == (state.job.id, kept) for order in moves)
-    return state.job.speed.rate(state.gpu, tuple(count for _, count in kept), state.done) > 0.0
+    return state.job.speed_on(shape).rate(state.gpu, tuple(count for _, count in kept), state.done) > 0.0

@@ -19,7 +19,8 @@ from typing import Any
 from sublet.domain import actions, events
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
-from sublet.domain.shape import Spread
+from sublet.domain.job import Standstill
+from sublet.domain.shape import Shape
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 
@@ -28,25 +29,8 @@ __all__ = ["Unrecorded", "action_from_json", "event_from_json", "from_plain", "t
 UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed from them is recorded
 
 
-class Unrecorded:
+class Unrecorded(Standstill):
     """The speed of a job in a replay: plans are recorded, and so is what else follows from how fast it would go."""
-
-    ends: tuple[float, ...] = ()
-
-    def rate(self, gpu: str, spread: Spread, done: float) -> float:
-        """None."""
-        del gpu, spread, done
-        return 0.0
-
-    def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
-        """Never."""
-        del gpu, spread, done, goal
-        return math.inf
-
-    def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
-        """As far as before."""
-        del gpu, spread, seconds
-        return done
 
 
 def event_from_json(facts: Mapping[str, Any]) -> Event:
@@ -104,6 +88,8 @@ def from_plain(kind: Any, value: Any) -> Any:
     """What `to_plain` made of a value of this type; TypeError or ValueError where it is something else."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
+        if kind is Shape:
+            value = _with_grid(value)
         known = hints.keys() - UNRECORDED
         given = {name: from_plain(hints[name], item) for name, item in value.items() if name in known}
         if "speed" in hints:
@@ -129,3 +115,11 @@ def from_plain(kind: Any, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not {kind}")
     return value
+
+
+def _with_grid(shape: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A shape from before version 7, which said `stages`: as many pipelines as fit ran side by side."""
+    stages = shape.get("stages", 1)
+    if stages == 1 or shape["gpus"] < stages:
+        return shape
+    return {**shape, "grid": {"copies": shape["gpus"] // stages, "parts": stages}}

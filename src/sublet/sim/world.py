@@ -20,7 +20,7 @@ from sublet.domain.events import Event
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
-from sublet.domain.shape import Placement, Spread
+from sublet.domain.shape import Placement, Shape, Spread
 from sublet.domain.timers import Timer
 from sublet.market.replay import Fall, MarketChange, ReadAhead, ReplayedMarket
 from sublet.sim.agenda import Agenda, Tie
@@ -49,7 +49,7 @@ FRICTIONLESS = Physics()
 class _Run:
     """A training process: where it is and how far."""
 
-    __slots__ = ("done", "gpu", "job", "placement", "resumes_s", "spread", "version")
+    __slots__ = ("done", "gpu", "job", "placement", "resumes_s", "shape", "spread", "version")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -58,13 +58,14 @@ class _Run:
         self.gpu = ""
         self.spread: Spread = ()
         self.placement: Placement = ()
+        self.shape: Shape | None = None  # of the last order
         self.version = 0  # a planned end belongs to one version
 
     def done_at(self, now_s: float) -> float:
         """Work done by now."""
         if now_s <= self.resumes_s:
             return self.done
-        return self.job.speed.work(self.gpu, self.spread, self.done, now_s - self.resumes_s)
+        return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, now_s - self.resumes_s)
 
     def saved_at(self, now_s: float) -> float:
         """Work that the last periodic checkpoint holds."""
@@ -72,7 +73,7 @@ class _Run:
         every_s = self.job.checkpoint_every_s
         if trained_s <= 0 or every_s > trained_s:
             return self.done
-        return self.job.speed.work(self.gpu, self.spread, self.done, trained_s // every_s * every_s)
+        return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, trained_s // every_s * every_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,9 @@ class World:
             run.placement = tuple(part for part in action.placement if part[0] not in gone)
             return []
         run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
+        run.shape = action.shape
         run.resumes_s = now_s + run.job.restart_s
-        needs_s = run.job.speed.seconds(run.gpu, run.spread, run.done, run.job.work)
+        needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
         if math.isfinite(needs_s):
             self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(action.job_id, run.version))
         answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized

@@ -12,7 +12,7 @@ from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Gpu, Market
 from sublet.domain.plan import Plan
-from sublet.domain.shape import Shape
+from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
 from sublet.policies.las import Las
 from sublet.sim.world import Physics
@@ -54,7 +54,10 @@ TABLE = [
     *((GPU, field, field, (*NOT_FINITE, *NEGATIVE)) for field in ("nvlink_gb_per_s", "pcie_gb_per_s")),
     (Shape("p", 1), "pool", "pool", NO_NAME),
     (Shape("p", 1), "gpus", "gpus", (*NO_COUNT, 0)),
-    (Shape("p", 1), "stages", "stages", (*NO_COUNT, 0)),
+    (Shape("p", 1), "steady", "steady", (*NO_COUNT, 2)),
+    (Shape("p", 1), "grid", "grid", (Grid(1, 2), Grid(2, 1))),
+    (Grid(1, 1), "copies", "copies", (*NO_COUNT, 0)),
+    (Grid(1, 1), "parts", "parts", (*NO_COUNT, 0)),
     (Shape("p", 1), "batch", "batch", (*NO_COUNT, 0)),
     (Limit(), "min_nodes", "min_nodes", NO_COUNT),
     (Limit(), "max_nodes", "max_nodes", NO_COUNT),

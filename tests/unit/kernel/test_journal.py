@@ -40,7 +40,7 @@ from sublet.domain.events import (
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.shape import Shape
+from sublet.domain.shape import Grid, Shape
 from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError
 from sublet.kernel.following import Follower
@@ -58,7 +58,7 @@ from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 PLAN = Plan(
-    shapes={"a": Shape("p", 4, batch=64, stages=2), "b": None},
+    shapes={"a": Shape("p", 5, grid=Grid(2, 2), batch=64), "b": None},
     hold={"o": 3},
     reasons={"a": "it is short"},
     value_of_time_usd_per_h=1.5,
