@@ -289,8 +289,9 @@ class Kernel:
                     self.tenancy.stand_in_line(self.jobs[job_id])
                 self.tenancy.serve_lines()
             case FallDue():
-                if not self.supply.pass_falls(event.at_s):
+                if not self.supply.offering.memory.pass_by(event.at_s):
                     return  # the market has spoken
+                self.supply.changed = True
             case PlanAgain():
                 if not self._plans.wake(event.at_s):
                     return

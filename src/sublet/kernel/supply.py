@@ -89,12 +89,6 @@ class Supply:
         self.offering.restock(offer_id, nodes, now_s)
         self.changed = True
 
-    def pass_falls(self, now_s: float) -> bool:
-        """Falls that were announced are due, and the market has not spoken of them; True if there were any."""
-        passed = self.offering.memory.pass_by(now_s)
-        self.changed |= passed
-        return passed
-
     def retry(self, offer_id: str) -> None:
         """What was sold out may be had again."""
         self.offering.retry(offer_id)
