@@ -31,7 +31,7 @@ from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 7  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 8  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:

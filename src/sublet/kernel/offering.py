@@ -202,7 +202,7 @@ class Offering:
         self._available, self._sold_out = dict(facts["available"]), dict(facts["sold_out"])
         self._refused = dict(facts.get("refused", {}))  # not in snapshots of version 1, which are followed from there
         self.exposure.restore(facts["exposure"])
-        if "memory" in facts:  # not in snapshots before version 7
+        if "memory" in facts:  # not in snapshots before version 8
             self.memory.restore(facts["memory"])
 
 

@@ -118,7 +118,7 @@ def from_plain(kind: Any, value: Any) -> Any:
 
 
 def _with_grid(shape: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A shape from before version 7, which said `stages`: as many pipelines as fit ran side by side."""
+    """A shape from before version 8, which said `stages`: as many pipelines as fit ran side by side."""
     stages = shape.get("stages", 1)
     if stages == 1 or shape["gpus"] < stages:
         return shape
