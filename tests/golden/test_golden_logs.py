@@ -35,13 +35,15 @@ def by_the_second(offers):
     return [{**offer, "billed_by_s": 0.0} for offer in offers]
 
 
-def with_grids(value):
+def in_new_words(value):
     if isinstance(value, dict):
         if "stages" in value:
             assert value["stages"] == 1
             value = {"steady": 0, "grid": None, **{key: item for key, item in value.items() if key != "stages"}}
-        return {key: with_grids(item) for key, item in value.items()}
-    return [with_grids(item) for item in value] if isinstance(value, list) else value
+        if "checkpoint_write_s" in value:
+            value = {**value, "survives": False}
+        return {key: in_new_words(item) for key, item in value.items()}
+    return [in_new_words(item) for item in value] if isinstance(value, list) else value
 
 
 def translated(recorded, now):
@@ -50,11 +52,12 @@ def translated(recorded, now):
     - The first line says which version of the kernel wrote it.
     - An offer says by which intervals it is billed: until then all were billed by the second.
     - A shape has a grid, and GPUs on demand, where it had `stages`: nobody had more than one.
+    - A job says whether its state survives a loss: nobody's did.
     - A plan above the limits was followed by a timer that its driver invented. Now the kernel refuses it, by name and
       with the limit, and sets a timer of its own unless one rings sooner. No other plan is followed by a timer for an
       offer.
     """
-    recorded = with_grids(recorded)
+    recorded = in_new_words(recorded)
     if "journal" in recorded:
         return {**recorded, "kernel": KERNEL_VERSION, "offers": by_the_second(recorded["offers"])}
     if "offers" in recorded["event"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ __all__ = ["Arrivals", "Demand", "kind_of"]
 
 def kind_of(job: Job) -> Hashable:
     """Jobs of one kind differ in size, time and request only: equally good choices for one are so for the others."""
-    pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s)
+    pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s, job.survives, job.pauses)
     return (job.model, job.speed, job.weight, job.min_gpus, job.max_gpus, job.pools, pauses)
 
 
@@ -47,6 +48,8 @@ class Demand:
         count: dict[Hashable, int] = {}
         work: dict[Hashable, float] = {}
         for job in jobs:
+            if math.isinf(job.work):  # it does not tell how much work comes
+                continue
             kind = kind_of(job)
             like.setdefault(kind, job)
             count[kind] = count.get(kind, 0) + 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Doubted", "Job", "Shaped", "Speed", "Standstill"]
+__all__ = ["Change", "Doubted", "Job", "Pauses", "Shaped", "Speed", "Standstill"]
 
 
 class Speed(Protocol):
@@ -81,12 +81,35 @@ class Doubted(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From one shape to another, of all that happened to a job at one instant."""
+
+    was: Shape | None  # None = it starts, from storage or from nothing
+    now: Shape
+    lost: int = 0  # of the GPUs of `was`: the cloud took them, or told that it will, and they were left
+    left_s: float = 0.0  # of the pause before, which this one cut short
+
+    @property
+    def is_of_spares(self) -> bool:
+        """Nobody who trains comes or goes."""
+        return self.lost == 0 and self.now.grid is not None and self.now.trains_like(self.was)
+
+
+class Pauses(Protocol):
+    """What changes cost a job, by their kind: of copies or of parts, from peers or from storage."""
+
+    def pause_s(self, change: Change) -> float:
+        """Seconds without training from the change on, what is left of the pause before it included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What the user submitted, and what is known of it; JobChanged brings another one of the same id."""
 
     id: str
     submit_s: float
-    work: float
+    work: float  # infinite = it has no end, and is judged by what it has done
     speed: Speed
     gpus: int = 1  # what the owner asked for; elastic policies may give fewer or more
     min_gpus: int = 1
@@ -94,6 +117,8 @@ class Job:
     restart_s: float = 0.0  # pause at every start and change of shape
     checkpoint_every_s: float = math.inf  # work since the last checkpoint is lost when a node is lost without notice
     checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
+    survives: bool = False  # as long as one of its GPUs is left, a loss without notice loses nothing either
+    pauses: Pauses | None = field(default=None, repr=False)  # by kind of change; None = `restart_s`, whatever the kind
     weight: float = 1.0
     deadline_s: float | None = None
     purse_left_usd: float | None = None  # of what its owner lets it spend, about; None = no limit of its own
@@ -106,7 +131,8 @@ class Job:
     def __post_init__(self) -> None:
         named("job id", self.id)
         at_least("submit_s", self.submit_s, 0.0)
-        positive("work", self.work)
+        if not self.work > 0:  # also refuses NaN
+            raise InvalidValue("work", self.work, "a number above 0, or infinity for a job without an end")
         whole("gpus", self.gpus, 1)
         whole("min_gpus", self.min_gpus, 1)
         if self.max_gpus == 0:
@@ -125,6 +151,12 @@ class Job:
             at_least("deadline_s", self.deadline_s, 0.0)
         if self.purse_left_usd is not None:
             at_least("purse_left_usd", self.purse_left_usd, 0.0)
+
+    def pause_s(self, change: Change) -> float:
+        """Seconds without training from this change on."""
+        if self.pauses is not None:
+            return self.pauses.pause_s(change)
+        return change.left_s if change.is_of_spares else self.restart_s
 
     def speed_on(self, shape: Shape | None) -> Speed:
         """Its speed in this shape. A model that knows no grids is data parallel: it does not train in several parts."""

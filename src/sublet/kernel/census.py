@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -25,7 +26,9 @@ class Census:
         self._next = 1
 
     def note(self, job: Job, now_s: float) -> None:
-        """One more."""
+        """One more; what has no end does not tell how much work comes."""
+        if math.isinf(job.work):
+            return
         if not self._jobs:
             self._began_s = now_s
         kind = kind_of(job)

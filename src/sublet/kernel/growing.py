@@ -106,7 +106,8 @@ class Growing:
         size, told_s = offer.gpus_per_node, offer.notice_s
         waves = {visit.wave_s: visit.went_s - visit.wave_s for visit in visits}  # the last going of each
         stay_s = sum(waves.values()) / len(waves)
-        redone_s = 0.0 if 0.0 < told_s >= job.checkpoint_write_s else min(job.checkpoint_every_s, stay_s) / 2.0
+        kept = job.survives or 0.0 < told_s >= job.checkpoint_write_s
+        redone_s = 0.0 if kept else min(job.checkpoint_every_s, stay_s) / 2.0
         cost_s = 2.0 * job.restart_s + redone_s
         return 0.0 if stay_s * size / (held + size) >= PAYS * cost_s else cost_s / OVERHEAD
 

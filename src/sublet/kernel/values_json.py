@@ -26,7 +26,7 @@ from sublet.errors import BadInput
 
 __all__ = ["Unrecorded", "action_from_json", "event_from_json", "from_plain", "to_plain", "to_tagged"]
 
-UNRECORDED = frozenset({"speed", "weighed"})  # models and tables: what followed from them is recorded
+UNRECORDED = frozenset({"speed", "pauses", "weighed"})  # models and tables: what followed from them is recorded
 
 
 class Unrecorded(Standstill):

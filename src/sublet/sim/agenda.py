@@ -34,6 +34,11 @@ class Agenda(Generic[T]):
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; of an agenda that is not empty."""
+        return self._heap[0][0]
+
     def put(self, at_s: float, tie: Tie, what: T) -> None:
         """`what` happens at `at_s`."""
         self._count += 1

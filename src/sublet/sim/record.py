@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sublet.domain import actions as order
@@ -9,6 +11,7 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.money import Money
+from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 
 __all__ = ["JobRow", "Recorder", "Segment"]
@@ -29,6 +32,7 @@ class JobRow:
     starts: int = 0
     resizes: int = 0
     losses: int = 0  # nodes lost under it
+    done: float = 0.0  # work, by its end or by the end of the run
 
     @property
     def completion_s(self) -> float:
@@ -68,6 +72,9 @@ class Recorder:
     _since_s: float = 0.0
     _running: dict[str, tuple[float, int, float]] = field(default_factory=dict)  # job -> since, GPUs, trains from
     _node_gpus: dict[str, int] = field(default_factory=dict)
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # job -> what it trains in
+    _work: dict[str, float] = field(default_factory=dict)  # job -> all of it
+    _trains_s: dict[str, float] = field(default_factory=dict)  # job -> when it would, had its spares not changed
 
     def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
         """One event and the orders that followed."""
@@ -82,35 +89,46 @@ class Recorder:
                 gpus = self._node_gpus[action.node_id] = kernel.supply.offers[action.offer_id].gpus_per_node
                 self._hold(now_s, gpus, kernel)
             elif isinstance(action, order.StartJob | order.ResizeJob):
-                self._leave(action.job_id, now_s)
-                gpus = sum(gpus for _, gpus in action.placement)
-                self._running[action.job_id] = (now_s, gpus, now_s)
-                row = self.jobs[action.job_id]
-                if isinstance(action, order.StartJob):
-                    row.starts += 1
-                    row.start_s = now_s if row.start_s is None else row.start_s
-                else:
-                    row.resizes += 1
+                self._move(action, now_s)
             elif isinstance(action, order.MakePlan):
                 self.plans += 1
             elif isinstance(action, order.TellUser):
                 self.told.append(action.text)
+
+    def _move(self, action: order.StartJob | order.ResizeJob, now_s: float) -> None:
+        job_id, shape, row = action.job_id, action.shape, self.jobs[action.job_id]
+        _, _, trains_s = self._running.get(job_id, (0.0, 0, now_s))
+        self._leave(job_id, now_s)
+        self._running[job_id] = (now_s, sum(gpus for _, gpus in action.placement), now_s)
+        self._trains_s.pop(job_id, None)
+        if isinstance(action, order.StartJob):
+            row.starts += 1
+            row.start_s = now_s if row.start_s is None else row.start_s
+        elif shape.grid is not None and shape.trains_like(self._shapes.get(job_id)):
+            self._trains_s[job_id] = max(trains_s, now_s)  # of spares alone, unless it pauses for longer
+        else:
+            row.resizes += 1
+        self._shapes[job_id] = shape
 
     def _note_event(self, event: Event, kernel: Kernel) -> None:
         now_s = event.at_s
         if isinstance(event, news.JobSubmitted):
             job = event.job
             self.jobs[job.id] = JobRow(job.id, job.model, now_s, job.gpus)
+            self._work[job.id] = job.work
             self._present += 1
         elif isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled):
             self._leave(event.job_id, now_s)
             self._present -= 1
             if isinstance(event, news.JobFinished):
                 self.jobs[event.job_id].finish_s = now_s
+                self.jobs[event.job_id].done = self._work[event.job_id]
         elif isinstance(event, news.JobStarted | news.JobResized):
             if event.job_id in self._running:
                 since_s, gpus, _ = self._running[event.job_id]
                 self._running[event.job_id] = (since_s, gpus, event.resumes_s)
+                if event.resumes_s > self._trains_s.pop(event.job_id, math.inf):
+                    self.jobs[event.job_id].resizes += 1
         elif isinstance(event, news.JobStopped):
             self._leave(event.job_id, now_s)
         elif isinstance(event, news.NodeReleased | news.NodeLost | news.RentRefused):
@@ -127,6 +145,7 @@ class Recorder:
             if left < gpus and kernel.jobs[job_id].phase == "broken":
                 self._leave(job_id, event.at_s)
                 self.jobs[job_id].losses += 1
+                self._shapes.pop(job_id, None)  # whatever comes next is a change
                 if left:  # it holds what survived, paused until it is moved
                     self._running[job_id] = (event.at_s, left, float("inf"))
 
@@ -150,8 +169,10 @@ class Recorder:
         if self.keep_segments and now_s > since_s:
             self.segments.append(Segment(job_id, since_s, now_s, gpus))
 
-    def close(self, kernel: Kernel) -> None:
-        """The run is over: settle what is still open."""
+    def close(self, kernel: Kernel, done: Mapping[str, float]) -> None:
+        """The run is over: settle what is still open, and note how far each is that has not ended."""
+        for job_id, work in done.items():
+            self.jobs[job_id].done = work
         for job_id in list(self._running):
             self._leave(job_id, kernel.now_s)
         self._hold(kernel.now_s, 0, kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,10 +13,11 @@ import numpy as np
 from sublet.domain.actions import Action
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.demand import Demand
-from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade
+from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade, TimerFired
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
+from sublet.domain.timers import CheckPurse
 from sublet.errors import Infeasible, InvalidValue, NeverAtRest
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
@@ -74,14 +76,17 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     keep_segments: bool = True,
     watch: Watcher | None = None,
     progress: Progress | None = None,
+    until_s: float = math.inf,
 ) -> Run:
     """Run `jobs` under `policy` on `cloud`. Equal arguments give equal runs, event by event.
+
+    The run ends at `until_s` at the latest: jobs without an end are judged by what they have done by then.
 
     `expected` is a forecast that every policy may use. `checked` verifies the laws of the kernel after every event (for
     tests). `watch` hears every event with the orders that followed it; `progress` is told the number of ended jobs and
     the time, now and then.
     """
-    _refuse_the_impossible(jobs, cloud)
+    _refuse_the_impossible(jobs, cloud, until_s)
     kernel = Kernel(cloud.offers, limits=cloud.limits, quotas=cloud.quotas, budget=cloud.budget, expected=expected)
     rng = np.random.default_rng(seed)
     world = World(cloud.offers, cloud.physics, rng, cloud.market())
@@ -92,8 +97,8 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     for job in jobs:
         world.submit(job)
     driver = _Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
-    driver.run(len(jobs), progress)
-    recorder.close(kernel)
+    driver.run(len(jobs), until_s, progress)
+    recorder.close(kernel, world.done_at(kernel.now_s))
     seconds = time.perf_counter() - started_s
     return Run(
         metrics=metrics_from_run(recorder, kernel, seconds),
@@ -123,12 +128,16 @@ class _Driver:
         self._now_s, self._at_once = -1.0, 0  # events at this instant
         self._last: deque[Event] = deque(maxlen=REMEMBERED)
 
-    def run(self, jobs: int, progress: Progress | None) -> None:
+    def run(self, jobs: int, until_s: float, progress: Progress | None) -> None:
+        """Until everything is done, or nothing can change any more, or the time has come."""
         agenda, kernel = self.world.agenda, self.kernel
         arriving, steps = jobs, 0
+        endless = until_s == math.inf
         # A timer alone brings nothing new: when only timers are left, what has not ended never will.
-        while len(agenda) > agenda.timers and (arriving or kernel.jobs or not self._at_rest()):
-            self._in_vain = self._in_vain + 1 if len(agenda) == agenda.timers + agenda.plans else 0
+        while len(agenda) > agenda.timers * endless and (arriving or kernel.jobs or not self._at_rest()):
+            if agenda.next_s > until_s:
+                break
+            self._in_vain = self._in_vain + 1 if endless and len(agenda) == agenda.timers + agenda.plans else 0
             if self._in_vain > MOST_IN_VAIN:
                 raise self._never("a plan or a timer, and nothing else is to come", self._in_vain)
             at_s, what = agenda.pop()
@@ -140,6 +149,8 @@ class _Driver:
             steps += 1
             if progress is not None and steps % PROGRESS_EVERY == 0:
                 progress(jobs - arriving - len(kernel.jobs), at_s)
+        if kernel.jobs and not endless:
+            self._hear([TimerFired(until_s, CheckPurse())])  # all are paid, and have trained, until then
         if progress is not None:
             progress(jobs - arriving - len(kernel.jobs), kernel.now_s)
 
@@ -183,13 +194,17 @@ class _Driver:
         return NeverAtRest(what, count=count, now_s=self.kernel.now_s, last=self._last)
 
 
-def _refuse_the_impossible(jobs: Sequence[Job], cloud: Cloud) -> None:
+def _refuse_the_impossible(jobs: Sequence[Job], cloud: Cloud, until_s: float) -> None:
     """A job that no pool could ever hold would wait for ever: say so before anything runs."""
     if not jobs:
         raise InvalidValue("jobs", jobs, "at least one job")
     (name, times), *_ = Counter(job.id for job in jobs).most_common(1)
     if times > 1:
         raise InvalidValue("jobs", name, "of different names")
+    if until_s == math.inf and any(math.isinf(job.work) for job in jobs):
+        raise InvalidValue("until_s", until_s, "a time at which to end, where a job has no end of its own")
+    if not until_s >= (first_s := min(job.submit_s for job in jobs)):
+        raise InvalidValue("until_s", until_s, f"not before the first job comes, at {first_s:g} s")
     most = max(gpus for gpus in _largest_pools(cloud).values())
     misfits = [job for job in jobs if job.min_gpus > most]
     if misfits:

@@ -17,7 +17,7 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
-from sublet.domain.job import Job
+from sublet.domain.job import Change, Job
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Placement, Shape, Spread
@@ -49,7 +49,21 @@ FRICTIONLESS = Physics()
 class _Run:
     """A training process: where it is and how far."""
 
-    __slots__ = ("done", "gpu", "job", "placement", "resumes_s", "shape", "spread", "version")
+    __slots__ = (
+        "before",
+        "changed_s",
+        "done",
+        "gpu",
+        "job",
+        "left_s",
+        "lost",
+        "placement",
+        "resumes_s",
+        "saved",
+        "shape",
+        "spread",
+        "version",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -58,7 +72,12 @@ class _Run:
         self.gpu = ""
         self.spread: Spread = ()
         self.placement: Placement = ()
-        self.shape: Shape | None = None  # of the last order
+        self.shape: Shape | None = None  # of the last order; None = its state lies in storage
+        self.lost = 0  # of its GPUs, taken since
+        self.left_s = 0.0  # of a pause that was cut short
+        self.saved = 0.0  # of its work, what a checkpoint held when it last stood still
+        self.changed_s = -1.0  # when it was last moved, and
+        self.before: tuple[Shape | None, int, float] = (None, 0, 0.0)  # shape, GPUs lost and pause left until then
         self.version = 0  # a planned end belongs to one version
 
     def done_at(self, now_s: float) -> float:
@@ -67,12 +86,32 @@ class _Run:
             return self.done
         return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, now_s - self.resumes_s)
 
+    def change_to(self, shape: Shape, now_s: float) -> float:
+        """It goes on in this shape; when it trains again. All that happens to it at one instant is one change."""
+        was, lost, left_s = self.before if self.changed_s == now_s else (self.shape, 0, self.left_s)
+        self.before = (was, lost + self.lost, left_s)
+        self.changed_s, self.shape, self.lost, self.left_s = now_s, shape, 0, 0.0
+        return now_s + self.job.pause_s(Change(was=was, now=shape, lost=self.before[1], left_s=left_s))
+
+    def halt(self, now_s: float) -> None:
+        """It does not train from here on; a planned end is void."""
+        if self.resumes_s < math.inf:
+            self.saved, self.left_s = self.saved_at(now_s), max(0.0, self.resumes_s - now_s)
+            self.done = self.done_at(now_s)
+        self.resumes_s = math.inf
+        self.version += 1
+
+    def forget(self) -> None:
+        """What it knew lies in storage."""
+        self.saved = self.done
+        self.shape, self.lost, self.left_s, self.changed_s = None, 0, 0.0, -1.0
+
     def saved_at(self, now_s: float) -> float:
         """Work that the last periodic checkpoint holds."""
         trained_s = now_s - self.resumes_s
         every_s = self.job.checkpoint_every_s
         if trained_s <= 0 or every_s > trained_s:
-            return self.done
+            return self.saved if self.job.survives else self.done  # who changes from peers to peers writes none
         return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, trained_s // every_s * every_s)
 
 
@@ -126,6 +165,10 @@ class World:
         self._market = ReplayedMarket(self._offers, rng)
         self._ahead = ReadAhead(market, physics.notice_s)
         self._read_market(0.0)
+
+    def done_at(self, now_s: float) -> dict[str, float]:
+        """Work that jobs have done by now, of those that are under way."""
+        return {job_id: run.done_at(now_s) for job_id, run in self._runs.items()}
 
     # ------------------------------------------------------------------ what happens by itself
 
@@ -206,10 +249,17 @@ class World:
         for job_id in list(self._on_node[node_id]):
             run = self._runs[job_id]
             warned = now_s - noticed_s >= run.job.checkpoint_write_s and noticed_s < now_s
-            run.done = run.done_at(now_s) if warned else run.saved_at(now_s)
-            self._halt(run)
-            told.append(news.ProgressReported(now_s, job_id, run.done))
+            trained = run.resumes_s < math.inf
+            run.halt(now_s)
+            run.lost += dict(run.placement)[node_id]
             run.placement = tuple(part for part in run.placement if part[0] != node_id)
+            if warned:
+                run.saved = run.done
+            elif run.job.survives:
+                run.done = run.done if run.placement else run.saved
+            elif trained:
+                run.done = run.saved
+            told.append(news.ProgressReported(now_s, job_id, run.done))
         self._drop(node_id)
         return told
 
@@ -242,8 +292,9 @@ class World:
 
     def _move(self, now_s: float, action: order.StartJob | order.ResizeJob) -> list[Event]:
         run = self._runs[action.job_id]
-        run.done = run.done_at(now_s)
-        self._halt(run)
+        run.halt(now_s)
+        stays = {node_id for node_id, _ in action.placement}
+        run.lost += sum(gpus for node_id, gpus in run.placement if node_id in self._doomed and node_id not in stays)
         self._leave(action.job_id, run)
         run.placement = action.placement
         run.spread = tuple(gpus for _, gpus in action.placement)
@@ -255,8 +306,7 @@ class World:
             run.placement = tuple(part for part in action.placement if part[0] not in gone)
             return []
         run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
-        run.shape = action.shape
-        run.resumes_s = now_s + run.job.restart_s
+        run.resumes_s = run.change_to(action.shape, now_s)
         needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
         if math.isfinite(needs_s):
             self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(action.job_id, run.version))
@@ -265,8 +315,8 @@ class World:
 
     def _stop(self, now_s: float, action: order.StopJob) -> list[Event]:
         run = self._runs[action.job_id]
-        run.done = run.done_at(now_s)
-        self._halt(run)
+        run.halt(now_s)
+        run.forget()
         self._leave(action.job_id, run)
         if not action.resumable:
             del self._runs[action.job_id]
@@ -303,11 +353,6 @@ class World:
         due_s = max(now_s, math.ceil(now_s / round_s) * round_s) if round_s else now_s
         self.agenda.put(due_s, Tie.PLANNER, PlanDue())
         return []
-
-    def _halt(self, run: _Run) -> None:
-        """It does not train from here on; a planned end is void."""
-        run.resumes_s = math.inf
-        run.version += 1
 
     def _leave(self, job_id: str, run: _Run) -> None:
         for node_id, _ in run.placement:

@@ -31,7 +31,7 @@ GPU = Gpu(name="T4", vendor="nvidia", mem_gib=16.0)
 TABLE = [
     (JOB, "id", "job id", NO_NAME),
     (JOB, "submit_s", "submit_s", (*NOT_FINITE, *NEGATIVE)),
-    (JOB, "work", "work", (*NOT_FINITE, *NEGATIVE, 0.0)),
+    (JOB, "work", "work", (math.nan, -math.inf, *NEGATIVE, 0.0)),
     (JOB, "gpus", "gpus", (*NO_COUNT, 0, 5)),
     (JOB, "min_gpus", "min_gpus", (*NO_COUNT, 0)),
     (JOB, "max_gpus", "max_gpus", NO_COUNT),

@@ -1,0 +1,176 @@
+"""What changes of shape cost in the simulated world, and runs that end at a horizon."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.job import Change
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Grid, Shape
+from sublet.errors import InvalidValue
+from sublet.perf.speedup import ConstantRate, Linear
+from sublet.sim.simulator import Cloud, simulate
+from sublet.sim.world import Physics
+from sublet.testing.values import Changes, a_job, an_offer
+
+OFFER = an_offer("o", gpus=1, pool="p")
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Pauses of ten seconds, and what is left; it notes what it was asked."""
+
+    heard: list[Change] = field(default_factory=list)
+
+    def pause_s(self, change):
+        self.heard.append(change)
+        return change.left_s if change.is_of_spares else 10.0 + change.left_s
+
+
+@dataclass(frozen=True)
+class Columns(ConstantRate):
+    """One sample a second for each copy."""
+
+    copies: int = 1
+
+    def bound_to(self, shape):
+        return Columns(shape.grid.copies)
+
+    def rate(self, gpu, spread, done):
+        return float(self.copies)
+
+
+@dataclass(frozen=True)
+class Follow:
+    """All that there is, in copies of two parts."""
+
+    most: int = 99
+    parts: int = 2
+
+    def decide(self, snapshot):
+        gpus = int(min(self.most, snapshot.offers["o"].most))
+        copies = gpus // self.parts
+        shape = Shape("p", gpus, grid=Grid(copies, self.parts)) if copies else None
+        return Plan(shapes={"a": shape}, hold={"o": gpus})
+
+
+def ride(market, *, notice_s=0.0, until_s=100.0, policy=None, **facts):
+    """The pauses that one job asked for on this market, as (time, nodes), and its row."""
+    pauses = Listening()
+    job = a_job(work=math.inf, gpus=2, max_gpus=99, **{"speed": Columns(), "pauses": pauses, "survives": True, **facts})
+    changes = Changes(AvailabilityChanged(float(at_s), "o", nodes) for at_s, nodes in market)
+    cloud = Cloud(offers=(OFFER,), physics=Physics(notice_s=notice_s), market=changes)
+    run = simulate([job], policy or Follow(), cloud, until_s=until_s, checked=True)
+    return pauses.heard, run.record.jobs["a"], run
+
+
+def p(gpus):
+    return Shape("p", gpus, grid=Grid(gpus // 2, 2))
+
+
+def test_a_start_is_a_change_from_nothing_and_work_is_counted_at_the_horizon():
+    heard, row, run = ride([(0, 4)])
+    assert heard == [Change(was=None, now=p(4))]
+    assert row.done == 2 * 90.0
+    assert (row.finish_s, run.unfinished) == (None, ("a",))
+    assert run.metrics.usd == pytest.approx(4 * 100 / 3600)  # nodes are paid for until then
+
+
+def test_several_nodes_that_are_lost_at_one_instant_are_one_change():
+    heard, row, _ = ride([(0, 8), (50, 5)])
+    assert heard[1:] == [Change(was=p(8), now=p(5), lost=3)]
+    assert row.done == 4 * 40.0 + 2 * 40.0  # and nothing is redone
+    assert row.resizes == 1
+
+
+def test_the_rest_of_a_pause_survives_a_loss():
+    heard, row, _ = ride([(0, 8), (4, 6)])
+    assert heard[1:] == [Change(was=p(8), now=p(6), lost=2, left_s=6.0)]
+    assert row.done == 3 * (100.0 - 4.0 - 16.0)
+
+
+def test_other_spares_are_no_resize_and_no_pause():
+    heard, row, _ = ride([(0, 4), (3, 5), (50, 4)])
+    assert [change.is_of_spares for change in heard] == [False, True, False]
+    assert heard[1] == Change(was=p(4), now=p(5), left_s=7.0)
+    assert heard[2].lost == 1  # who is lost is chance: it may have trained
+    assert row.resizes == 1
+    assert row.done == 2 * (40.0 + 40.0)
+
+
+def test_without_pauses_of_its_own_spares_cost_nothing_either():
+    _, row, _ = ride([(0, 4), (50, 5)], pauses=None, restart_s=10.0)
+    assert (row.resizes, row.done) == (0, 2 * 90.0)
+
+
+def test_who_leaves_noticed_nodes_has_lost_them():
+    heard, _, _ = ride([(0, 8), (50, 6)], notice_s=20.0)
+    assert heard[1:] == [Change(was=p(8), now=p(6), lost=2)]
+
+
+def test_where_nothing_is_left_the_checkpoint_is_all_there_is():
+    _, row, _ = ride([(0, 4), (55, 0), (60, 4)], checkpoint_every_s=20.0)
+    assert row.done == 2 * 40.0 + 2 * 30.0  # two intervals of twenty seconds, and a start anew
+    _, row, _ = ride([(0, 4), (20, 2), (55, 0), (60, 2)])
+    assert row.done == 30.0  # no checkpoint was ever written: what survivors had is gone with them
+
+
+def test_work_is_redone_by_whoever_does_not_survive():
+    _, row, _ = ride([(0, 4), (50, 2)], survives=False, checkpoint_every_s=15.0)
+    assert row.done == 2 * 30.0 + 40.0
+
+
+@dataclass(frozen=True)
+class Even:
+    """As many as there are, or one less: it has no use for an odd one."""
+
+    def decide(self, snapshot):
+        gpus = int(snapshot.offers["o"].most) // 2 * 2
+        return Plan(shapes={"a": Shape("p", gpus)}, hold={"o": gpus})
+
+
+def test_moves_of_one_instant_are_weighed_from_where_it_began():
+    """Survivors go on by themselves at the loss, and the plan of this instant moves them again."""
+    pauses = Listening()
+    job = a_job(work=math.inf, gpus=2, min_gpus=1, max_gpus=99, pauses=pauses, survives=True)
+    changes = Changes(AvailabilityChanged(at_s, "o", nodes) for at_s, nodes in ((0.0, 4), (50.0, 3)))
+    cloud = Cloud(offers=(an_offer("o", gpus=1, pool="p", boot_s=60.0),), physics=Physics(notice_s=0.0), market=changes)
+    run = simulate([job], Even(), cloud, until_s=100.0)
+    assert pauses.heard[1:] == [
+        Change(was=Shape("p", 4), now=Shape("p", 3), lost=1),
+        Change(was=Shape("p", 4), now=Shape("p", 2), lost=1),
+    ]
+    assert run.record.jobs["a"].done == 4 * 40.0 + 2 * 40.0
+
+
+def test_a_timer_rings_until_the_horizon():
+    @dataclass
+    class Asking:
+        at_s: list[float] = field(default_factory=list)
+
+        def decide(self, snapshot):
+            self.at_s.append(snapshot.now_s)
+            plan = Follow().decide(snapshot)
+            return Plan(shapes=plan.shapes, hold=plan.hold, ask_again_s=snapshot.now_s + 30.0)
+
+    policy = Asking()
+    ride([(0, 4)], policy=policy)
+    assert [at_s for at_s in policy.at_s if at_s] == [30.0, 60.0, 90.0]
+
+
+def test_jobs_that_end_before_the_horizon_end_as_ever():
+    cloud = Cloud(offers=(OFFER,))
+    run = simulate([a_job(work=10.0, speed=Linear())], Follow(most=1, parts=1), cloud, until_s=1000.0)
+    assert run.metrics.finished == 1
+    assert run.record.jobs["a"].done == 10.0
+    assert run.metrics.usd == pytest.approx(10 / 3600)
+
+
+@pytest.mark.parametrize("until_s", [math.inf, math.nan, -1.0])
+def test_a_job_without_an_end_needs_a_horizon(until_s):
+    with pytest.raises(InvalidValue, match="until_s"):
+        simulate([a_job(work=math.inf)], Follow(), Cloud(offers=(OFFER,)), until_s=until_s)
