@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.parcae import parcae_costs
 from sublet.sim.one_job import run_on_market
 from sublet.solve.expectation import Loss, expected_moves
-from sublet.spot.job import SpotJob, spot_job
 from sublet.spot.liveput import Liveput
 
 SIZES = (32, 128, 512)

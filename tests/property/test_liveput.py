@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible
+from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
+from sublet.planning.objective import SpotPrices
 from sublet.sim.many_zones import run_in_zones
 from sublet.sim.one_job import run_on_market
 from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.job import SpotPrices, spot_job
 from sublet.spot.liveput import Liveput
 from sublet.spot.policies import oracle
 from sublet.spot.record import Record

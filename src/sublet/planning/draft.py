@@ -39,7 +39,10 @@ class Draft:
 
     def give(self, state: JobState, pool: str, gpus: int, why: str = "", *, batch: int | None = None) -> None:
         """The job shall have this; nothing is noted if it has it already."""
-        shape = Shape(pool, gpus, batch=batch)
+        self.put(state, Shape(pool, gpus, batch=batch), why)
+
+    def put(self, state: JobState, shape: Shape, why: str = "") -> None:
+        """The same, of any shape."""
         current = self._current(state)
         if current != shape:
             self._change(state, current, shape, why)

@@ -12,8 +12,8 @@ from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
+from sublet.perf.grids import SUSPENDED
 from sublet.solve.arrays import Floats
-from sublet.spot.job import SUSPENDED
 from sublet.spot.zones import Have, ZonedJob, zoned_look, zoned_oracle
 
 __all__ = ["CHOICES", "Chooses", "ZonedRunResult", "have_of", "run_in_zones"]

@@ -11,7 +11,8 @@ import numpy as np
 from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
 from sublet.market.spot import SpotTrace
-from sublet.spot.job import ANY, SUSPENDED, SpotJob, short_chance
+from sublet.perf.grids import SUSPENDED, SpotJob
+from sublet.planning.objective import ANY, short_chance
 from sublet.spot.measured import SPOT_USD_PER_H
 from sublet.spot.policies import Observation, SpotDecision, SpotPolicy
 from sublet.spot.record import Record

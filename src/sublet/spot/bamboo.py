@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sublet.domain.quantity import at_least, whole
-from sublet.spot.job import SUSPENDED, SpotJob
+from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.spot.policies import Observation, SpotAgent, SpotDecision
 
 __all__ = ["Bamboo"]

@@ -20,9 +20,10 @@ from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.market.forecast.score import Persistence
+from sublet.perf.grids import SUSPENDED, SpotJob
+from sublet.planning.lookahead import Contender, worth_a_look
+from sublet.planning.objective import Objective, SpotPrices
 from sublet.solve.arrays import Floats
-from sublet.spot.job import SUSPENDED, Objective, SpotJob, SpotPrices
-from sublet.spot.liveput import Contender, worth_a_look
 from sublet.spot.policies import Observation, SpotAgent, SpotDecision, path_value
 from sublet.spot.record import Record
 

@@ -16,93 +16,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sublet.domain.quantity import at_least, positive, whole
+from sublet.domain.quantity import at_least, positive
 from sublet.errors import InvalidValue
-from sublet.market.forecast.score import Forecaster, Persistence
+from sublet.market.forecast.score import Persistence
+from sublet.perf.grids import SUSPENDED, SpotJob
+from sublet.planning.lookahead import Contender, worth_a_look
+from sublet.planning.objective import ANY, Objective, SpotPrices
 from sublet.solve.arrays import Floats
-from sublet.spot.job import ANY, SUSPENDED, NextStates, Objective, SpotJob, SpotPrices
-from sublet.spot.policies import INSTANT_S, Observation, SpotAgent, SpotDecision, Step, look_ahead
-from sublet.spot.record import AnnouncedLoss
+from sublet.spot.policies import Observation, SpotAgent, SpotDecision
 
-__all__ = ["Contender", "Liveput"]
-
-
-RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
-PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen
-FARTHEST = 240  # ticks
-CALM_TICKS = 10
-PAYBACKS = 3.0  # where little is earned a start has to last long, and who looks less far would not start at all
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One way of looking ahead: `steps` ticks, or where that is farther, `gaps` changes of capacity.
-
-    The latter also outlasts the time in which a start is paid back.
-    """
-
-    forecaster: Forecaster
-    steps: int
-    gaps: float = 0.0
-
-    def __post_init__(self) -> None:
-        whole("steps", self.steps, 1)
-        at_least("gaps", self.gaps, 0.0)
-
-    def look(self, objective: Objective, seen: Observation, state: int, left_s: float) -> NextStates:
-        """Where to go; `then` is after the first loss that was announced."""
-        history, step_s = seen.history, objective.job.step_s
-        steps = self.steps
-        if self.gaps:
-            far = max(self.gaps * _gap(history), PAYBACKS * objective.payback_s / step_s)
-            steps = max(steps, min(FARTHEST, round(far)))
-        ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
-        future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
-        only, ready_s = seen.ready
-        next_steps = [Step(now, step_s) for now in future]
-        if seen.now < seen.was and only != ANY:
-            next_steps[0] = Step(seen.now, step_s, ready_s, only)
-        next_steps, then = _cut_at_losses(next_steps, seen.warned, step_s) if seen.warned else (next_steps, 0)
-        return look_ahead(objective, seen.was, next_steps, state, left_s, then=then)
-
-
-def _cut_at_losses(next_steps: list[Step], warned: Sequence[AnnouncedLoss], step_s: float) -> tuple[list[Step], int]:
-    """The same time ahead, cut where a loss was announced and with so many fewer from there; which step is the first.
-
-    What will be needed can be prepared until then, but one thing at a time.
-    """
-    cut: list[Step] = []
-    at_s, place, then = 0.0, 0, 0
-    end_s, lost, last_s = len(next_steps) * step_s, 0, 0.0
-    coming = [each for each in warned if each.in_s < end_s]
-    while at_s < end_s - INSTANT_S:
-        ready_s = 0.0
-        if place < len(coming) and coming[place].in_s <= at_s + INSTANT_S:
-            lost += coming[place].lost
-            ready_s, last_s = coming[place].in_s - last_s, coming[place].in_s
-            then = then or len(cut)
-            place += 1
-        next_s = min(at_s + step_s, coming[place].in_s if place < len(coming) else np.inf, end_s)
-        step = next_steps[min(int(at_s // step_s), len(next_steps) - 1)]
-        first = step.only if not cut else ANY
-        cut.append(Step(max(0, step.now - lost), next_s - at_s, step.ready_s if not cut else ready_s, first))
-        at_s = next_s
-    return cut, then
-
-
-def _gap(history: Floats) -> float:
-    """Ticks between two changes, the more recent the weightier."""
-    changed = np.diff(history[-int(8 * RECENT_TICKS) :]) != 0
-    weight = 0.5 ** (np.arange(len(changed))[::-1] / RECENT_TICKS)
-    return float((weight.sum() + PACE_WEIGHT * PACE_TICKS) / ((weight * changed).sum() + PACE_WEIGHT))
-
-
-def worth_a_look(history: Floats) -> bool:
-    """Whether capacity has just changed, or has been calm for 10, 20, 40 ... ticks, which tells something too."""
-    differs = np.flatnonzero(history != history[-1])
-    still = len(history) - (int(differs[-1]) + 1 if len(differs) else 0)
-    ticks, rest = divmod(still - 1, CALM_TICKS)
-    return still == 1 or (rest == 0 and ticks & (ticks - 1) == 0)
+__all__ = ["Liveput"]
 
 
 CONTENDERS = (

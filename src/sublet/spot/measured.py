@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.parcae import PARCAE_BATCHES, parcae_costs, parcae_rates
-from sublet.spot.job import SpotJob, spot_job
 from sublet.spot.zones import Have, Links, ZonedJob
 
 __all__ = ["ON_DEMAND_USD_PER_H", "SPOT_USD_PER_H", "least_usd_per_sample", "measured_job", "measured_zoned_job"]

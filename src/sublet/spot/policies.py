@@ -16,16 +16,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from sublet.domain.quantity import whole
 from sublet.market.forecast.score import Forecaster, ParcaeForecast
+from sublet.perf.grids import SUSPENDED, SpotJob
+from sublet.planning.lookahead import INSTANT_S, AnnouncedLoss, Step, look_ahead, steps_ahead
+from sublet.planning.objective import ANY, Objective, SpotPrices
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
-from sublet.spot.job import ANY, SUSPENDED, NextStates, Objective, SpotJob, SpotPrices
-from sublet.spot.record import AnnouncedLoss, Moment, Record
+from sublet.spot.record import Moment, Record
 
 __all__ = [
     "CheckpointRestart",
@@ -37,13 +39,9 @@ __all__ = [
     "SpotAgent",
     "SpotDecision",
     "SpotPolicy",
-    "Step",
-    "look_ahead",
     "oracle",
     "path_value",
 ]
-
-INSTANT_S = 1e-6  # times of announcements are differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +158,7 @@ def _steps_of(objective: Objective, moments: Sequence[Moment], notice_s: float) 
         if moment.now < moment.was:
             ready_s, lost_s = min(notice_s, moment.at_s - lost_s), moment.at_s
         next_steps.append(Step(moment.now, moment.lasts_s, ready_s))
-    return _lookahead_of(objective, moments[0].was, next_steps)
+    return steps_ahead(objective, moments[0].was, next_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,45 +257,3 @@ class _ParcaeAgent:
         future = np.maximum(future, self.objective.job.least)
         next_steps = [Step(now, self.objective.job.step_s) for now in future.tolist()]
         return SpotDecision(config=look_ahead(self.objective, seen.now, next_steps, seen.held, seen.left_s).now)
-
-
-# ---------------------------------------------------------------------- looking ahead
-
-
-class Step(NamedTuple):
-    """A step ahead. After a loss that was announced, configurations have been ready for so long: any, or `only` one."""
-
-    now: int
-    lasts_s: float
-    ready_s: float = 0.0
-    only: int = ANY
-
-
-def look_ahead(
-    objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float, *, then: int = 0
-) -> NextStates:
-    """The best way to go."""
-    key = (was, *next_steps, state, left_s, then)
-    if key not in objective.looked:
-        path = _path(objective, was, next_steps, state, left_s)
-        objective.looked[key] = NextStates(path[0], path[min(1, len(path) - 1)], path[then])
-    return objective.looked[key]
-
-
-def _path(objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float) -> tuple[int, ...]:
-    return best_path(_lookahead_of(objective, was, next_steps), state, left_s=left_s).config_H
-
-
-def _lookahead_of(objective: Objective, was: int, next_steps: Sequence[Step]) -> Ahead:
-    points = [was, *(step.now for step in next_steps)]
-    lasts_s = [step.lasts_s for step in next_steps]
-    return Ahead(
-        rate_C=objective.rate_S,
-        pause_s=[
-            objective.pauses_s(was, step.now, ready_s=step.ready_s, only=step.only)
-            for was, step in zip(points[:-1], next_steps, strict=True)
-        ],
-        step_s=lasts_s,
-        again_C=objective.again_S,
-        pay_HC=objective.pay_HS(points[1:], lasts_s),
-    )

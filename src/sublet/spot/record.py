@@ -13,15 +13,9 @@ from typing import NamedTuple
 
 from sublet.domain.quantity import at_least, positive
 from sublet.errors import InvalidValue
+from sublet.planning.lookahead import AnnouncedLoss
 
-__all__ = ["AnnouncedLoss", "Moment", "Record"]
-
-
-class AnnouncedLoss(NamedTuple):
-    """So many instances will be lost in `in_s`."""
-
-    in_s: float
-    lost: int
+__all__ = ["Moment", "Record"]
 
 
 class Moment(NamedTuple):

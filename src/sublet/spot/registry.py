@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sublet.market.forecast.score import Foreknown, ParcaeForecast
+from sublet.perf.grids import SpotJob
 from sublet.spot.bamboo import Bamboo
-from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
 from sublet.spot.policies import CheckpointRestart, GreedyLive, Ideal, Parcae, SpotPolicy, oracle
 from sublet.spot.record import Record

@@ -23,11 +23,11 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
+from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.perf.migration import BYTES_PER_PARAM
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.expectation import Loss, expected_moves
 from sublet.solve.lookahead import Ahead, best_path
-from sublet.spot.job import SUSPENDED, SpotJob
 
 __all__ = ["Have", "Links", "ZonedJob", "region_of", "zoned_look", "zoned_oracle"]
 

@@ -7,12 +7,14 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.market.forecast.score import Foreknown, ParcaeForecast, Persistence
+from sublet.perf.grids import SUSPENDED, spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.perf.parcae import parcae_costs, parcae_rates
+from sublet.planning.lookahead import Contender
+from sublet.planning.objective import Objective, SpotPrices
 from sublet.sim.one_job import run_on_market
 from sublet.spot.bamboo import Bamboo
-from sublet.spot.job import SUSPENDED, Objective, SpotPrices, spot_job
-from sublet.spot.liveput import Contender, Liveput
+from sublet.spot.liveput import Liveput
 from sublet.spot.policies import CheckpointRestart, GreedyLive, Ideal, Observation, Parcae, Scripted, oracle
 from sublet.spot.record import Record
 

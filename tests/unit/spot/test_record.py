@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.spot.record import AnnouncedLoss, Record
+from sublet.planning.lookahead import AnnouncedLoss
+from sublet.spot.record import Record
 
 
 def test_without_notice_moments_are_the_ticks():

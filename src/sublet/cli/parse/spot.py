@@ -11,8 +11,8 @@ from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
+    from sublet.perf.grids import SpotJob
     from sublet.spot.deadline import Punctual
-    from sublet.spot.job import SpotJob
 
 __all__ = [
     "POLICIES",

@@ -11,11 +11,11 @@ from sublet.errors import Infeasible
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
+    from sublet.perf.grids import SpotJob
     from sublet.sim.many_zones import ZonedRunResult
     from sublet.sim.one_job import RunResult
     from sublet.sim.report.spot import ZoneRuns
     from sublet.spot.deadline import Punctual
-    from sublet.spot.job import SpotJob
     from sublet.spot.record import Record
 
 __all__ = ["OFTEN_S", "SpotMarket", "run_deadline", "run_frontier", "run_policies", "run_zones"]
@@ -42,8 +42,8 @@ def run_policies(
     begin: Callable[[str], None],
 ) -> dict[str, RunResult]:
     """Each policy over the record; with the value of a sample, liveput weighs it against the rent."""
+    from sublet.planning.objective import SpotPrices
     from sublet.sim.one_job import run_on_market
-    from sublet.spot.job import SpotPrices
     from sublet.spot.liveput import Liveput
     from sublet.spot.registry import policies_by_name
 
@@ -72,8 +72,8 @@ def run_deadline(job: SpotJob, policy: Punctual, market: SpotMarket) -> RunResul
 
 def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RunResult]:
     """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
+    from sublet.planning.objective import SpotPrices
     from sublet.sim.one_job import run_on_market
-    from sublet.spot.job import SpotPrices
     from sublet.spot.liveput import Liveput
     from sublet.spot.measured import least_usd_per_sample
 

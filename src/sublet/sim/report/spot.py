@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet import __version__
+from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.sim.many_zones import ZonedRunResult
 from sublet.sim.one_job import RunResult
 from sublet.sim.report.figures import duration
@@ -20,7 +21,6 @@ from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style
 from sublet.solve.arrays import Floats, Ints
-from sublet.spot.job import SUSPENDED, SpotJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.grids import SpotJob
 from sublet.perf.parcae import PARCAE_MODELS
+from sublet.planning.objective import SpotPrices
 from sublet.sim.one_job import RunResult, run_on_market
 from sublet.sim.report.spot import frontier_plot
 from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.job import SpotJob, SpotPrices
 from sublet.spot.liveput import Liveput
 from sublet.spot.measured import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.spot.policies import Parcae, Scripted

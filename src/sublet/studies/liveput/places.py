@@ -8,10 +8,10 @@ import numpy as np
 
 from sublet.domain.units import SECONDS_PER_H
 from sublet.market.traces import load_trace
+from sublet.perf.grids import SpotJob
 from sublet.perf.parcae import PARCAE_MODELS
 from sublet.sim.many_zones import CHOICES, ZonedRunResult, have_of, run_in_zones
 from sublet.sim.one_job import run_on_market
-from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
 from sublet.spot.measured import SPOT_USD_PER_H, measured_zoned_job
 from sublet.spot.policies import oracle

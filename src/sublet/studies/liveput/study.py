@@ -15,11 +15,11 @@ from statistics import median
 import numpy as np
 
 from sublet.market.traces import load_trace
+from sublet.perf.grids import SpotJob
 from sublet.perf.migration import smoothed
 from sublet.perf.parcae import PARCAE_MODELS, parcae_rates
 from sublet.sim.one_job import RunResult, capacity_of, record_of, run_on_market
 from sublet.solve.expectation import Loss, Moves, expected_moves
-from sublet.spot.job import SpotJob
 from sublet.spot.liveput import Liveput
 from sublet.spot.measured import measured_job
 from sublet.spot.record import Record

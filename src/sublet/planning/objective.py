@@ -1,123 +1,23 @@
-"""One large job on preemptible instances: the grids it can run in, how fast, and what every change of grid costs."""
+"""What a planner of one large job compares: samples alone, or samples and dollars, configuration by configuration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from sublet.domain.quantity import at_least, positive
+from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
-from sublet.errors import InvalidValue
-from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
-from sublet.solve.arrays import Floats, Ints
-from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.perf.grids import SpotJob
+from sublet.solve.arrays import Floats
 
-__all__ = ["ANY", "SUSPENDED", "NextStates", "Objective", "SpotJob", "SpotPrices", "short_chance", "spot_job"]
+__all__ = ["ANY", "NextStates", "Objective", "SpotPrices", "short_chance"]
 
-
-# C configurations; 0 is suspended: it holds nothing and its state lies in a checkpoint
-
-SUSPENDED = 0
 ANY = -1  # configuration
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SpotJob:
-    """A job by configurations. Expected pauses are computed once per (instances, lost) and kept."""
-
-    name: str
-    grids: tuple[Grid, ...]  # the first is (0, 0)
-    rate_C: Floats  # samples per second
-    costs: MigrationCosts
-    moves: Moves
-    ready_C: tuple[Floats, Floats]  # seconds of a restart that can be spent before it, as it shrinks or grows
-    step_s: float
-    kept: dict[tuple[int, int, float, bool], Floats] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def use_C(self) -> Ints:  # noqa: N802 - its axis
-        """Instances in each grid."""
-        return self.moves.use_C
-
-    @cached_property
-    def at(self) -> Mapping[Grid, int]:
-        """Grid to configuration."""
-        return {grid: index for index, grid in enumerate(self.grids)}
-
-    @cached_property
-    def least(self) -> int:
-        """Fewest instances that it runs on: below, it can only be suspended."""
-        return int(self.use_C[1:].min())
-
-    def fastest(self, instances: int) -> int:
-        """The configuration with the most samples per second, of equals the narrowest; suspended where none fits."""
-        fits = np.flatnonzero(self.use_C <= instances)
-        return int(max(fits, key=lambda config: (self.rate_C[config], -self.moves.wide_C[config])))
-
-    def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, beyond: bool = False) -> Floats:
-        """Expected seconds without training from every configuration to every other as instances go from was to now.
-
-        A restart after a loss that was prepared for `ready_s` is shorter by that or by what can be prepared at all.
-        With `beyond`, instances from elsewhere make up for those that a grid lacks; else what lacks any is infinite.
-        """
-        key = (was, now, ready_s if now < was else 0.0, beyond)
-        if key not in self.kept:
-            table_CC = self._lossless() if now >= was else self._after(was, was - now, ready_s, beyond=beyond)
-            self.kept[key] = table_CC if beyond else np.where(self.use_C <= now, table_CC, np.inf)
-        return self.kept[key]
-
-    def advance(self, left_s: float, config: int, pause_s: float, lasts_s: float) -> tuple[float, float]:
-        """So long in `config` after a change that pauses so long: samples, and what is left of the pause."""
-        if pause_s > 0:
-            left_s = pause_s + (float(self.moves.shrink_C[config]) if left_s > 0 else 0.0)
-        samples = float(self.rate_C[config]) * max(0.0, lasts_s - left_s)
-        return samples, max(0.0, left_s - lasts_s)
-
-    def _lossless(self) -> Floats:
-        key = (-1, 0, 0.0, True)
-        if key not in self.kept:
-            self.kept[key] = expected_moves(self.moves, [Loss(instances=int(self.use_C.max()), lost=0)])
-        return self.kept[key]
-
-    def _after(self, was: int, lost: int, ready_s: float, *, beyond: bool) -> Floats:
-        key = (-was, lost, ready_s, beyond)
-        if key not in self.kept:
-            shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
-            moves = replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)
-            table_CC = expected_moves(moves, [Loss(instances=was, lost=lost)])
-            for use in sorted(set(self.use_C[self.use_C > was].tolist())) if beyond else ():
-                from_C = self.use_C == use
-                table_CC[from_C] = expected_moves(moves, [Loss(instances=use, lost=lost)], from_C=from_C)[from_C]
-            self.kept[key] = table_CC
-        return self.kept[key]
-
-
-def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, step_s: float = 60.0) -> SpotJob:
-    """A job from a table of speeds and a cost model."""
-    positive("step_s", step_s)
-    if not rates:
-        raise InvalidValue("rates", rates, "at least one configuration")
-    grids = ((0, 0), *sorted(rates, key=lambda grid: (grid[1], grid[0])))  # of equals the shallow ones come first
-    shrink_C, grow_C = (
-        np.array([costs.ready_s(*grid, grow=grow) if grid[0] else 0.0 for grid in grids]) for grow in (False, True)
-    )
-    return SpotJob(
-        name=name,
-        grids=grids,
-        rate_C=np.array([0.0, *(rates[grid] for grid in grids[1:])]),
-        costs=costs,
-        moves=moves_from_costs(costs, grids),
-        ready_C=(shrink_C, grow_C),
-        step_s=step_s,
-    )
-
-
-# ---------------------------------------------------------------------- what is at stake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

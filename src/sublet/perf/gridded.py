@@ -1,0 +1,84 @@
+"""A job that knows grids, as the kernel and its worlds see it: its speed in a shape, its pauses by kind of change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sublet.domain.job import Change
+from sublet.domain.shape import Grid, Shape, Spread
+from sublet.perf.grids import SUSPENDED, SpotJob
+from sublet.perf.speedup import ConstantRate
+
+__all__ = ["Gridded", "LivePauses", "StoragePauses", "config_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Gridded(ConstantRate):
+    """Samples per second by grid; where none is said, in the fastest that fits."""
+
+    profile: SpotJob
+    config: int | None = None
+    _bound: dict[int, Gridded] = field(default_factory=dict, repr=False)
+
+    def bound_to(self, shape: Shape) -> Gridded:
+        """In the grid of this shape; each is made once."""
+        if shape.grid is None:
+            return self
+        config = config_of(self.profile, shape)
+        if config not in self._bound:
+            self._bound[config] = Gridded(self.profile, config)
+        return self._bound[config]
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
+        """0 where the grid was not measured, or does not fit."""
+        del gpu, done
+        gpus = sum(spread)
+        config = self.profile.fastest(gpus) if self.config is None else self.config
+        return float(self.profile.rate_C[config]) if self.profile.use_C[config] <= gpus else 0.0
+
+    def grid(self, config: int) -> Grid | None:
+        """Of a configuration; None for the suspended one."""
+        return None if config == SUSPENDED else Grid(*self.profile.grids[config])
+
+
+@dataclass(frozen=True, eq=False)
+class LivePauses:
+    """State moves from those who stay to those who come: what a change is expected to cost over who may be lost."""
+
+    profile: SpotJob
+
+    def pause_s(self, change: Change) -> float:
+        """A change, and regrouping once more where it cuts another short; without a change, the rest of that one."""
+        profile, was = self.profile, change.was
+        target = config_of(profile, change.now)
+        source = SUSPENDED if was is None else config_of(profile, was)
+        if was is None or not change.lost:
+            table_CC = profile.lossless_s()
+        else:
+            table_CC = profile.after_loss_s(was.gpus, change.lost)
+        pause_s = float(table_CC[source, target])
+        if pause_s == 0.0:
+            return change.left_s
+        return pause_s + (float(profile.moves.shrink_C[target]) if change.left_s > 0 else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class StoragePauses:
+    """Every change goes through a checkpoint in storage, even if the grid stays."""
+
+    profile: SpotJob
+
+    def pause_s(self, change: Change) -> float:
+        """Save, stop, start and load; stopping once more where it cuts another change short."""
+        costs, now = self.profile.costs, change.now
+        grid = self.profile.grids[config_of(self.profile, now)]
+        grow = change.was is None or now.gpus > change.was.gpus
+        pause_s = costs.checkpoint_s(*grid, grow=grow, saved=change.was is not None)
+        return pause_s + (costs.restart_s(*grid, grow=grow) if change.left_s > 0 else 0.0)
+
+
+def config_of(profile: SpotJob, shape: Shape) -> int:
+    """The configuration that a shape is; where it does not say, the fastest that fits."""
+    if shape.grid is None:
+        return profile.fastest(shape.gpus)
+    return profile.at.get((shape.grid.copies, shape.grid.parts), SUSPENDED)

@@ -1,0 +1,189 @@
+"""Look ahead on what capacity may become: which grid to go to now, at the next tick, and after a loss foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from sublet.domain.quantity import at_least, whole
+from sublet.market.forecast.score import Forecaster
+from sublet.planning.objective import ANY, NextStates, Objective
+from sublet.solve.arrays import Floats
+from sublet.solve.lookahead import Ahead, best_path
+
+__all__ = [
+    "INSTANT_S",
+    "AnnouncedLoss",
+    "Contender",
+    "Seen",
+    "Step",
+    "look_ahead",
+    "next_calm_s",
+    "steps_ahead",
+    "worth_a_look",
+]
+
+INSTANT_S = 1e-6  # times of announcements are differences
+RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
+PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen
+FARTHEST = 240  # ticks
+CALM_TICKS = 10
+PAYBACKS = 3.0  # where little is earned a start has to last long, and who looks less far would not start at all
+
+
+class AnnouncedLoss(NamedTuple):
+    """So many instances will be lost in `in_s`."""
+
+    in_s: float
+    lost: int
+
+
+class Seen(Protocol):
+    """What a look ahead starts from."""
+
+    @property
+    def history(self) -> Floats:
+        """Instances at every tick so far, and now."""
+        ...
+
+    @property
+    def was(self) -> int:
+        """Instances just before."""
+        ...
+
+    @property
+    def now(self) -> int:
+        """Instances now."""
+        ...
+
+    @property
+    def warned(self) -> Sequence[AnnouncedLoss]:
+        """What has been announced and has not happened yet, the nearest first."""
+        ...
+
+    @property
+    def ready(self) -> tuple[int, float]:
+        """The configuration that has been prepared, for so many seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way of looking ahead: `steps` ticks, or where that is farther, `gaps` changes of capacity.
+
+    The latter also outlasts the time in which a start is paid back.
+    """
+
+    forecaster: Forecaster
+    steps: int
+    gaps: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("steps", self.steps, 1)
+        at_least("gaps", self.gaps, 0.0)
+
+    def look(self, objective: Objective, seen: Seen, state: int, left_s: float) -> NextStates:
+        """Where to go; `then` is after the first loss that was announced."""
+        history, step_s = seen.history, objective.job.step_s
+        steps = self.steps
+        if self.gaps:
+            far = max(self.gaps * _gap(history), PAYBACKS * objective.payback_s / step_s)
+            steps = max(steps, min(FARTHEST, round(far)))
+        ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
+        future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
+        only, ready_s = seen.ready
+        next_steps = [Step(now, step_s) for now in future]
+        if seen.now < seen.was and only != ANY:
+            next_steps[0] = Step(seen.now, step_s, ready_s, only)
+        next_steps, then = _cut_at_losses(next_steps, seen.warned, step_s) if seen.warned else (next_steps, 0)
+        return look_ahead(objective, seen.was, next_steps, state, left_s, then=then)
+
+
+def _cut_at_losses(next_steps: list[Step], warned: Sequence[AnnouncedLoss], step_s: float) -> tuple[list[Step], int]:
+    """The same time ahead, cut where a loss was announced and with so many fewer from there; which step is the first.
+
+    What will be needed can be prepared until then, but one thing at a time.
+    """
+    cut: list[Step] = []
+    at_s, place, then = 0.0, 0, 0
+    end_s, lost, last_s = len(next_steps) * step_s, 0, 0.0
+    coming = [each for each in warned if each.in_s < end_s]
+    while at_s < end_s - INSTANT_S:
+        ready_s = 0.0
+        if place < len(coming) and coming[place].in_s <= at_s + INSTANT_S:
+            lost += coming[place].lost
+            ready_s, last_s = coming[place].in_s - last_s, coming[place].in_s
+            then = then or len(cut)
+            place += 1
+        next_s = min(at_s + step_s, coming[place].in_s if place < len(coming) else np.inf, end_s)
+        step = next_steps[min(int(at_s // step_s), len(next_steps) - 1)]
+        first = step.only if not cut else ANY
+        cut.append(Step(max(0, step.now - lost), next_s - at_s, step.ready_s if not cut else ready_s, first))
+        at_s = next_s
+    return cut, then
+
+
+def _gap(history: Floats) -> float:
+    """Ticks between two changes, the more recent the weightier."""
+    changed = np.diff(history[-int(8 * RECENT_TICKS) :]) != 0
+    weight = 0.5 ** (np.arange(len(changed))[::-1] / RECENT_TICKS)
+    return float((weight.sum() + PACE_WEIGHT * PACE_TICKS) / ((weight * changed).sum() + PACE_WEIGHT))
+
+
+def worth_a_look(history: Floats) -> bool:
+    """Whether capacity has just changed, or has been calm for 10, 20, 40 ... ticks, which tells something too."""
+    differs = np.flatnonzero(history != history[-1])
+    still = len(history) - (int(differs[-1]) + 1 if len(differs) else 0)
+    ticks, rest = divmod(still - 1, CALM_TICKS)
+    return still == 1 or (rest == 0 and ticks & (ticks - 1) == 0)
+
+
+def next_calm_s(changed_s: float, now_s: float, step_s: float) -> float:
+    """When capacity will have been the same for 10, 20, 40 ... ticks."""
+    calm = CALM_TICKS
+    while changed_s + calm * step_s <= now_s:
+        calm *= 2
+    return changed_s + calm * step_s
+
+
+class Step(NamedTuple):
+    """A step ahead. After a loss that was announced, configurations have been ready for so long: any, or `only` one."""
+
+    now: int
+    lasts_s: float
+    ready_s: float = 0.0
+    only: int = ANY
+
+
+def look_ahead(
+    objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float, *, then: int = 0
+) -> NextStates:
+    """The best way to go."""
+    key = (was, *next_steps, state, left_s, then)
+    if key not in objective.looked:
+        path = _path(objective, was, next_steps, state, left_s)
+        objective.looked[key] = NextStates(path[0], path[min(1, len(path) - 1)], path[then])
+    return objective.looked[key]
+
+
+def _path(objective: Objective, was: int, next_steps: Sequence[Step], state: int, left_s: float) -> tuple[int, ...]:
+    return best_path(steps_ahead(objective, was, next_steps), state, left_s=left_s).config_H
+
+
+def steps_ahead(objective: Objective, was: int, next_steps: Sequence[Step]) -> Ahead:
+    """These steps, for the solver."""
+    points = [was, *(step.now for step in next_steps)]
+    lasts_s = [step.lasts_s for step in next_steps]
+    return Ahead(
+        rate_C=objective.rate_S,
+        pause_s=[
+            objective.pauses_s(was, step.now, ready_s=step.ready_s, only=step.only)
+            for was, step in zip(points[:-1], next_steps, strict=True)
+        ],
+        step_s=lasts_s,
+        again_C=objective.again_S,
+        pay_HC=objective.pay_HS(points[1:], lasts_s),
+    )

@@ -1,0 +1,74 @@
+"""First come, first served, each in the shape of its choice: what policies share that look at one job at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import merge
+
+from sublet.domain.plan import JobState, Pool, Snapshot
+from sublet.domain.shape import Shape
+from sublet.perf.gridded import Gridded
+from sublet.planning.draft import Draft
+from sublet.planning.ranking import arrival
+from sublet.planning.runnable import runnable
+
+__all__ = ["Choose", "fastest_shape", "serve_in_turn"]
+
+TOO_LITTLE = "those who came before it left too little"
+Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and how many GPUs are left for it there
+
+
+def serve_in_turn(snapshot: Snapshot, choose: Choose) -> Draft:
+    """In order of arrival, what each chooses of what those before it left; in its own pool, if it has one that will do.
+
+    Cost: O(jobs that run), whatever the length of the queue.
+    """
+    draft = Draft(snapshot)
+    left = dict(draft.most)
+    unserved = dict(snapshot.active)
+    for state in _in_order(snapshot):
+        if max(left.values()) < 1:
+            break
+        unserved.pop(state.job.id, None)
+        shape = _first_choice(state, snapshot.pools, left, choose)
+        if shape is None:
+            draft.take(state, TOO_LITTLE)
+        else:
+            left[shape.pool] -= shape.gpus
+            draft.put(state, shape)
+    for state in unserved.values():
+        draft.take(state, TOO_LITTLE)
+    return draft
+
+
+def _in_order(snapshot: Snapshot) -> Iterator[JobState]:
+    return merge(sorted(snapshot.active.values(), key=_seq), snapshot.waiting.by(arrival), key=_seq)
+
+
+def _seq(state: JobState) -> int:
+    return state.seq
+
+
+def _first_choice(
+    state: JobState, pools: Mapping[str, Pool], left: Mapping[str, float], choose: Choose
+) -> Shape | None:
+    job = state.job
+    own = None if state.shape is None else state.shape.pool
+    for name in sorted((name for name in pools if job.may_run_in(name)), key=lambda name: name != own):
+        gpus = int(min(left[name], job.max_gpus))
+        if gpus >= job.min_gpus and (shape := choose(state, pools[name], gpus)) is not None:
+            return shape
+    return None
+
+
+def fastest_shape(state: JobState, pool: Pool, gpus: int) -> Shape | None:
+    """The fastest of what fits; a job that knows grids keeps what is over as spares."""
+    speed = state.job.speed
+    if isinstance(speed, Gridded):
+        grid = speed.grid(speed.profile.fastest(gpus))
+        return None if grid is None else Shape(pool.name, gpus, grid=grid)
+    choices = runnable(state, pool, gpus, state.done)
+    if not choices:
+        return None
+    best = max(choices, key=lambda choice: (choice.rate, -choice.gpus))
+    return Shape(pool.name, best.gpus)

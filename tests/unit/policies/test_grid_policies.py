@@ -1,0 +1,102 @@
+"""`fastest` and `liveput` with jobs that know grids, alone and beside others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from sublet.domain.events import AvailabilityChanged, NodeNoticed
+from sublet.domain.plan import Phase
+from sublet.domain.shape import Grid, Shape
+from sublet.perf.gridded import Gridded, LivePauses
+from sublet.perf.grids import spot_job
+from sublet.perf.migration import Layers, LinearCosts
+from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
+from sublet.policies.fastest import Fastest
+from sublet.policies.liveput import Liveput
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
+
+COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
+RATES = {(wide, deep): 10.0 * wide**0.9 * deep**0.8 for deep in (2, 3, 4) for wide in range(1, 12 // deep + 1)}
+PROFILE = spot_job("toy", RATES, COSTS)
+
+
+def gridded(job_id="g", most=12, **facts):
+    pauses = LivePauses(PROFILE)
+    speed = Gridded(PROFILE)
+    return a_job(
+        job_id, work=math.inf, speed=speed, pauses=pauses, survives=True, gpus=2, min_gpus=2, max_gpus=most, **facts
+    )
+
+
+def driven(policy, jobs, supply=9):
+    driver = Driver([an_offer("o", gpus=1, pool="p")])
+    driver.tell(AvailabilityChanged(0.0, "o", supply))
+    driver.submit(*jobs)
+    driver.settle(policy)
+    return driver
+
+
+def shape(driver, job_id="g"):
+    return driver.kernel.jobs[job_id].shape
+
+
+def test_the_fastest_grid_that_fits_and_the_rest_are_spares():
+    driver = driven(Fastest(), [gridded()])
+    best = max((grid for grid in RATES if grid[0] * grid[1] <= 9), key=RATES.get)
+    assert shape(driver) == Shape("p", 9, grid=Grid(*best))
+    assert driver.kernel.jobs["g"].phase is Phase.RUNNING
+
+
+def test_jobs_with_and_without_grids_share_what_there_is_in_order_of_arrival():
+    for policy in (Fastest(), Liveput()):
+        driver = driven(policy, [gridded(most=6), a_job("w", gpus=2, max_gpus=9), gridded("last")])
+        assert (shape(driver).gpus, shape(driver, "w").gpus) == (6, 3)
+        assert shape(driver, "last") is None
+
+
+def test_where_a_change_costs_more_than_it_brings_liveput_keeps_its_grid_and_fastest_does_not():
+    dear = spot_job("dear", RATES, replace(COSTS, process_s=500.0))
+    kept = {}
+    for policy in (Fastest(), Liveput()):
+        driver = driven(policy, [replace(gridded(), speed=Gridded(dear), pauses=LivePauses(dear))], supply=8)
+        before = shape(driver).grid
+        driver.tell(AvailabilityChanged(600.0, "o", 9))
+        driver.settle(policy)
+        assert shape(driver).gpus == 9
+        kept[type(policy)] = shape(driver).grid == before
+    assert kept == {Fastest: False, Liveput: True}
+
+
+def test_liveput_asks_to_be_asked_again_once_it_has_been_calm():
+    driver = driven(Liveput(), [gridded()])
+    plan = Liveput().decide(driver.kernel.snapshot())
+    assert plan.ask_again_s == 600.0  # ten ticks after the last change
+
+
+def test_what_is_announced_to_fall_is_no_longer_counted_on():
+    driver = driven(Liveput(), [gridded()])
+    driver.tell(NodeNoticed(30.0, "n1", 150.0))
+    snapshot = driver.kernel.snapshot()
+    assert Liveput().decide(snapshot).shapes["g"].gpus == 8
+    changes = capacity_changes(snapshot.pools["p"], snapshot, 8, 12)
+    assert changes == [(0.0, 9)]
+    assert capacity_by_tick(changes, 8, 30.0, 60.0).tolist() == [9.0, 8.0]
+
+
+def test_history_is_what_the_pool_had_for_this_job():
+    driver = driven(Fastest(), [])
+    for at_s, nodes in ((90.0, 30), (150.0, 7)):
+        driver.tell(AvailabilityChanged(at_s, "o", nodes))
+    snapshot = driver.kernel.snapshot()
+    changes = capacity_changes(snapshot.pools["p"], snapshot, 5, 12)  # others have two
+    assert changes == [(0.0, 7), (90.0, 12), (150.0, 5)]
+    assert capacity_by_tick(changes, 5, 180.0, 60.0).tolist() == [7.0, 7.0, 12.0, 5.0]
+
+
+def test_where_nothing_is_known_of_supply_it_has_always_been_as_now():
+    driver = Driver([an_offer("o", gpus=1, pool="p")])
+    driver.submit(gridded())
+    driver.settle(Liveput())
+    assert shape(driver).gpus == 12
