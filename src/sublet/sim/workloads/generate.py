@@ -70,6 +70,7 @@ def generate(  # noqa: PLR0913 - one argument per law, each with a default
     arrival_rng, size_rng, gpu_rng = rng.spawn(3)
     submit_s_J = arrivals.times_s(arrival_rng, n_jobs, rate_per_h)  # J jobs
     work_J = sizes.draw(size_rng, n_jobs, mean_work_s)
+    positive("work", float(work_J.max()))
     gpus_J = gpus.draw(gpu_rng, n_jobs)
     digits = math.ceil(math.log10(n_jobs)) if n_jobs > 1 else 1
     jobs = tuple(

@@ -10,6 +10,7 @@ import numpy as np
 
 from sublet.data.csvfile import Bounds, TextTable
 from sublet.domain.job import Job, Speed
+from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.errors import InvalidValue
 from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
@@ -129,6 +130,7 @@ class JobRows:
             given.pop("batch_size", None)
             if given.get("deadline_s", submit_s) < submit_s:
                 raise InvalidValue("deadline_s", given["deadline_s"], f"not before submit_s {submit_s:g}")
+        positive("work", work)  # no row of a file means a job without an end
         return Job(
             id=job_id,
             submit_s=submit_s,
