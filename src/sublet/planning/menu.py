@@ -37,8 +37,8 @@ class Menu:
     ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
     start_C: Floats  # the first start, boot included
     restart_C: Floats
-    boot_C: Floats  # of a node, in hours
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
+    facts_FC: Floats  # GPUs, GPUs of its whole nodes, site, first start, restart, boot: to be laid side by side
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
     def pay(self, value_of_time: float, rent_P: Rents) -> Floats:
@@ -124,20 +124,22 @@ def _menu(facts: _Facts, sites: Sites) -> Menu:
             boots.append(site.boot_s / SECONDS_PER_H)
             belief_of.append(beliefs.setdefault((site.gpu, gpus), len(beliefs)))
             doubts.append(job.speed.doubt(site.gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
-    gpus_C = np.array(gpus_of)
+    gpus_C, spare_C, site_C = np.array(gpus_of), np.array(spare_of), np.array(site_of, dtype=np.intp)
     rate_EC = np.array(rates).reshape(len(shapes), len(starts)).T.copy()
+    start_C = np.array([(job.restart_s + sites[at].boot_s) / SECONDS_PER_H for at in site_of])
+    restart_C, boot_C = np.full(len(shapes), job.restart_s / SECONDS_PER_H), np.array(boots)
     return Menu(
         shapes=tuple(shapes),
         column={shape: at for at, shape in enumerate(shapes)},
-        site_C=np.array(site_of, dtype=np.intp),
+        site_C=site_C,
         gpus_C=gpus_C,
-        spare_C=np.array(spare_of),
+        spare_C=spare_C,
         rate_EC=rate_EC,
         gpu_rate_E=tuple((rate_EC / gpus_C).max(axis=1, initial=0.0).tolist()),
         ends=job.speed.ends,
-        start_C=np.array([(job.restart_s + sites[at].boot_s) / SECONDS_PER_H for at in site_of]),
-        restart_C=np.full(len(shapes), job.restart_s / SECONDS_PER_H),
-        boot_C=np.array(boots),
+        start_C=start_C,
+        restart_C=restart_C,
         belief_C=np.array(belief_of, dtype=np.intp),
+        facts_FC=np.array([gpus_C, gpus_C + spare_C, site_C, start_C, restart_C, boot_C]),
         doubt_C=np.array(doubts) if any(doubts) else None,
     )

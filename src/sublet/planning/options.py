@@ -8,6 +8,7 @@ restart costs. Where speeds are believed, not known, it must also gain more than
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,11 +17,14 @@ import numpy as np
 from sublet.domain.plan import JobState, Phase
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
-from sublet.solve.arrays import Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["SETTLED", "Options", "options_of"]
+__all__ = ["SETTLED", "Options", "OptionsTable", "options_of", "options_of_all"]
 
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
+NOTHING = -1  # column of a job that is on no shape, nor on its way to one
+
+# J jobs, C shapes (padded: rate 0, infinite cost), F facts of a shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,16 +36,12 @@ class Options:
     cost_C: Floats  # USD to the end, with its time as USD
     now_C: Floats  # hours until the end of this phase
     hours_C: Floats  # hours to the end
+    in_last_phase: bool  # no other phase follows, so that hours do not depend on what time is worth
 
     @property
     def best(self) -> int:
         """The column that costs least."""
         return int(self.cost_C.argmin())
-
-    @property
-    def in_last_phase(self) -> bool:
-        """Whether no other phase follows, so that hours do not depend on what time is worth."""
-        return self.hours_C is self.now_C
 
     @property
     def any(self) -> bool:
@@ -57,6 +57,66 @@ class Options:
         return np.where(np.isfinite(self.cost_C), rent_C, np.inf)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OptionsTable:
+    """The options of many jobs side by side, a row each. Rows may be overwritten until the table is read."""
+
+    menus: Sequence[Menu]
+    value_J: list[float]
+    left_J: Floats  # work until the end of this phase
+    gpu_rate_J: Floats  # work per GPU-hour where that is most, in this phase
+    last_J: Bools  # no other phase follows
+    rate_JC: Floats  # work per hour
+    gpus_JC: Floats
+    site_JC: Ints
+    cost_JC: Floats
+    now_JC: Floats
+    hours_JC: Floats
+
+    def __len__(self) -> int:
+        return len(self.menus)
+
+    def of(self, row: int) -> Options:
+        """Those of one job."""
+        menu = self.menus[row]
+        count = len(menu.shapes)
+        return Options(
+            menu=menu,
+            value_of_time=self.value_J[row],
+            cost_C=self.cost_JC[row, :count],
+            now_C=self.now_JC[row, :count],
+            hours_C=self.hours_JC[row, :count],
+            in_last_phase=bool(self.last_J[row]),
+        )
+
+    def put(self, row: int, options: Options) -> None:
+        """Others for one job."""
+        count = len(self.menus[row].shapes)
+        self.value_J[row] = options.value_of_time
+        self.cost_JC[row, :count] = options.cost_C
+        self.now_JC[row, :count] = options.now_C
+        self.hours_JC[row, :count] = options.hours_C
+
+    def take(self, rows: Sequence[int]) -> OptionsTable:
+        """Of these jobs alone."""
+        if len(rows) == len(self):
+            return self
+        at = np.array(rows, dtype=np.intp)
+        return OptionsTable(
+            menus=[self.menus[row] for row in rows],
+            value_J=[self.value_J[row] for row in rows],
+            left_J=self.left_J[at],
+            gpu_rate_J=self.gpu_rate_J[at],
+            last_J=self.last_J[at],
+            rate_JC=self.rate_JC[at],
+            gpus_JC=self.gpus_JC[at],
+            site_JC=self.site_JC[at],
+            cost_JC=self.cost_JC[at],
+            now_JC=self.now_JC[at],
+            hours_JC=self.hours_JC[at],
+        )
+
+
 def options_of(
     menu: Menu,
     state: JobState,
@@ -66,44 +126,118 @@ def options_of(
     *,
     boots: bool = False,
 ) -> Options:
-    """For a job as it stands now. `value_of_time` is that of this job: its weight is in it. Cost: O(C) and `_after`.
+    """Of one job as it stands now. `value_of_time` is that of this job: its weight is in it."""
+    return options_of_all([menu], [state], now_s, [value_of_time], rent_P, boots=boots).of(0)
 
-    With `boots`, to go to another pool costs the rent of a node there while it boots, too.
+
+def options_of_all(
+    menus: Sequence[Menu],
+    states: Sequence[JobState],
+    now_s: float,
+    value_J: Sequence[float],
+    rent_P: Rents,
+    *,
+    boots: bool = False,
+) -> OptionsTable:
+    """Of jobs as they stand now. Cost: O(J C), and `_after` for those with phases ahead.
+
+    With `boots`, to go to another pool costs the rent of a node there while it boots, too. Precondition: any job.
     """
-    done, work = state.done_at(now_s), state.job.work
-    phase = menu.phase(done)
-    held = None if state.shape is None else menu.column.get(state.shape)
-    if state.shape is None or state.phase is Phase.WAITING:
-        pause_C, held = menu.start_C, None
-    else:
-        pause_C = menu.restart_C
-        if held is not None and state.phase in SETTLED:
-            pause_C = pause_C.copy()
-            pause_C[held] = 0.0
-        else:
-            held = None
-    left, rate_C, pay_C = (
-        menu.work_left(phase, done, work),
-        menu.rate_EC[phase],
-        menu.pay(value_of_time, rent_P),
+    done_J = [state.done_at(now_s) for state in states]
+    phase_J = [menu.phase(done) for menu, done in zip(menus, done_J, strict=True)]
+    left_J = np.array(
+        [
+            menu.work_left(phase, done, state.job.work)
+            for menu, phase, done, state in zip(menus, phase_J, done_J, states, strict=True)
+        ]
     )
+    at_J, rate_UC, facts_UFC = _rows(menus, phase_J)
+    rate_JC, (gpus_JC, whole_JC, site_JC, start_JC, restart_JC, boot_JC) = rate_UC[at_J], facts_UFC[at_J].swapaxes(0, 1)
+    site_JC = site_JC.astype(np.intp)
+    waits_J = np.array([state.shape is None or state.phase is Phase.WAITING for state in states])
+    held_J = np.array(
+        [
+            NOTHING if state.shape is None or state.phase not in SETTLED else menu.column.get(state.shape, NOTHING)
+            for menu, state in zip(menus, states, strict=True)
+        ],
+        dtype=np.intp,
+    )
+    value_J1 = np.array(value_J)[:, None]
+    pay_JC = value_J1 + np.asarray(rent_P)[site_JC] * whole_JC if rent_P else np.broadcast_to(value_J1, rate_JC.shape)
+    pause_JC = np.where(waits_J[:, None], start_JC, restart_JC)
+    on_J = np.flatnonzero(held_J != NOTHING)
+    pause_JC[on_J, held_J[on_J]] = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
-        now_C = pause_C + left / rate_C
-    now_C[np.isnan(now_C)] = np.inf
-    hours_C, cost_C = now_C, pay_C * now_C
-    if boots and held is not None and rate_C[held] > 0:
-        meanwhile_C = np.minimum(np.where(menu.site_C == menu.site_C[held], 0.0, menu.boot_C), left / rate_C[held])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            then_C = pause_C + (left - rate_C[held] * meanwhile_C) / rate_C
-        then_C[np.isnan(then_C)] = np.inf
-        hours_C = now_C = meanwhile_C + then_C
-        cost_C = (pay_C[held] + pay_C - value_of_time) * meanwhile_C + pay_C * then_C
-    if phase < len(menu.rate_EC) - 1 and menu.shapes:
-        after = _after(menu, work, float(f"{value_of_time:.3g}"), rent_P)  # near enough, and seldom new
-        cost_C, hours_C = cost_C + after.cost_EC[phase + 1], now_C + after.hours_EC[phase + 1]
-    if held is not None and menu.doubt_C is not None and state.job.deadline_s is None:
-        cost_C = cost_C + _doubt(menu.doubt_C, menu.belief_C, cost_C, held)
-    return Options(menu=menu, value_of_time=value_of_time, cost_C=cost_C, now_C=now_C, hours_C=hours_C)
+        now_JC = pause_JC + left_J[:, None] / rate_JC
+        now_JC[np.isnan(now_JC)] = np.inf
+        hours_JC, cost_JC = now_JC.copy(), pay_JC * now_JC
+    table = OptionsTable(
+        menus=menus,
+        value_J=list(value_J),
+        left_J=left_J,
+        gpu_rate_J=np.array([menu.gpu_rate_E[phase] for menu, phase in zip(menus, phase_J, strict=True)]),
+        last_J=np.array([phase == len(menu.rate_EC) - 1 for menu, phase in zip(menus, phase_J, strict=True)]),
+        rate_JC=rate_JC,
+        gpus_JC=gpus_JC,
+        site_JC=site_JC,
+        cost_JC=cost_JC,
+        now_JC=now_JC,
+        hours_JC=hours_JC,
+    )
+    if boots:
+        _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, boot_JC)
+    for row in np.flatnonzero(~table.last_J).tolist():
+        menu = menus[row]
+        if menu.shapes:
+            value = float(f"{table.value_J[row]:.3g}")  # near enough, and seldom new
+            after, phase = _after(menu, states[row].job.work, value, rent_P), phase_J[row]
+            cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
+            hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
+    for row in on_J.tolist():
+        menu = menus[row]
+        if menu.doubt_C is not None and states[row].job.deadline_s is None:
+            cost_C = cost_JC[row, : len(menu.shapes)]
+            cost_C += _doubt(menu.doubt_C, menu.belief_C, cost_C, int(held_J[row]))
+    return table
+
+
+def _rows(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Ints, Floats, Floats]:
+    """Rates and facts of each menu and phase that there is, once, and where each job finds its own."""
+    at: dict[tuple[int, int], int] = {}
+    kinds: list[tuple[Menu, int]] = []
+    at_J = []
+    for menu, phase in zip(menus, phase_J, strict=True):
+        row = at.setdefault((id(menu), phase), len(kinds))
+        if row == len(kinds):
+            kinds.append((menu, phase))
+        at_J.append(row)
+    most = max(len(menu.shapes) for menu, _ in kinds)
+    rate_UC, facts_UFC = np.zeros((len(kinds), most)), np.zeros((len(kinds), len(kinds[0][0].facts_FC), most))
+    for row, (menu, phase) in enumerate(kinds):
+        count = len(menu.shapes)
+        rate_UC[row, :count] = menu.rate_EC[phase]
+        facts_UFC[row, :, :count] = menu.facts_FC
+    return np.array(at_J, dtype=np.intp), rate_UC, facts_UFC
+
+
+def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
+    """Who trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
+    runs = table.rate_JC[rows, held] > 0
+    rows, held = rows[runs], held[runs]
+    if not len(rows):
+        return
+    each = np.arange(len(rows))
+    rate_JC, site_JC, pay_JC = table.rate_JC[rows], table.site_JC[rows], pay_JC[rows]
+    own_rate_J1, own_pay_J1 = rate_JC[each, held][:, None], pay_JC[each, held][:, None]
+    left_J1 = table.left_J[rows, None]
+    away_JC = np.where(site_JC == site_JC[each, held][:, None], 0.0, boot_JC[rows])
+    meanwhile_JC = np.minimum(away_JC, left_J1 / own_rate_J1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        then_JC = pause_JC[rows] + (left_J1 - own_rate_J1 * meanwhile_JC) / rate_JC
+        then_JC[np.isnan(then_JC)] = np.inf
+        value_J1 = np.array([table.value_J[row] for row in rows.tolist()])[:, None]
+        table.now_JC[rows] = table.hours_JC[rows] = meanwhile_JC + then_JC
+        table.cost_JC[rows] = (own_pay_J1 + pay_JC - value_J1) * meanwhile_JC + pay_JC * then_JC
 
 
 def _doubt(doubt_C: Floats, belief_C: Ints, cost_C: Floats, held: int) -> Floats:

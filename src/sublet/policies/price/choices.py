@@ -24,9 +24,9 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import spot_speed
 from sublet.planning.menu import Menu, menu_of
-from sublet.planning.options import SETTLED, Options, options_of
+from sublet.planning.options import SETTLED, Options, OptionsTable, options_of, options_of_all
 from sublet.planning.ranking import arrival
-from sublet.planning.terms import Sites, Terms
+from sublet.planning.terms import Refusals, Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
 
@@ -57,9 +57,15 @@ class Asked:
     """A job that could run, and what it could choose."""
 
     state: JobState
-    options: Options
+    table: OptionsTable
+    row: int
     left_h: float  # GPU-hours that it needs at its most efficient, over its weight
     held: int  # the column of what it runs on; WAIT if that is nothing, or nothing whole
+
+    @property
+    def options(self) -> Options:
+        """What it could choose."""
+        return self.table.of(self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +80,58 @@ class Choices:
 
         Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
         """
-        asked, warnings = [], {}
-        for state in self._next_to_ask(patience_s):
-            options, warning = self.of(state)
-            if warning:
+        states = list(self._next_to_ask(patience_s))
+        if not states:
+            return [], {}
+        terms = self.terms
+        menus = [menu_of(state.job, terms.sites) for state in states]
+        values = [self.value.of(state, menu) for state, menu in zip(states, menus, strict=True)]
+        table = options_of_all(menus, states, terms.now_s, values, terms.rent_P, boots=self._boots)
+        warnings = {}
+        best_J = table.cost_JC.argmin(axis=1).tolist() if table.cost_JC.shape[1] else [0] * len(states)
+        for row, state in enumerate(states):
+            if warning := self._narrow(table, row, state, best_J[row]):
                 warnings[state.job.id] = warning
-            if options.any:
-                left = options.menu.gpu_hours_left(state.done_at(self.terms.now_s), state.job.work)
-                asked.append(Asked(state, options, left / state.job.weight, _held_column(state, options)))
+        rows = np.flatnonzero(np.isfinite(table.cost_JC).any(axis=1)).tolist()
+        table = table.take(rows)
+        asked = []
+        for at, row in enumerate(rows):
+            state, menu = states[row], menus[row]
+            left_h = menu.gpu_hours_left(state.done_at(terms.now_s), state.job.work) / state.job.weight
+            asked.append(Asked(state, table, at, left_h, _held_column(state, menu)))
         return asked, warnings
 
-    def of(self, state: JobState) -> tuple[Options, str]:
-        """Its options, and what its owner should know of them."""
-        options, warning = self._in_time(state, menu_of(state.job, self.terms.sites))
-        left_usd = state.job.purse_left_usd
-        if left_usd is not None and options.any:
-            options = within_purse(options, left_usd, self.terms, _held_column(state, options))
-            had_C = options.menu.gpus_C <= self.terms.alone_P[options.menu.site_C]
+    @property
+    def _boots(self) -> bool:
+        return self.value.worth is not None
+
+    def _narrow(self, table: OptionsTable, row: int, state: JobState, best: int) -> str:
+        """Strike out what it may not choose, and tell what its owner should know of the rest."""
+        job, menu, terms, warning = state.job, table.menus[row], self.terms, ""
+        if not menu.shapes:
+            return _describe_endless(job, terms.sites)
+        if job.deadline_s is not None:
+            left_h = (job.deadline_s - terms.now_s) / SECONDS_PER_H
+            if not table.hours_JC[row, best] <= SAFETY * left_h:  # else it is in time anyway
+                options, warning = in_time(self._options_at(state, menu), table.of(row), left_h)
+                table.put(row, options)
+        if job.purse_left_usd is not None and (options := table.of(row)).any:
+            options = within_purse(options, job.purse_left_usd, terms, _held_column(state, menu))
+            table.put(row, options)
+            had_C = menu.gpus_C <= terms.alone_P[menu.site_C]
             if not np.isfinite(options.cost_C[had_C]).any():
-                warning = f"USD {left_usd:.2f} of its own budget pay for nothing that can be had now"
-        return _without_gambles(options, state, self.terms), warning
+                warning = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
+        if terms.refusals is not None and state.shape is not None:
+            table.put(row, _without_gambles(table.of(row), state, terms.refusals))
+        return warning
+
+    def _options_at(self, state: JobState, menu: Menu) -> Callable[[float], Options]:
+        terms = self.terms
+
+        def options_at(value_of_time: float) -> Options:
+            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, boots=self._boots)
+
+        return options_at
 
     def _next_to_ask(self, patience_s: float) -> Iterator[JobState]:
         terms, snapshot = self.terms, self.terms.snapshot
@@ -135,19 +173,6 @@ class Choices:
         cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P).cost_C
         return float(cost_C.min(initial=np.inf))
 
-    def _in_time(self, state: JobState, menu: Menu) -> tuple[Options, str]:
-        terms, boots = self.terms, self.value.worth is not None
-
-        def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, boots=boots)
-
-        value = self.value.of(state, menu)
-        if not menu.shapes:
-            return options_at(value), _describe_endless(state.job, terms.sites)
-        if state.job.deadline_s is None:
-            return options_at(value), ""
-        return in_time(options_at, value, (state.job.deadline_s - terms.now_s) / SECONDS_PER_H)
-
 
 def _describe_endless(job: Job, sites: Sites) -> str:
     """What to tell the owner of a job that runs nowhere, if that is so because no work would be kept; else nothing."""
@@ -164,21 +189,20 @@ def _describe_endless(job: Job, sites: Sites) -> str:
     )
 
 
-def _held_column(state: JobState, options: Options) -> int:
+def _held_column(state: JobState, menu: Menu) -> int:
     """Where it is; WAIT if it has nothing, or nothing whole."""
     if state.shape is None or state.phase is Phase.BROKEN:
         return WAIT
     here = state.runs_in if state.phase is Phase.RUNNING else None  # not what it was promised and may never get
-    return options.menu.column.get(here or state.shape, WAIT)
+    return menu.column.get(here or state.shape, WAIT)
 
 
-def in_time(options_at: Callable[[float], Options], value_of_time: float, left_h: float) -> tuple[Options, str]:
-    """The options at the least value of time, this or more, at which the job ends in time; a warning if none will do.
+def in_time(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
+    """The options at the least value of time at which the job ends in time; a warning if none will do.
 
-    `options_at` gives the options at a value of time. Cost: O(C^2), or of a job with phases ahead those of a dozen or
-    two values.
+    It is that of `plain`, or more. `options_at` gives the options at a value of time. Cost: O(C^2), or of a job with
+    phases ahead those of a dozen or two values.
     """
-    plain = options_at(value_of_time)
     if not plain.any or plain.hours_C[plain.best] <= SAFETY * left_h:
         return plain, ""
     return (_by_lines if plain.in_last_phase else _by_trial)(options_at, plain, left_h)
@@ -242,10 +266,9 @@ def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> 
     return replace(options, cost_C=np.where(dear_C, np.inf, options.cost_C)) if dear_C.any() else options
 
 
-def _without_gambles(options: Options, state: JobState, terms: Terms) -> Options:
+def _without_gambles(options: Options, state: JobState, refusals: Refusals) -> Options:
     """The options without those for which a job would have to give up what it has, if there are others. Cost: O(C)."""
-    refusals = terms.refusals
-    if refusals is None or state.shape is None or state.shape.pool not in refusals.place:
+    if state.shape is None or state.shape.pool not in refusals.place:
         return options
     own, menu = refusals.place[state.shape.pool], options.menu
     waits = bool(refusals.coming_P[own]) and not (state.phase in SETTLED and state.runs_in == state.shape)

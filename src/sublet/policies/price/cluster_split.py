@@ -11,18 +11,17 @@ needs, as far as that goes round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.planning.options import Options
+from sublet.planning.options import OptionsTable
 from sublet.policies.price.congestion import WAIT
-from sublet.solve.arrays import Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["Claim", "Split", "split"]
+__all__ = ["Claims", "Split", "split"]
 
 SHORT_FIRST = 0.4  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
 HORIZON_H = 0.25  # a shape is thought to last this long, or to the end of the job if that is sooner
@@ -37,17 +36,15 @@ IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One job's say: its options now, the GPU-hours left at its most efficient over its weight, what it has."""
+class Claims:
+    """What all have to say: options now, GPU-hours left at their most efficient over their weight, what they have."""
 
-    options: Options
-    done: float
-    work: float  # all of the job's
-    left_h: float
-    sure: bool  # whether that is known, or guessed
-    held: int  # column of its shape; WAIT if it has none, or one that is not on the menu
-    due_s: float  # how much longer ago it came than anybody should have to wait; 0 = it did not
-    pinned: bool  # it has only just got its GPUs: it may be resized, not stopped
+    table: OptionsTable
+    left_h_J: Floats
+    sure: bool  # whether these are known, or guessed
+    held_J: Ints  # column of a job's shape; WAIT if it has none, or one that is not on the menu
+    due_s_J: Floats  # how much longer ago it came than anybody should have to wait; 0 = it did not
+    pinned_J: Bools  # it has only just got its GPUs: it may be resized, not stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,13 +55,13 @@ class Split:
     price_P: Floats
 
 
-def split(claims: Sequence[Claim], most_P: Floats) -> Split:
+def split(claims: Claims, most_P: Floats) -> Split:
     """The most valuable split, to a five-hundredth for several pools. Cost: `best_split`, or `best_moves` for those."""
     value_JC, gpus_JC, site_JC = _tables(claims, most_P)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(np.where(np.isfinite(value_JC), value_JC, 0.0).max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_P.sum())), -1.0 - everything, 0.0)[:, None]
-    nothing_J1 = np.zeros((len(claims), 1), dtype=np.intp)
+    nothing_J1 = np.zeros((len(claims.table), 1), dtype=np.intp)
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
     sizes_JC = np.concatenate((nothing_J1, gpus_JC), axis=1)
     if len(most_P) == 1:
@@ -72,55 +69,50 @@ def split(claims: Sequence[Claim], most_P: Floats) -> Split:
         return Split(column_J=np.asarray(whole.column_J) + WAIT, price_P=np.array([whole.price]))
     pools_JC = np.concatenate((nothing_J1, site_JC), axis=1)
     asked = Coupled.from_tables(gain_JC, [int(most) for most in most_P], sizes=sizes_JC, pools=pools_JC)
-    found = best_moves(asked, start=[claim.held - WAIT for claim in claims], tolerance=TOLERANCE)
+    found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_P=found.price_R[: len(most_P)])
 
 
-def _must_run(claims: Sequence[Claim], room: float) -> list[bool]:
+def _must_run(claims: Claims, room: float) -> Bools:
     """Nobody waits so that others can be wider: the least that each needs is given first, the least work first.
 
     Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
     wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
     """
-    must = [claim.pinned for claim in claims]
-    if all(map(_scales_perfectly, claims)):
-        return must
-    for at in sorted(range(len(claims)), key=lambda at: (-claims[at].due_s, claims[at].left_h)):
-        need = float(claims[at].options.menu.gpus_C.min())
-        if need <= room:
-            room -= need
-            must[at] = True
-    return must
+    table = claims.table
+    worth_JC = table.rate_JC / table.gpu_rate_J[:, None]
+    if (worth_JC >= PERFECT * table.gpus_JC).all():
+        return claims.pinned_J
+    need_J = np.where(table.gpus_JC > 0, table.gpus_JC, np.inf).min(axis=1)
+    if need_J.sum() <= room:
+        return np.ones(len(need_J), dtype=np.bool_)
+    must_J = claims.pinned_J.copy()
+    for at in np.lexsort((claims.left_h_J, -claims.due_s_J)).tolist():
+        if need_J[at] <= room:
+            room -= float(need_J[at])
+            must_J[at] = True
+    return must_J
 
 
-def _scales_perfectly(claim: Claim) -> bool:
-    menu, phase = claim.options.menu, claim.options.menu.phase(claim.done)
-    worth_C = menu.rate_EC[phase] / menu.gpu_rate_E[phase]
-    return bool((worth_C >= PERFECT * menu.gpus_C).all())
-
-
-def _tables(claims: Sequence[Claim], most_P: Floats) -> tuple[Floats, Ints, Ints]:
-    shape = (len(claims), max(len(claim.options.cost_C) for claim in claims))
-    value_JC = np.full(shape, -np.inf)
-    gpus_JC, site_JC = np.zeros(shape, dtype=np.intp), np.zeros(shape, dtype=np.intp)
-    typical_h = float(np.median([claim.left_h for claim in claims]))
-    for row, claim in enumerate(claims):
-        menu, options = claim.options.menu, claim.options
-        phase = menu.phase(claim.done)
-        worth_C = menu.rate_EC[phase] / menu.gpu_rate_E[phase]  # in GPUs at their best
-        with np.errstate(divide="ignore", invalid="ignore"):
-            trains_C = menu.work_left(phase, claim.done, claim.work) / menu.rate_EC[phase]
-            lasts_C = np.clip(options.hours_C, TRIFLE_H, HORIZON_H) if claim.sure else HORIZON_H
-            useful_C = np.clip(1.0 - (options.now_C - trains_C) / lasts_C, IN_ORDER, 1.0)  # an idle GPU is worth less
-        value_C = worth_C * useful_C * (typical_h / claim.left_h) ** SHORT_FIRST * (1.0 - IN_ORDER * row)
-        if claim.due_s > 0:
-            value_C *= DUE + claim.due_s
-        value_C[~(options.cost_C < np.inf) | np.isnan(value_C) | (menu.gpus_C > most_P[menu.site_C])] = -np.inf
-        if claim.held != WAIT:
-            value_C[claim.held] *= STICKY
-            if menu.doubt_C is not None:  # what is held is known better than what is not
-                other_C = menu.belief_C != menu.belief_C[claim.held]
-                value_C[other_C] /= 1.0 + np.hypot(menu.doubt_C, menu.doubt_C[claim.held])[other_C]
-        count = len(value_C)
-        value_JC[row, :count], gpus_JC[row, :count], site_JC[row, :count] = value_C, menu.gpus_C, menu.site_C
-    return value_JC, gpus_JC, site_JC
+def _tables(claims: Claims, most_P: Floats) -> tuple[Floats, Ints, Ints]:
+    table, left_h_J = claims.table, claims.left_h_J
+    worth_JC = table.rate_JC / table.gpu_rate_J[:, None]  # in GPUs at their best
+    with np.errstate(divide="ignore", invalid="ignore"):
+        trains_JC = table.left_J[:, None] / table.rate_JC
+        lasts_JC = np.clip(table.hours_JC, TRIFLE_H, HORIZON_H) if claims.sure else HORIZON_H
+        useful_JC = np.clip(1.0 - (table.now_JC - trains_JC) / lasts_JC, IN_ORDER, 1.0)  # an idle GPU is worth less
+    urgent_J = (float(np.median(left_h_J)) / left_h_J) ** SHORT_FIRST
+    value_JC = worth_JC * useful_JC * urgent_J[:, None] * (1.0 - IN_ORDER * np.arange(len(table)))[:, None]
+    due_J = claims.due_s_J > 0
+    if due_J.any():
+        value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]
+    no_JC = ~(table.cost_JC < np.inf) | np.isnan(value_JC) | (table.gpus_JC > most_P[table.site_JC])
+    value_JC[no_JC] = -np.inf
+    has = np.flatnonzero(claims.held_J != WAIT)
+    value_JC[has, claims.held_J[has]] *= STICKY
+    for row in has.tolist():
+        menu, held = table.menus[row], int(claims.held_J[row])
+        if menu.doubt_C is not None:  # what is held is known better than what is not
+            other = np.flatnonzero(menu.belief_C != menu.belief_C[held])
+            value_JC[row, other] /= 1.0 + np.hypot(menu.doubt_C, menu.doubt_C[held])[other]
+    return value_JC, table.gpus_JC.astype(np.intp), table.site_JC

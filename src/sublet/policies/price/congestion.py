@@ -18,12 +18,11 @@ counts only until then:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sublet.planning.options import Options
+from sublet.planning.options import OptionsTable
 from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
@@ -82,22 +81,22 @@ class Shares:
 
 
 def share_pools(
-    options: Sequence[Options], work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
+    table: OptionsTable, work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
 ) -> Shares:
     """Everybody at once, within what can be held. All but `terms` are of the jobs that were asked.
 
     `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
     """
-    every = wishes(options, work_J, terms.alone_P)
+    every = wishes(table, work_J, terms.alone_P)
     pools = len(terms.sites)
     if not len(every.row_J):
         return Shares(wishes=every, column_J=every.row_J, surcharge_P=np.zeros(pools))
-    able, rank_J, held_J = [options[at] for at in every.row_J.tolist()], rank_J[every.row_J], held_J[every.row_J]
+    able, rank_J, held_J = table.take(every.row_J.tolist()), rank_J[every.row_J], held_J[every.row_J]
     free_J = every.columns(np.zeros(pools))
     split_by = _cheapest if by_owner and pools > 1 else fit
     found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, pools)))
     column_J = found.column_J
-    if by_owner or any(each.menu.doubt_C is not None for each in able):
+    if by_owner or any(menu.doubt_C is not None for menu in able.menus):
         wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
         most_P = terms.obtainable(wanted_P)
         old_J = _steady(every, held_J, rank_J, most_P)
@@ -108,23 +107,16 @@ def share_pools(
     return Shares(wishes=every, column_J=column_J, surcharge_P=found.surcharge_P)
 
 
-def wishes(options: Sequence[Options], work_J: Floats, most_P: Floats) -> Wishes:
+def wishes(table: OptionsTable, work_J: Floats, most_P: Floats) -> Wishes:
     """Those that could run on no more than `most_P` GPUs of a pool; `work_J` is what each has left, over its weight.
 
     Precondition: at least one job, and all work above 0.
     """
-    shape = (len(options), max(len(each.cost_C) for each in options))
-    cost_JC, use_JC = np.full(shape, np.inf), np.zeros(shape)
-    gpus_JC, site_JC = np.zeros(shape), np.zeros(shape, dtype=np.intp)
-    for row, each in enumerate(options):
-        count = len(each.cost_C)
-        cost_JC[row, :count] = np.where(each.menu.gpus_C <= most_P[each.menu.site_C], each.cost_C, np.inf)
-        runs_C = np.isfinite(each.cost_C)
-        use_JC[row, :count] = np.where(runs_C, each.menu.gpus_C * each.now_C, 0.0)
-        gpus_JC[row, :count] = each.menu.gpus_C
-        site_JC[row, :count] = each.menu.site_C
+    gpus_JC, site_JC = table.gpus_JC, table.site_JC
+    cost_JC = np.where(gpus_JC <= most_P[site_JC], table.cost_JC, np.inf)
+    now_JC = np.where(np.isfinite(table.cost_JC), table.now_JC, 0.0)
+    use_JC = gpus_JC * now_JC * (work_J / np.median(work_J))[:, None]
     row_J = np.flatnonzero(np.isfinite(cost_JC).any(axis=1))
-    use_JC *= (work_J / np.median(work_J))[:, None]
     return Wishes(
         row_J=row_J, cost_JC=cost_JC[row_J], use_JC=use_JC[row_J], gpus_JC=gpus_JC[row_J], site_JC=site_JC[row_J]
     )
@@ -293,17 +285,18 @@ def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats)
     return place_J
 
 
-def _pays(options: Sequence[Options], held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
+def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
     """Whether a new split is better than the old: nobody loses, or newcomers gain more than others do. Cost: O(J)."""
     if (new_J == WAIT).sum() != (old_J == WAIT).sum():
         return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())
     gained, lost, until_h = [], 0.0, np.inf
-    for each, held, new, old in zip(options, held_J.tolist(), new_J.tolist(), old_J.tolist(), strict=True):
+    for row, (held, new, old) in enumerate(zip(held_J.tolist(), new_J.tolist(), old_J.tolist(), strict=True)):
         if new == old:
             continue
         if WAIT in (new, old):
             return False  # one would wait in another's stead
-        gain, hours = float(each.cost_C[old] - each.cost_C[new]), float(each.hours_C[old])
+        cost_C = table.cost_JC[row]
+        gain, hours = float(cost_C[old] - cost_C[new]), float(table.hours_JC[row, old])
         if gain < 0.0:
             lost -= gain
             until_h = min(until_h, hours)

@@ -16,7 +16,7 @@ from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.planning.weighing import WeighedOptions
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
-from sublet.policies.price.cluster_split import Claim, split
+from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
 from sublet.solve.arrays import Floats
 
@@ -122,7 +122,7 @@ def _share(asked: Sequence[Asked], terms: Terms, patience_s: float, *, by_owner:
     work_J = np.array([max(TRIFLE_H, each.left_h) for each in asked])
     age_J = terms.now_s - np.array([each.state.job.submit_s for each in asked])
     found = share_pools(
-        [each.options for each in asked],
+        asked[0].table,
         work_J,
         np.where(age_J > patience_s, -age_J, work_J),
         np.array([each.held for each in asked]),
@@ -140,13 +140,13 @@ def _share(asked: Sequence[Asked], terms: Terms, patience_s: float, *, by_owner:
     scarce = {}
     for row, at in enumerate(rows if surcharge else ()):
         scarce_C = found.surcharge_P[found.wishes.site_JC[row]] * found.wishes.use_JC[row]
-        scarce[asked[at].state.job.id] = scarce_C[: len(asked[at].options.cost_C)]  # the rest is padding
+        scarce[asked[at].state.job.id] = scarce_C[: len(asked[at].table.menus[at].shapes)]  # the rest is padding
     return _Grants(grants, surcharge, scarce)
 
 
 def _split_cluster(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
-    found = split([_claim(each, terms.now_s, patience_s, knows) for each in asked], terms.alone_P)
+    found = split(_claims(asked, terms.now_s, patience_s, knows), terms.alone_P)
     waits = "others make more of the GPUs, or have less left to do"
     grants = [(each, column, waits) for each, column in zip(asked, found.column_J.tolist(), strict=True)]
     return _Grants(grants, _by_pool(terms, found.price_P), {})
@@ -156,17 +156,24 @@ def _by_pool(terms: Terms, usd_P: Floats) -> dict[str, float]:
     return {site.pool: float(usd) for site, usd in zip(terms.sites, usd_P, strict=True) if usd > 0}
 
 
-def _claim(each: Asked, now_s: float, patience_s: float, knows: WorkBelief) -> Claim:
-    state, options = each.state, each.options
-    return Claim(
-        options=options,
-        done=state.done_at(now_s),
-        work=state.job.work,
-        left_h=max(TRIFLE_H, _believed_left_h(each, now_s, knows)),
+def _claims(asked: Sequence[Asked], now_s: float, patience_s: float, knows: WorkBelief) -> Claims:
+    states, menus = [each.state for each in asked], asked[0].table.menus
+    age_J = now_s - np.array([state.job.submit_s for state in states])
+    return Claims(
+        table=asked[0].table,
+        left_h_J=np.array([max(TRIFLE_H, _believed_left_h(each, now_s, knows)) for each in asked]),
         sure=knows is WorkBelief.WORK,
-        due_s=max(0.0, now_s - state.job.submit_s - patience_s),
-        held=WAIT if state.shape is None else options.menu.column.get(state.shape, WAIT),
-        pinned=state.shape is not None and (state.held_since_s >= now_s or state.as_of_s > now_s),
+        due_s_J=np.maximum(0.0, age_J - patience_s),
+        held_J=np.array(
+            [
+                WAIT if state.shape is None else menu.column.get(state.shape, WAIT)
+                for state, menu in zip(states, menus, strict=True)
+            ],
+            dtype=np.intp,
+        ),
+        pinned_J=np.array(
+            [state.shape is not None and (state.held_since_s >= now_s or state.as_of_s > now_s) for state in states]
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from sublet.domain.plan import JobState
 from sublet.kernel.kernel import Kernel
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.menu import menu_of
-from sublet.planning.options import options_of
+from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
 from sublet.policies.price.congestion import WAIT, Wishes, fit, wishes
 from sublet.policies.price.policy import Price
@@ -227,8 +227,10 @@ def test_eight_gpus_in_two_pools_serve_eight_jobs_as_well_as_in_one(longer):
 # ---------------------------------------------------------------------- from options
 
 
-def options(job, sites, value):
-    return options_of(menu_of(job, sites), JobState(job=job, seq=0), 0.0, value, (1.0,) * len(sites))
+def options(jobs, sites, value):
+    states = [JobState(job=job, seq=0) for job in jobs]
+    menus = [menu_of(job, sites) for job in jobs]
+    return options_of_all(menus, states, 0.0, [value] * len(jobs), (1.0,) * len(sites))
 
 
 def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():
@@ -237,7 +239,7 @@ def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():
     ).sites
     wide = a_job("w", work=3600.0, speed=Linear(), gpus=6, min_gpus=6, max_gpus=8)
     slim = a_job("s", work=3600.0, speed=PowerLaw(exponent=0.9), gpus=1, max_gpus=8)
-    every = wishes([options(job, sites, 100.0) for job in (wide, slim)], np.ones(2), np.array([5.0]))
+    every = wishes(options([wide, slim], sites, 100.0), np.ones(2), np.array([5.0]))
     assert every.row_J.tolist() == [1]
     assert every.gpus_JC[0, every.cost_JC[0].argmin()] == 5
 
@@ -248,7 +250,7 @@ def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
         Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot()
     ).sites
     job = a_job(work=3600.0, speed=Amdahl(parallel=0.8), gpus=1, max_gpus=40)
-    every = wishes([options(job, sites, 144.0)], np.ones(1), np.array([64.0]))
+    every = wishes(options([job], sites, 144.0), np.ones(1), np.array([64.0]))
     for surcharge, width in ((0.0, 24), (3.0, 12), (8.0, 8), (35.0, 4)):
         (column,) = every.columns(np.array([surcharge]))
         assert every.gpus_JC[0, column] == width

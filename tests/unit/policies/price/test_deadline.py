@@ -71,7 +71,7 @@ def test_the_shape_is_that_of_the_least_value_of_time_that_meets_the_deadline(sp
     menu, options_at = choices(speed, restart_s=restart_s)
     hours_C = restart_s / 3600 + np.array([1 / speed.speedup(int(gpus)) for gpus in menu.gpus_C])
     needed = least_value(hours_C, menu.gpus_C, value, SAFETY * left_h)
-    found, warning = in_time(options_at, value, left_h)
+    found, warning = in_time(options_at, options_at(value), left_h)
     if needed is None and hours_C.min() <= left_h:  # with nothing to spare: as fast as can be
         assert warning == ""
         assert hours_C[found.best] == pytest.approx(hours_C.min())
@@ -89,7 +89,7 @@ def test_the_shape_is_that_of_the_least_value_of_time_that_meets_the_deadline(sp
 @given(speeds, st.floats(0.02, 50.0), st.floats(0.02, 50.0))
 def test_a_tighter_deadline_never_makes_a_job_slower(speed, one, other):
     _, options_at = choices(speed)
-    tight, loose = (in_time(options_at, 1.0, left_h) for left_h in sorted((one, other)))
+    tight, loose = (in_time(options_at, options_at(1.0), left_h) for left_h in sorted((one, other)))
     if not tight[1]:
         assert tight[0].hours_C[tight[0].best] <= loose[0].hours_C[loose[0].best] * (1 + 1e-9)
         assert not loose[1]
@@ -97,7 +97,7 @@ def test_a_tighter_deadline_never_makes_a_job_slower(speed, one, other):
 
 def test_a_deadline_that_is_met_anyway_costs_nothing():
     _, options_at = choices(Amdahl(parallel=0.9))
-    found, warning = in_time(options_at, 5.0, 100.0)
+    found, warning = in_time(options_at, options_at(5.0), 100.0)
     assert warning == ""
     assert found.cost_C.tolist() == options_at(5.0).cost_C.tolist()
 
@@ -105,7 +105,7 @@ def test_a_deadline_that_is_met_anyway_costs_nothing():
 def test_the_warning_names_the_time_that_is_left_the_fastest_shape_and_what_could_be_met():
     """On 32 GPUs Amdahl 0.9 is 7.8 times as fast: 10 hours become 1.28."""
     _, options_at = choices(Amdahl(parallel=0.9), hours=10.0)
-    _, warning = in_time(options_at, 1.0, 0.5)
+    _, warning = in_time(options_at, options_at(1.0), 0.5)
     assert "in 0.50 h" in warning
     assert "32 x T4" in warning
     assert "takes 1.28 h" in warning
@@ -114,9 +114,9 @@ def test_the_warning_names_the_time_that_is_left_the_fastest_shape_and_what_coul
 
 def test_what_the_warning_promises_is_kept():
     _, options_at = choices(Amdahl(parallel=0.9), hours=10.0)
-    _, warning = in_time(options_at, 1.0, 0.5)
+    _, warning = in_time(options_at, options_at(1.0), 0.5)
     promised_h = float(re.search(r"a deadline ([\d.]+) h from now", warning)[1])
-    assert in_time(options_at, 1.0, promised_h + 0.01)[1] == ""
+    assert in_time(options_at, options_at(1.0), promised_h + 0.01)[1] == ""
 
 
 def test_a_job_that_can_run_nowhere_gets_no_shape_and_no_arithmetic():
@@ -130,7 +130,7 @@ def test_a_deadline_that_a_shape_meets_is_not_called_impossible_however_little_m
     speed = Amdahl(parallel=0.99)
     _, options_at = choices(speed, hours=100.0, widest=64)
     left_h = 100 / speed.speedup(60) / SAFETY
-    found, warning = in_time(options_at, 1e-6, left_h)  # the lowest value of time that a tight budget leads to
+    found, warning = in_time(options_at, options_at(1e-6), left_h)  # the least that a tight budget leads to
     assert warning == ""
     assert found.menu.shapes[found.best].gpus in {60, 61}
 
@@ -140,7 +140,7 @@ def test_a_deadline_that_can_just_be_met_is_tried():
     speed = Amdahl(parallel=0.9)
     menu, options_at = choices(speed)
     fastest_h = 1 / speed.speedup(32)
-    found, warning = in_time(options_at, 1.0, fastest_h / 0.97)
+    found, warning = in_time(options_at, options_at(1.0), fastest_h / 0.97)
     assert menu.shapes[found.best].gpus == 32
     assert "cannot be met" not in warning
 
