@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.weighed import Weighed
-from sublet.planning.options import Options
+from sublet.planning.options import Options, OptionsTable
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Floats
 
@@ -21,10 +21,16 @@ BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinit
 class WeighedOptions:
     """Keeps arrays that there are anyhow; rows are made when they are asked for."""
 
-    options: Options
+    table: OptionsTable
+    row: int
     rent_P: Rents
     most_P: Floats  # GPUs that could be held in each pool
     scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
+
+    @property
+    def options(self) -> Options:
+        """Of the job."""
+        return self.table.of(self.row)
 
     @property
     def hour_usd(self) -> float | None:
@@ -36,7 +42,8 @@ class WeighedOptions:
 
     def rows(self) -> Sequence[Weighed]:
         """Those in which it can run, the least first."""
-        options, pay_C = self.options, self._pay()
+        options = self.options
+        pay_C = self._pay()
         menu, hours_C = options.menu, options.hours_C
         time_C = hours_C * options.value_of_time
         rent_C = pay_C * hours_C if len(menu.rate_EC) == 1 else options.cost_C - time_C  # later phases may be elsewhere

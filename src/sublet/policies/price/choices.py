@@ -221,7 +221,9 @@ def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: fl
     turn_CC = np.subtract.outer(money_C[soon_C], money_C[~soon_C]) / -np.subtract.outer(
         hours_C[soon_C], hours_C[~soon_C]
     )
-    least = float(turn_CC.max(axis=1).min())  # from here on one that is soon enough costs less than all that are not
+    least = float(
+        turn_CC.max(axis=1, initial=0.0).min()
+    )  # from here on one that is soon enough costs less than all that are not
     return options_at(max(plain.value_of_time, least * (1.0 + NUDGE))), ""
 
 

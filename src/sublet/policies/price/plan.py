@@ -73,7 +73,7 @@ def priced_plan(
         if column == WAIT:
             draft.take(each.state, reason)
         else:
-            shape = each.options.menu.shapes[column]
+            shape = each.table.menus[each.row].shapes[column]
             draft.give(each.state, shape.pool, shape.gpus, reason)
     return draft.plan(
         ask_again_s=ask_again_s,
@@ -96,7 +96,8 @@ def _next_review_s(terms: Terms, review_s: float) -> float | None:
 
 def _weigh(each: Asked, terms: Terms, scarce: Mapping[str, Floats]) -> WeighedOptions:
     return WeighedOptions(
-        options=each.options,
+        table=each.table,
+        row=each.row,
         rent_P=terms.rent_P,
         most_P=terms.alone_P,
         scarce_C=scarce.get(each.state.job.id),
@@ -105,9 +106,9 @@ def _weigh(each: Asked, terms: Terms, scarce: Mapping[str, Floats]) -> WeighedOp
 
 def _reason(each: Asked, column: int, terms: Terms) -> str:
     """What the shape takes and costs; nothing where the job has it already."""
-    options = each.options
-    if options.menu.shapes[column] == each.state.shape:
+    if each.table.menus[each.row].shapes[column] == each.state.shape:
         return ""
+    options = each.options
     money = float(options.rent_to_the_end(terms.rent_P)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"

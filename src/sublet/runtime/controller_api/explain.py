@@ -13,7 +13,7 @@ from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.domain.weighed import Weighed, Weighing
 from sublet.planning.menu import menu_of
-from sublet.planning.options import options_of
+from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
 from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView
@@ -78,8 +78,8 @@ def alternatives_of(
 def weigh_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
     """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
     terms = Terms.from_snapshot(snapshot)
-    options = options_of(menu_of(state.job, terms.sites), state, terms.now_s, 1.0, terms.rent_P)
-    weighing = WeighedOptions(options=options, rent_P=terms.rent_P, most_P=terms.alone_P)
+    table = options_of_all([menu_of(state.job, terms.sites)], [state], terms.now_s, [1.0], terms.rent_P)
+    weighing = WeighedOptions(table=table, row=0, rent_P=terms.rent_P, most_P=terms.alone_P)
     return {row.shape: row for row in weighing.rows()}
 
 

@@ -135,6 +135,14 @@ def test_a_deadline_that_a_shape_meets_is_not_called_impossible_however_little_m
     assert found.menu.shapes[found.best].gpus in {60, 61}
 
 
+def test_a_job_with_one_shape_that_can_just_be_in_time_takes_it():
+    _, options_at = choices(Linear(), widest=1)
+    plain = options_at(3.0)
+    found, warning = in_time(options_at, plain, 1.0 / 0.97)
+    assert warning == ""
+    assert found.cost_C.tolist() == plain.cost_C.tolist()
+
+
 def test_a_deadline_that_can_just_be_met_is_tried():
     """The fastest takes 97 % of the time that is left: not safe, but not to be given up either."""
     speed = Amdahl(parallel=0.9)
