@@ -33,6 +33,13 @@ def test_an_older_backup_is_put_back_and_what_was_rented_since_is_found_and_ende
     assert "was rented after this log ends, and is ended" in history
 
 
+def test_a_backup_that_is_older_than_a_group_that_trained_breaks_no_law(monkeypatch):
+    monkeypatch.setattr(stores, "OLDER", 1.0)
+    effects, history = told(Fault(at_s=0.5, kind="older_backup", dice=2))
+    assert effects["older_backup"] == 1
+    assert "was rented after this log ends, and is ended" in history
+
+
 def test_a_law_breaks_where_strangers_are_not_looked_for(monkeypatch):
     monkeypatch.setattr(recovery, "strangers_among", lambda *_: None)
     story = Story(seed=1, jobs=(JOB, LATER), faults=(Fault(at_s=0.5, kind="older_backup", dice=2),))

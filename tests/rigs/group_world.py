@@ -59,7 +59,7 @@ class World:
         self.spec = JobSpec(
             name=JOB, argv=("x",), cwd="/", sdk=sdk, max_workers=ANY_WIDTH, retries=retries, grace_s=1.0
         )
-        self.now_s, self.life, self.holding = 0.0, 0, False
+        self.now_s, self.era, self.holding = 0.0, 0, False
         self.driver = Driver([SPOT])
         self.kernel = self.driver.kernel
         self.group = self._new_group()
@@ -77,7 +77,7 @@ class World:
         self.tell(news.JobSubmitted(0.0, job))
 
     def _new_group(self):
-        return build_group(JOB, self.spec, log_of=str, env=dict, life=self.life)
+        return build_group(JOB, self.spec, log_of=str, env=dict, era=self.era)
 
     # ------------------------------------------------------------------ what the kernel believes
 
@@ -205,7 +205,7 @@ class World:
         """kill -9 and a new one: all it has is what the kernel's log says."""
         if self.state is None and not self.processes:
             return
-        self.life += 1
+        self.era += 1
         old, self.group = self.group, self._new_group()
         self.group.step, self.group.done, self.group.work = old.step, old.done, old.work
         self.group.failures, self.group.round, self.group.finished = old.failures, old.round, old.finished

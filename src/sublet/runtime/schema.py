@@ -57,6 +57,7 @@ class MetaKey(StrEnum):
     PROGRAM = "program"  # of the controller that began last: its version, and those of what it writes
     SERVER_ID = "server_id"  # what the nodes of this controller are marked with
     LIFE = "life"  # how many controllers had this store before
+    ERA = "era"  # of the controller that began last: what the numbers of its groups begin with
     HOLDER = "holder"  # a name that only the controller has that began last: the others write nothing any more
     HEADER = "header"  # first line of the log: offers, limits and budget that it began with
     SETTINGS = "settings"  # that the controller which began last was started with

@@ -29,7 +29,7 @@ LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all w
 
 
 class RecordFactory:
-    """Of one controller: `life` counts those before it, `server_id` names its state directory."""
+    """Of one controller: `era` numbers its groups, `server_id` names its state directory."""
 
     def __init__(  # noqa: PLR0913 - each is a fact about this controller
         self,
@@ -41,11 +41,11 @@ class RecordFactory:
         clock: Clock,
         state_dir: Path,
         server_id: str,
-        life: int,
+        era: int,
         disk: Disk = DISK,
     ) -> None:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
-        self._state_dir, self._server_id, self._life = state_dir, server_id, life
+        self._state_dir, self._server_id, self._era = state_dir, server_id, era
         self._disk = disk
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
@@ -67,7 +67,7 @@ class RecordFactory:
             spec,
             log_of=lambda worker_id: str(self._logs.of(job_id).path(worker_id)),
             env=lambda: self._environment(self._table.records[job_id], checkpoints),
-            life=self._life,
+            era=self._era,
         )
         return JobRecord(job_id, spec, group, submitted_s, pools_for(spec, self._offers))
 

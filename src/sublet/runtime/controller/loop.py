@@ -55,6 +55,7 @@ from sublet.runtime.controller.timekeeping import last_sign_s, mark_text
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.protocol import Engine
+from sublet.runtime.group.rounds import era_after
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.pacing import Rates
@@ -95,6 +96,7 @@ class Controller:
         self.limits, self.budget, self._paces = limits or {}, budget, paces
         self.stopping, self._settings = False, settings
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
+        self._era = era_after(int(store.get(MetaKey.ERA) or 0), clock.wall.unix())
         self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
         offers = tuple(provider.offers)
 
@@ -116,7 +118,7 @@ class Controller:
             clock=clock,
             state_dir=state_dir,
             server_id=self._server_id,
-            life=self._life,
+            era=self._era,
             disk=disk,
         )
         self.jobs = Lifecycle(
@@ -202,7 +204,7 @@ class Controller:
         self.compaction.look()
 
     def _claim_store(self) -> None:
-        facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id}
+        facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id, MetaKey.ERA: str(self._era)}
         if self.store.get(MetaKey.HEADER) is None:
             facts[MetaKey.HEADER] = header_line(self.provider.offers, self.limits, UNLIMITED)
         elif self.clock.certain:  # agents stay for whoever is there, also for one that has no time to say anything more

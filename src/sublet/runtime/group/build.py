@@ -18,8 +18,8 @@ def build_group(
     *,
     log_of: Callable[[str], str],
     env: Callable[[], dict[str, str]],
-    life: int = 0,
+    era: int = 0,
 ) -> Group:
-    """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `life` counts controllers."""
+    """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `era` is the controller's."""
     machine = ElasticGroup if spec.sdk else RestartingGroup
-    return machine(job_id, spec, log_of=log_of, env=env, life=life)
+    return machine(job_id, spec, log_of=log_of, env=env, era=era)

@@ -43,7 +43,7 @@ class GroupCore(ABC):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
-        life: int = 0,  # controllers before this one
+        era: int = 0,  # of this controller
     ) -> None:
         self.job_id, self.spec = job_id, spec
         self.news: list[GroupNews] = []
@@ -60,7 +60,7 @@ class GroupCore(ABC):
         self._roster = Roster()
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
-        self._batch, self._life = 0, life
+        self._batch, self._era = 0, era
         self._log_of, self._env = log_of, env
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
@@ -125,7 +125,7 @@ class GroupCore(ABC):
 
     def _next_round(self) -> None:
         """Of a new order; a new round under the same one is `self.round.after()`."""
-        self.round = max(self.round.after(), Round(self.generation, self._life))
+        self.round = max(self.round.after(), Round(self._era, self.generation))
 
     def _answer_move(self) -> None:
         self._nodes = {node_id for node_id, _ in self._placement}

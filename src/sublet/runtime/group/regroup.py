@@ -50,9 +50,9 @@ class Regrouping(GroupCore):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
-        life: int = 0,
+        era: int = 0,
     ) -> None:
-        super().__init__(job_id, spec, log_of=log_of, env=env, life=life)
+        super().__init__(job_id, spec, log_of=log_of, env=env, era=era)
         self.state: ElasticState = Idle(0.0)
         self._unjudged = Unjudged()
         self._unformed = 0  # rounds in a row that did not form

@@ -35,9 +35,9 @@ class RestartingGroup(GroupCore):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
-        life: int = 0,
+        era: int = 0,
     ) -> None:
-        super().__init__(job_id, spec, log_of=log_of, env=env, life=life)
+        super().__init__(job_id, spec, log_of=log_of, env=env, era=era)
         self.state: RestartingState = Idle(0.0)
 
     @property

@@ -6,13 +6,14 @@ bill cannot know them; users who were promised something since then are told, an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sublet.testing.world.stage import Stage
 
-__all__ = ["Backup", "begin", "has_strangers", "is_fresh", "put_back"]
+__all__ = ["Backup", "begin", "can_be_put_back", "has_strangers", "knows_all_orders", "put_back", "was_outdone"]
 
 FOUND_S = 240.0  # at most, until what was rented since then is found and ended: as law I3 has it
 
@@ -26,6 +27,8 @@ class Backup:
     burn: float  # grains a second
     numbered: int  # nodes that were ever asked for
     orders: tuple[object, ...]  # controllers, and what jobs were told
+    newest: Mapping[str, int]  # job -> the number of the last group that trained
+    outside: tuple[object, ...]  # what is not undone with it
 
 
 def begin(stage: Stage) -> Backup:
@@ -37,19 +40,39 @@ def begin(stage: Stage) -> Backup:
         burn=stage.cloud.burn_grains_per_s(),
         numbered=0 if controller is None else controller.kernel.supply.numbered,
         orders=_orders(stage),
+        newest=_newest(stage),
+        outside=_outside(stage),
     )
 
 
-def is_fresh(stage: Stage, backup: Backup) -> bool:
-    """No job was told anything since then: groups are numbered by the log, and would be numbered alike twice."""
+def can_be_put_back(stage: Stage, backup: Backup) -> bool:
+    """Nobody has set the clock since then: groups are numbered by it, and would be numbered alike twice."""
+    return backup.outside == _outside(stage)
+
+
+def knows_all_orders(stage: Stage, backup: Backup) -> bool:
+    """No job was told anything since then, and no other controller has begun."""
     return backup.orders == _orders(stage)
+
+
+def was_outdone(stage: Stage, backup: Backup) -> bool:
+    """A group has trained that it knows nothing of."""
+    return backup.newest != _newest(stage)
+
+
+def _newest(stage: Stage) -> dict[str, int]:
+    return {job_id: job.newest for job_id, job in stage.truth.jobs.items() if job.newest >= 0}
+
+
+def _outside(stage: Stage) -> tuple[object, ...]:
+    return (stage.controllers.clock.jump_s, *sorted(stage.foreign))
 
 
 def _orders(stage: Stage) -> tuple[object, ...]:
     controller = stage.controllers.controller
     jobs = {} if controller is None else controller.kernel.jobs
     told = ((job_id, state.generation) for job_id, state in sorted(jobs.items()) if state.generation)
-    return (stage.controllers.lives, *sorted(stage.foreign), *told)
+    return (stage.controllers.lives, *told)
 
 
 def has_strangers(stage: Stage, backup: Backup) -> bool:

@@ -9,7 +9,9 @@ import pytest
 
 from sublet.domain.events import NodesFound
 from sublet.kernel.invariants import check
+from sublet.machine.wall import WALL
 from sublet.runtime.controller.strangers import row_of_end, strangers_among
+from sublet.runtime.group.rounds import Round
 from sublet.runtime.providers.protocol import Billed, RentedNode
 from sublet.runtime.store import Store
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
@@ -99,6 +101,40 @@ def test_a_node_of_the_backup_that_is_gone_since_is_lost_and_its_job_goes_on_els
             await until(lambda: asyncio.sleep(0, "n1" not in api._controller.kernel.cluster.nodes), "n1 is waited for")
             await trained(api, "j-1", 3)
             adds_up(api)
+
+    asyncio.run(live())
+
+
+def group_of(api):
+    return api._controller.records["j-1"].group
+
+
+def test_groups_are_numbered_above_all_that_the_backup_has_forgotten(tmp_path, monkeypatch):
+    """An order to a job, and a whole life of a controller, are not in it: the fence of its checkpoints knows both."""
+    story, began_s = Story(tmp_path), WALL.unix()
+
+    def later(seconds):
+        monkeypatch.setattr(type(WALL), "unix", lambda _: began_s + seconds)
+
+    async def live():
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 3)
+            back_up(story)
+            first = group_of(api).generation
+        later(60.0)
+        async with story.controller(crash=True) as api:
+            await phase(api, "j-1", "running")
+            await api.scale("j-1", low=2, high=2)
+            await until(lambda: asyncio.sleep(0, group_of(api).generation > first), "it was not told to move")
+            await phase(api, "j-1", "running")
+            given = group_of(api).round.number
+        put_back(story)
+        later(120.0)
+        async with story.controller() as api:
+            await phase(api, "j-1", "running")
+            assert group_of(api).generation < Round.from_number(given).generation  # the log knows no better
+            assert group_of(api).round.number > given
 
     asyncio.run(live())
 

@@ -17,9 +17,9 @@ from tests.rigs.groups import sent
 ONE, TWO = (("a", 1),), (("a", 1), ("b", 1))
 
 
-def a_record(*, life=0, **facts):
+def a_record(*, era=0, **facts):
     spec = JobSpec(**{"name": "job", "argv": ("x",), "cwd": "/", "max_workers": 4, "retries": Retries(user=0), **facts})
-    group = build_group("job-1", spec, log_of=str, env=dict, life=life)
+    group = build_group("job-1", spec, log_of=str, env=dict, era=era)
     return JobRecord("job-1", spec, group, 0.0)
 
 
@@ -56,7 +56,7 @@ def healthy_at_one(**facts):
 def killed(record, generation, placement, *, trains, ends=(), forget=()):
     """kill -9, and another controller that has the facts; workers have ended meanwhile."""
     facts = json.loads(json.dumps(record.facts()))
-    after = JobRecord("job-1", record.spec, a_record(life=1, sdk=record.spec.sdk).group, 0.0)
+    after = JobRecord("job-1", record.spec, a_record(era=1, sdk=record.spec.sdk).group, 0.0)
     after.group.spec = record.spec
     after.restore({name: value for name, value in facts.items() if name not in forget})
     after.group.adopt(generation, placement, trains=trains, wall_s=200.0)

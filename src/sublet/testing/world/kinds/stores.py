@@ -18,6 +18,7 @@ __all__ = ["STORE_KINDS"]
 
 WAITS_S = (30.0, 120.0)  # until something was rented
 LOOK_S = 1.0
+OLDER = 0.5  # of these copies
 FOREIGN_S = (2.0, 15.0)  # least and most that a job stays what no rule allows
 DAMAGES = ("", "{", "[1]", '{"kernel":{}}', '{"kernel":{"version":0},"bill":{},"timers":{}}')
 NEWER: tuple[dict[str, Any], ...] = ({"accelerators": ["Z9000"]}, {"max_workers": 10**9}, {"argv": 7})
@@ -34,28 +35,33 @@ FOREIGN_SPECS = ("{", "[]", '{"name":"x"}')  # beside what a newer program may h
 def _older_backup(stage: Stage, dice: random.Random) -> bool:
     """A copy is kept, and put in place of the store when something was rented that it does not know.
 
-    Not one that is older than an order to a job: that job's next group would be numbered like one that there was.
+    Half of them wait until a group has trained, too, that it knows nothing of: groups are numbered by the log, and must
+    not be numbered again as they were. The others know all orders.
     """
-    until_s = stage.world.now_s + dice.choice(WAITS_S)
+    until_s, is_older = stage.world.now_s + dice.choice(WAITS_S), dice.random() < OLDER
     copy, backup = stage.disk.copy(), backups.begin(stage)
 
-    def look() -> None:
+    def renew() -> None:
         nonlocal copy, backup
+        copy.close()
+        copy, backup = stage.disk.copy(), backups.begin(stage)
+
+    def look() -> None:
         process = stage.controllers.process
         if stage.calm or stage.world.now_s > until_s:
             copy.close()
-        elif process is None or not stage.controllers.ready or not backups.is_fresh(stage, backup):
-            copy.close()
-            copy, backup = stage.disk.copy(), backups.begin(stage)
-            stage.world.after(LOOK_S, look)
-        elif not backups.has_strangers(stage, backup):
-            stage.world.after(LOOK_S, look)
-        else:
+            return
+        usable = process is not None and stage.controllers.ready and backups.can_be_put_back(stage, backup)
+        if process is None or not usable or not (is_older or backups.knows_all_orders(stage, backup)):
+            renew()
+        elif backups.has_strangers(stage, backup) and (not is_older or backups.was_outdone(stage, backup)):
             stage.controllers.crash(process)
             if stage.disk.put_back(copy):
                 stage.effects["older_backup"] += 1
                 backups.put_back(stage, backup)
             copy.close()
+            return
+        stage.world.after(LOOK_S, look)
 
     look()
     return False
