@@ -16,6 +16,8 @@ from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.recovery import Recovery
+from sublet.runtime.group.widths import Widths
+from sublet.runtime.providers.ray.actors import Stewards
 from sublet.testing.world import life
 from sublet.testing.world.life import live
 from sublet.testing.world.story import Fault, JobPlan, Story
@@ -151,6 +153,35 @@ TOLD_TO_COME_BACK = Story(
     http=True,
     told_inside=True,
 )
+STEWARD_SILENT_AT_A_START = Story(
+    seed=4708,
+    jobs=(a_job("job0", 30.913, 1, (335, 0.5, 3.604, 0.806), hang_s=300.0),),
+    faults=(
+        Fault(at_s=142.253, kind="list_lie", dice=245366845),
+        Fault(at_s=177.618, kind="crash_commit", dice=647650093),
+    ),
+    cloud="ray",
+)
+RESIZED_BY_A_SILENT_STEWARD = Story(
+    seed=3212,
+    jobs=(a_job("job1", 69.88, 2, (10, 0.2, 2.491, 0.344), checkpoint_every_s=25.0),),
+    faults=(
+        Fault(at_s=43.287, kind="list_lie", dice=247984399),
+        Fault(at_s=85.206, kind="flags", dice=774987278),
+    ),
+    cloud="ray",
+    told_inside=True,
+)
+FORMS_NO_MORE_WHERE_IT_DID = Story(
+    seed=2635,
+    jobs=(a_job("job0", 40.972, 3, (348, 0.5, 1.962, 1.837), checkpoint_every_s=25.0),),
+    faults=(
+        Fault(at_s=92.01, kind="kill_agent", dice=359633737),
+        Fault(at_s=177.628, kind="rot", dice=852745365),
+        Fault(at_s=181.945, kind="too_wide", dice=287013715),
+        Fault(at_s=247.088, kind="too_wide", dice=433844310),
+    ),
+)
 
 
 @pytest.mark.parametrize("story", [FAILED_IN_A_COMMIT, FAILED_ON_A_FULL_DISK])
@@ -244,3 +275,18 @@ def test_a_script_is_not_held_to_a_width_that_it_leaves_at_once(monkeypatch):
 
     monkeypatch.setattr(Attempts, "hold_in_place", hold_in_place)
     assert breaks(TOLD_TO_COME_BACK) == "L"
+
+
+@pytest.mark.parametrize("story", [STEWARD_SILENT_AT_A_START, RESIZED_BY_A_SILENT_STEWARD])
+def test_a_steward_that_did_not_answer_a_new_controller_is_asked_again(monkeypatch, story):
+    """Its one silence was kept for ever: what it held could not be given back, by nobody."""
+    assert not breaks(story)
+    monkeypatch.setattr(Stewards, "_known", lambda self, ray_node: self._cards.get(ray_node))
+    assert breaks(story) == "L"
+
+
+def test_a_job_whose_group_forms_no_more_where_it_did_goes_on_with_fewer_before_it_is_given_up(monkeypatch):
+    """It had trained on three, so nothing narrower was tried: it failed of a network that was not its own."""
+    assert not breaks(FORMS_NO_MORE_WHERE_IT_DID)
+    monkeypatch.setattr(Widths, "last_resort", lambda self, width, spec: None)
+    assert breaks(FORMS_NO_MORE_WHERE_IT_DID) == "R"

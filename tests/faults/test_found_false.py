@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from sublet.errors import BadInput
+from sublet.errors import BadInput, StaleController
 from sublet.kernel.requests import PlanRequests
+from sublet.runtime.controller.states import Ending, Hold
 from sublet.testing.world import users
 from sublet.testing.world.fence import Fence
+from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Laws
 from sublet.testing.world.life import live
 from sublet.testing.world.local import LocalCloud, WorldForker
 from sublet.testing.world.story import Fault, JobPlan, Story
+from sublet.testing.world.verdict import all_settled
 
 
 def a_job(name, at_s, max_workers, pace, **more):
@@ -118,6 +122,35 @@ RESUMED_ON_A_FULL_DISK = Story(
         Fault(at_s=115.454, kind="full_disk", dice=869335729),
     ),
 )
+PAUSED_AS_THE_PURSE_IS_SPENT = Story(
+    seed=2120,
+    jobs=(
+        a_job("job1", 65.271, 1, (270, 0.5, 3.045, 0.196), hang_s=60.0, on_node_loss="replace", checkpoint_every_s=8.0),
+    ),
+    faults=(Fault(at_s=287.005, kind="user_pause", dice=226825078),),
+    purse_usd=0.0392,
+    cap=2.0,
+)
+ABOUT_TO_FAIL = Story(
+    seed=2298,
+    jobs=(
+        a_job("job1", 42.004, 3, (403, 1.0, 1.55, 0.809), on_node_loss="fail", checkpoint_every_s=8.0),
+        a_job("job2", 33.403, 1, (46, 1.0, 1.21, 2.09), hang_s=60.0, sdk=False),
+    ),
+    faults=(Fault(at_s=180.385, kind="take_untold", dice=18634556),),
+    cloud="local",
+    cap=2.0,
+    told_inside=True,
+)
+RESUMED_BY_ONE_THAT_SLEPT = Story(
+    seed=2726,
+    jobs=(a_job("job1", 76.394, 1, (10, 1.0, 3.501, 1.637), hang_s=60.0, checkpoint_every_s=8.0),),
+    faults=(
+        Fault(at_s=95.435, kind="user_pause", dice=834298686),
+        Fault(at_s=152.725, kind="stop_controller", dice=68386016),
+        Fault(at_s=191.12, kind="second_controller", dice=605027024),
+    ),
+)
 
 
 def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns_that():
@@ -163,12 +196,65 @@ def test_a_process_with_its_sigkill_trains_no_more_though_the_kernel_still_shows
     assert breaks(story) == "I5"
 
 
-def test_users_who_hear_that_nothing_can_be_written_down_ask_the_next_controller(monkeypatch):
-    """They took it for the answer, and their job stayed held for ever."""
-    assert not breaks(RESUMED_ON_A_FULL_DISK)
+def test_a_life_whose_purse_is_spent_goes_on_until_its_users_are_answered(monkeypatch):
+    """The job waited for money as its owner paused it, and the world ended before they let it go on."""
+    assert not breaks(PAUSED_AS_THE_PURSE_IS_SPENT)
+    monkeypatch.setattr(users.Users, "waiting", property(lambda self: False))
+    assert breaks(PAUSED_AS_THE_PURSE_IS_SPENT) == "R"
 
-    class Answer(BadInput):
-        exit_code = -1
 
-    monkeypatch.setattr(users, "BadInput", Answer)
-    assert breaks(RESUMED_ON_A_FULL_DISK) == "L"
+def test_a_job_that_is_given_up_has_not_come_to_its_end_before_it_has_failed():
+    """It had saved and left, and the world ended a moment before it was told to have failed."""
+    assert not breaks(ABOUT_TO_FAIL)
+    record = SimpleNamespace(outcome=Ending.NONE, paused=Hold.GIVEN_UP)
+    stage = SimpleNamespace(
+        story=SimpleNamespace(jobs=ABOUT_TO_FAIL.jobs[:1]),
+        users=SimpleNamespace(promised={"job1": "job1-1"}, refused={}, paused=set(), penniless=set()),
+        controllers=SimpleNamespace(ready=True, controller=SimpleNamespace(records={"job1-1": record})),
+    )
+    assert not all_settled(stage)
+    record.outcome = Ending.FAILED
+    assert all_settled(stage)
+
+
+class Refuses:
+    """A controller that refuses once, by this error, and then does what it is asked."""
+
+    border, alive = None, True
+
+    def __init__(self, error):
+        self.errors, self.resumed, self.api = [error], 0, self
+        self.process = SimpleNamespace(dead=False, spawn=self.run_now)
+
+    def run_now(self, work):
+        with suppress(StopIteration):
+            work.send(None)
+
+    async def resume(self, job_id):
+        if self.errors:
+            raise self.errors.pop()
+        self.resumed += 1
+
+
+@pytest.mark.parametrize(
+    ("story", "error"),
+    [
+        (RESUMED_ON_A_FULL_DISK, BadInput("the store", "the disk is full")),
+        (RESUMED_BY_ONE_THAT_SLEPT, StaleController("the store", life=1, now=2)),
+    ],
+)
+def test_users_who_hear_that_it_is_not_for_this_controller_ask_the_next(monkeypatch, story, error):
+    """They took "the disk is full" or "another one has begun" for the answer: their job stayed held for ever."""
+    assert not breaks(story)
+    assert resumed_though(error) == 1
+    monkeypatch.setattr(users, "NOT_HERE", ())
+    assert resumed_though(error) == 0
+
+
+def resumed_though(error) -> int:
+    world, controller = World(1), Refuses(error)
+    asking = users.Users(Story(seed=1, jobs=(), faults=()), world, controller)
+    asking.promised["job"] = "job-1"
+    asking.resume("job")
+    world.run(world.now_s + 60.0)
+    return controller.resumed

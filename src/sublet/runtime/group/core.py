@@ -232,6 +232,10 @@ class GroupCore(ABC):
                 self._narrow(width, failure)
                 return Verdict.NARROW
         spent = self.patience.is_spent(failure, self.failures, self.spec.retries, wall_s)
+        if spent and failure.unfit and (width := self.widths.last_resort(self._wanted, self.spec)) is not None:
+            self.patience.forgive(1)  # this one, too: it is the width's
+            self._narrow(width, failure)
+            return Verdict.NARROW
         if spent or (hopeless and failure.fault is Fault.USER):
             return Verdict.GIVE_UP
         self._tell(Outcome.RESTARTED, failure)

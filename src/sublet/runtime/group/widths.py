@@ -60,6 +60,11 @@ class Widths:
             return None
         return narrow
 
+    def last_resort(self, width: int, spec: JobSpec) -> int | None:
+        """Its group forms no more at `width`, where it did: the width to try before it is given up."""
+        narrow = narrowest_allowed(spec)
+        return narrow if self.failures >= TRIES and narrow < width else None
+
 
 def narrowest_allowed(spec: JobSpec) -> int:
     """The narrowest that its owner allows."""

@@ -55,7 +55,7 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
             return True
         case Ending.CANCELLED:
             return plan.name in stage.users.cancelled
-        case Ending.FAILED | "held: preemption":
+        case Ending.FAILED:
             return bool(_why_failed(stage, plan, end))
         case "held: budget":
             return plan.purse_usd is not None

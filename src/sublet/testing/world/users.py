@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sublet.errors import BadInput, NotNow, SubletError
+from sublet.errors import BadInput, NotNow, StaleController, SubletError
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.serialize import spec_to_json
@@ -24,6 +24,7 @@ TRIES = 400
 REPLACE_S = 120.0  # for which jobs wait for another node
 SECRET = "s3cr3t"  # noqa: S105 - a law looks for it where it must not be
 NO_ANSWER = 500  # and above: it may have happened or not
+NOT_HERE = (BadInput.exit_code, StaleController.exit_code)  # its disk is full, or another one has begun: ask that one
 NO_MONEY = 110  # the exit code of what is refused because it could not be paid for
 
 
@@ -90,7 +91,7 @@ class Users:
     async def _bring(self, api: ControllerApi, plan: JobPlan, spec: JobSpec, key: str) -> None:
         try:
             answer = await api.submit(spec, key=key)
-        except (NotNow, BadInput):
+        except (NotNow, BadInput, StaleController):
             return  # not by this controller: they ask the next
         except SubletError as error:
             self._answered(plan, 400, {"error": {"message": str(error)}})
@@ -98,8 +99,8 @@ class Users:
             self._answered(plan, 200, dict(answer))
 
     def _answered(self, plan: JobPlan, status: int, said: dict[str, Any]) -> None:
-        if status >= NO_ANSWER or said.get("exit_code") == BadInput.exit_code:
-            return  # not by this controller, whose disk is full: they ask the next
+        if status >= NO_ANSWER or said.get("exit_code") in NOT_HERE:
+            return  # not by this controller: they ask the next
         if status >= 400:
             self.refused.setdefault(plan.name, str(said))
             return
@@ -157,6 +158,11 @@ class Users:
             elif plan.name in self.promised:
                 self.resume(plan.name)
 
+    @property
+    def waiting(self) -> bool:
+        """One of them is about to ask for something, or has not been answered."""
+        return bool(self.paused) or any(self._wishes.values())
+
     # ------------------------------------------------------------------ how they ask
 
     def _insist(self, name: str, wish: Wish) -> None:
@@ -183,7 +189,7 @@ class Users:
         wishes = self._wishes[name]
 
         def answered(status: int, said: dict[str, Any]) -> None:
-            if status >= NO_ANSWER or said.get("exit_code") == BadInput.exit_code:
+            if status >= NO_ANSWER or said.get("exit_code") in NOT_HERE:
                 self._unanswered.add(wish)
                 return
             if wish.verb == "resume":

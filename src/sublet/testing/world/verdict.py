@@ -18,6 +18,7 @@ from sublet.testing.world.written import missing, shelved, written
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
 TOLERANCE = 0.02  # of the bill: when the ledger heard of what happened
+HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED)  # until somebody does something about it; who is given up has failed then
 TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
 
 
@@ -36,13 +37,18 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
     if record is None:
         return job_id in shelved(stage.disk)
     penniless = record.paused is Hold.OWNER and plan.name in stage.users.penniless
-    return bool(record.outcome) or penniless or record.paused in (Hold.BUDGET, Hold.GIVEN_UP, Hold.DAMAGED)
+    return bool(record.outcome) or penniless or record.paused in HELD_FOR_GOOD
 
 
 def purse_is_spent(stage: Stage) -> bool:
-    """What is left pays for not one node more, and none is rented: whoever waits, waits for money."""
+    """What is left pays for not one node more, and none is rented: whoever waits, waits for money.
+
+    Unless something else is under way: a user who will ask, a job that is given up and has not failed yet.
+    """
     controller = stage.controllers.controller
     if stage.story.purse_usd is None or controller is None or not stage.controllers.ready or stage.cloud.alive():
+        return False
+    if stage.users.waiting or any(record.paused is Hold.GIVEN_UP for record in controller.records.values()):
         return False
     purse, now_s = controller.kernel.supply.purse, controller.now_s()
     return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)

@@ -50,13 +50,14 @@ class Stewards:
         self._cluster, self._facts, self._wall, self._files = cluster, (namespace, tuple(preload), idle_s), wall, files
         self._probe, self._nonce = state_dir / "ray-probe", dice.token(16)
         self._cards: dict[str, asyncio.Task[_Card]] = {}  # by Ray node
+        self._found: dict[str, Any] = {}  # actors of an earlier controller, by Ray node: they may hold something
         self._failed_s: dict[str, float] = {}  # monotonic
 
     async def open(self) -> None:
         """Find those that an earlier controller left."""
         self._files.write(self._probe, self._nonce.encode(), durable=False)
-        found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
-        for ray_node, actor in found.items():
+        self._found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
+        for ray_node, actor in self._found.items():
             self._cards[ray_node] = asyncio.get_running_loop().create_task(self._greet(actor))
 
     @property
@@ -70,14 +71,15 @@ class Stewards:
 
     async def card(self, ray_node: str) -> _Card:
         """The one there; whoever asks first starts it."""
-        task = self._cards.get(ray_node)
+        task = self._known(ray_node)
         if task is None:
             task = self._cards[ray_node] = asyncio.get_running_loop().create_task(self._start(ray_node))
         try:
             return await asyncio.shield(task)
-        except Exception:
+        except Exception as error:
             self._failed_s[ray_node] = self._wall.monotonic()
-            self.forget(ray_node)
+            if isinstance(error, StewardGone) or ray_node not in self._found:
+                self.forget(ray_node)
             raise
 
     async def warm(self, ray_node: str) -> None:
@@ -105,7 +107,7 @@ class Stewards:
 
     async def held_on(self, ray_node: str) -> Sequence[Claim] | None:
         """What exists there; None = nobody can tell. It also learns that it is still wanted."""
-        if (task := self._cards.get(ray_node)) is None:
+        if (task := self._known(ray_node)) is None:
             return []
         try:
             card = await asyncio.shield(task)
@@ -119,7 +121,7 @@ class Stewards:
 
     async def end(self, ray_node: str, node_id: str) -> bool:
         """Returns when nothing of the node is left; False = there was no steward, so nothing was left before."""
-        if (task := self._cards.get(ray_node)) is None:
+        if (task := self._known(ray_node)) is None:
             return False
         try:
             card = await asyncio.shield(task)
@@ -142,6 +144,7 @@ class Stewards:
 
     def forget(self, ray_node: str) -> None:
         """It is gone; the next who asks starts another."""
+        self._found.pop(ray_node, None)
         if (task := self._cards.pop(ray_node, None)) is not None:
             task.cancel()
 
@@ -149,6 +152,13 @@ class Stewards:
         """They stay, as long as they hold something and for a while longer."""
         for ray_node in self.places:
             self.forget(ray_node)
+
+    def _known(self, ray_node: str) -> asyncio.Task[_Card] | None:
+        """The one there, if any; one that was found and did not answer is asked again, for it holds what it held."""
+        task = self._cards.get(ray_node)
+        if task is not None and task.done() and task.exception() is not None and ray_node in self._found:
+            task = self._cards[ray_node] = asyncio.get_running_loop().create_task(self._greet(self._found[ray_node]))
+        return task
 
     async def _start(self, ray_node: str) -> _Card:
         return await self._greet(await asyncio.to_thread(self._cluster.steward, ray_node, *self._facts))
