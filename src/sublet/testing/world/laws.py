@@ -22,7 +22,6 @@ from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending
-from sublet.runtime.providers.aws.calls import Refusal
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.controllers import Complaints
 from sublet.testing.world.machine import TRIPS
@@ -131,7 +130,7 @@ class Laws:
     def _cloud_was_silent(self, error: BaseException | None) -> bool:
         """... so does a cloud that lists nothing at a start: what is rented ends with its lease, not with a purse."""
         effects, starts = self._stage.effects, not self._stage.controllers.ready
-        if isinstance(error, Refusal | TooManyCalls):
+        if isinstance(error, TooManyCalls):
             return starts and effects["ec2_code"] > 0
         return isinstance(error, NoAnswer) and starts and effects["list_lie"] + effects["ec2_code"] > 0
 

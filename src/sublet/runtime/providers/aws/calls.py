@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
@@ -18,7 +19,7 @@ from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.aws.server_time import ServerTime
 
-__all__ = ["Calls", "Refusal", "client_maker", "meaning"]
+__all__ = ["Calls", "Refusal", "client_maker", "meaning", "while_it_opens"]
 
 CONNECT_S = 5.0
 READ_S = 20.0
@@ -60,6 +61,10 @@ SCARCE = {  # what it means, and how long to leave the pool alone at first
     "InsufficientFreeAddressesInSubnet": ("no address is left in the subnet", 300.0),
     "Unsupported": ("this zone does not have this type", 3600.0),
 }
+UNLOCKS = (
+    "'sublet check' tells which right or setting is in the way (rights: src/sublet/data/aws/iam-policy.json; settings: "
+    "aws.toml); mend it, then 'sublet up': no job is lost, and what is rented ends with its lease meanwhile"
+)
 TOO_MANY = 429  # HTTP
 LONGEST_WAIT_S = 600.0  # that we let a cloud keep us waiting by a header: one digit too many must not stop everything
 OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: somebody must change something
@@ -68,8 +73,8 @@ OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: somebody must cha
 class Refusal(SubletError):
     """AWS said no, and did nothing. Inside these modules only: it becomes RentFailed where an offer is known."""
 
-    def __init__(self, code: str, why: str, wait_s: float) -> None:
-        self.code, self.why, self.wait_s = code, why, wait_s
+    def __init__(self, code: str, why: str, wait_s: float, *, what: str = "") -> None:
+        self.code, self.why, self.wait_s, self.what = code, why, wait_s, what
         super().__init__(f"{why} ({code})")
 
 
@@ -90,10 +95,20 @@ def meaning(what: str, error: Exception) -> SubletError:
         return TooManyCalls(what, code or text, wait_s=_retry_after_s(answer))
     if code in SCARCE:
         why, wait_s = SCARCE[code]
-        return Refusal(code, why, wait_s)
+        return Refusal(code, why, wait_s, what=what)
     if not code or code in IN_DOUBT or int(status) >= 500:  # noqa: PLR2004 - the server's own fault
         return NoAnswer(what, f"{code or name}: {text}"[:500])
-    return Refusal(code, text, OTHER_REFUSAL_S)
+    return Refusal(code, text, OTHER_REFUSAL_S, what=what)
+
+
+@contextmanager
+def while_it_opens() -> Iterator[None]:
+    """What is refused then is for people: the controller ends of it, and somebody must change something."""
+    try:
+        yield
+    except Refusal as error:
+        what = error.what or "a question to EC2"
+        raise NoAccess(what, f"EC2 refuses it: {error.why} ({error.code})", hint=UNLOCKS) from error
 
 
 def _retry_after_s(answer: Any) -> float | None:

@@ -26,7 +26,7 @@ from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.home import home_of
-from sublet.runtime.providers.aws.calls import Calls, Refusal
+from sublet.runtime.providers.aws.calls import Calls, Refusal, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
 from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
@@ -98,12 +98,13 @@ class AwsProvider:
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
         self._tell = tell
-        if not self._moved:
-            await self._refuse_a_copy()
-        if self._config.most_nodes is not None:
-            for offer_id in self._offers:
-                tell(AvailabilityChanged(self._clock.now_s(), offer_id, self._config.most_nodes))
-        await self._fleet.open(tell, moved=self._moved)
+        with while_it_opens():
+            if not self._moved:
+                await self._refuse_a_copy()
+            if self._config.most_nodes is not None:
+                for offer_id in self._offers:
+                    tell(AvailabilityChanged(self._clock.now_s(), offer_id, self._config.most_nodes))
+            await self._fleet.open(tell, moved=self._moved)
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._repeat(self._fleet.look, self._poll_s))]
         if self._prices_s is not None:

@@ -242,6 +242,23 @@ def test_missing_rights_and_expired_credentials_say_what_to_do():
     assert isinstance(meaning("run_instances", ConnectionResetError("reset")), NoAnswer)
 
 
+@pytest.mark.parametrize("code", ["InvalidParameterValue", "Unsupported"])
+def test_a_start_whose_listing_is_refused_ends_in_words_that_say_what_to_do(rig, code):
+    async def scene():
+        wire = Tripwire()
+        wire.trip["describe_instances"] = (said(code), False)
+        provider = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE, order_tries=1))
+        with pytest.raises(NoAccess) as refused:
+            await provider.open(Ears().tell)
+        await provider.close()
+        assert refused.value.exit_code == 77
+        assert "describe_instances in " in str(refused.value)
+        assert f"({code})" in str(refused.value)
+        assert "next: 'sublet check'" in str(refused.value)
+
+    asyncio.run(scene())
+
+
 # ---------------------------------------------------------------------- ends
 
 
