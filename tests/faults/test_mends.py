@@ -143,24 +143,6 @@ CASES = {
             cloud="aws",
         ),
     ),
-    "N8": Case(
-        ("K", "L"),
-        Story(
-            seed=31,
-            jobs=(
-                a_job(at_s=15.982, max_workers=2, steps=71, boot_s=3.647, write_s=1.31),
-                a_job("job1", at_s=2.188, steps=120, boot_s=2.622, write_s=2.436, hang_s=60.0),
-                a_job("job2", at_s=75.219, steps=480, boot_s=2.604, write_s=0.753, hang_s=60.0),
-            ),
-            faults=(
-                Fault(at_s=70.023, kind="kill_controller", dice=933076592),
-                Fault(at_s=81.312, kind="take_untold", dice=731258589),
-            ),
-            gpus_per_node=2,
-            think_s=0.5,
-            paces=Paces(agent_comes_s=45.0, agents_come_back_s=6.0, events_a_snapshot=20),
-        ),
-    ),
 }
 WITHOUT_FAULTS = Story(seed=1, jobs=(a_job(),), faults=())
 

@@ -20,7 +20,7 @@ from sublet.testing.world.node import Site, WorldNode
 from sublet.testing.world.script import Habits, OnTerm
 from sublet.testing.world.truth import JobTruth, Truth
 from sublet.testing.world.worker import Meetings
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.messages import (
     Dismiss,
     EndWorker,
@@ -214,7 +214,7 @@ def test_what_cannot_be_started_is_told_and_what_a_script_babbles_is_not_passed_
     scene.node.processes.refuses = 1
     scene.start_script("none")
     scene.run(1.0)
-    assert [(down.worker_id, down.code) for down in scene.ears.all(WorkerDown)] == [("none", 127)]
+    assert [(down.worker_id, down.code) for down in scene.ears.all(WorkerDown)] == [("none", EXIT_LOST)]
     scene.start_script(habits=Habits(babbles=True))
     scene.run(10.0)
     assert scene.ears.all(Ready) == []
