@@ -26,7 +26,7 @@ from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests
-from sublet.kernel.supply import Supply
+from sublet.kernel.supply import Supply, let_go
 from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
@@ -144,7 +144,8 @@ class Kernel:
                 self._call_for_plan()
             case news.OffersChanged():
                 self.supply.reoffer(event.offers, event.limits, event.quotas, event.at_s)
-                self._leave_gone_pools()
+                self.tenancy.keep_to(self.pools)
+                self._call_for_plan()
             case _:
                 assert_never(event)
 
@@ -158,7 +159,8 @@ class Kernel:
         if supply.purse.budget.purse is not None:
             self._watch_purse()
         if supply.offering.withdrawn and supply.retire():
-            self._leave_gone_pools()
+            self.tenancy.keep_to(self.pools)
+            self._call_for_plan()
         if (fall_s := supply.offering.wake_for_fall()) is not None:
             self._actions.append(SetTimer(FallDue(), fall_s))
         ask = plans.since and not plans.is_open
@@ -236,8 +238,8 @@ class Kernel:
             case news.NodeNoticed():
                 if node.phase is NodePhase.RELEASING:
                     return
-                self.supply.offering.exposure.lose(node.offer.id, event.at_s)
                 self.supply.offering.memory.announce(node.offer.id, node.id, event.lost_s)
+                let_go(self.supply, node, self.tenancy.promised, event.at_s)
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
@@ -248,7 +250,7 @@ class Kernel:
                 self.tenancy.line_up_tenants(node)
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
-                    self.supply.offering.exposure.lose(node.offer.id, event.at_s)
+                    let_go(self.supply, node, self.tenancy.promised, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)
                 self.tenancy.growing.forget(node)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
@@ -273,10 +275,6 @@ class Kernel:
         if event.offer_id not in self.supply.offers:
             raise UnexpectedEvent(event, "no such offer")
         return event.offer_id
-
-    def _leave_gone_pools(self) -> None:
-        self.tenancy.keep_to(self.pools)
-        self._call_for_plan()
 
     def _ring(self, event: news.TimerFired) -> None:
         match event.timer:

@@ -19,7 +19,7 @@ from sublet.kernel.offering import Offering
 from sublet.kernel.purse import Purse, begin_to_end
 from sublet.kernel.values_json import to_plain
 
-__all__ = ["Supply"]
+__all__ = ["Supply", "let_go"]
 
 
 class Supply:
@@ -230,3 +230,17 @@ class Supply:
         self.cluster.restore(facts["cluster"], self.offers)
         self._tightened = self._over_limits()
         self.ledger.restore(facts["ledger"])
+
+
+def let_go(supply: Supply, node: Node, promised: Mapping[str, int], now_s: float) -> None:
+    """The cloud takes it, and nobody needs another if those that stay are enough for what is promised in its pool.
+
+    Whether one is wanted all the same is for the next plan to say.
+    """
+    offer_id, pool = node.offer.id, supply.pools[node.offer.pool]
+    supply.offering.exposure.lose(offer_id, now_s)
+    if node.phase is NodePhase.NOTICED or supply.hold[offer_id] < supply.cluster.held[offer_id]:
+        return  # it does not count as held, or was not wanted
+    stay = sum(supply.cluster.held[other] for other in pool.offer_ids) - 1
+    if promised[pool.name] <= stay * pool.gpus_per_node:
+        supply.hold[offer_id] = max(supply.limits[offer_id].min_nodes, supply.hold[offer_id] - 1)

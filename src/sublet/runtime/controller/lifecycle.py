@@ -119,15 +119,24 @@ class Lifecycle:
         if state is None:
             return
         if state.phase is not Phase.WAITING:
-            if record.paused is not Hold.GIVEN_UP:
-                leaves = "saves and leaves" if record.spec.sdk and record.group.workers else "leaves"
-                self._inbox.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
-                self.hold(record, Hold.GIVEN_UP)
+            begun = record.paused is Hold.GIVEN_UP
+            change = None if begun else self.begin_to_give_up(record, why, saves=bool(record.group.workers))
+            self.save_facts(record)
+            if change is not None:
+                self._inbox.tell(change)
             return
         self.throw_away(record)
         record.outcome, record.ended_s, record.error = Ending.FAILED, self._inbox.now_s(), why
         self._inbox.tell(news.JobFailed(self._inbox.now_s(), record.id, why))
         self.save_facts(record)
+
+    def begin_to_give_up(self, record: JobRecord, why: str, *, saves: bool) -> news.JobChanged:
+        """It is to leave, and `saves` where somebody is left who can; what the kernel must hear."""
+        leaves = "saves and leaves" if record.spec.sdk and saves else "leaves"
+        self._inbox.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
+        record.paused = Hold.GIVEN_UP
+        record.kernel_rates = dict(record.rates)
+        return news.JobChanged(self._inbox.now_s(), self.describe(record))
 
     def throw_away(self, record: JobRecord) -> None:
         """It ends unfinished: what it has done since its last checkpoint goes with it."""

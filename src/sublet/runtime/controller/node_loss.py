@@ -36,7 +36,10 @@ class NodeLosses:
             return []
         match record.spec.on_node_loss:
             case OnNodeLoss.FAIL:
+                # Before the loss: or a node would be rented in place of this one, for a job that is given up.
                 record.blamed = record.blamed or f"it lost {node_id}, and its elastic.on_node_loss is fail"
+                survivors = any(worker.node_id != node_id for worker in record.group.workers.values())
+                return [self._jobs.begin_to_give_up(record, record.blamed, saves=survivors)]
             case OnNodeLoss.REPLACE if record.awaited is None and state.gpus:
                 until_s = self._inbox.now_s() + record.spec.replace_s
                 record.awaited = Awaited(workers=state.gpus, until_s=until_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -52,17 +53,15 @@ async def told(api, kind):
     return await until(rows, f"no {kind} was told")
 
 
+def lines(story):
+    """Of its log, each an event and the orders that followed."""
+    return [json.loads(line) for line in story.log()[1:]]
+
+
 def widths(story):
     """Of the orders to resize."""
-    import json
-
-    lines = [json.loads(line) for line in story.log()[1:]]
-    return [
-        sum(gpus for _, gpus in action["placement"])
-        for line in lines
-        for action in line["actions"]
-        if action["type"] == "ResizeJob"
-    ]
+    orders = [action for line in lines(story) for action in line["actions"] if action["type"] == "ResizeJob"]
+    return [sum(gpus for _, gpus in order["placement"]) for order in orders]
 
 
 def workers_of(api):
@@ -192,6 +191,27 @@ def test_a_job_fails_at_once_and_can_be_resumed(tmp_path, sdk):
             assert (await api.job("j-1"))["error"] == ""
 
     asyncio.run(live())
+    check(replay(story.log()))
+
+
+@pytest.mark.parametrize("max_workers", [1, 2])
+def test_no_node_is_rented_for_a_job_that_fails_of_a_loss(tmp_path, max_workers):
+    """Whoever hears of the loss first would rent another in its place, and pay for it until the job is given up."""
+    story = a_story(tmp_path)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(on_node_loss=OnNodeLoss.FAIL, max_workers=max_workers))
+            await until(lambda: asyncio.sleep(0, len(workers_of(api)) == max_workers), "never on all its nodes")
+            await phase(api, "j-1", "running")
+            story.cloud.take(api._controller.kernel.tenancy.placement["j-1"][0][0])
+            await phase(api, "j-1", "failed")
+            (text,) = await told(api, "GivenUp")
+            assert text.startswith("saves and leaves: it lost" if max_workers > 1 else "leaves: it lost")
+
+    asyncio.run(live())
+    orders = next(line["actions"] for line in lines(story) if line["event"]["type"] == "NodeLost")
+    assert "RentNode" not in [order["type"] for order in orders]  # a plan that was being made may want what it saw
     check(replay(story.log()))
 
 
