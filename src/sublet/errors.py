@@ -3,6 +3,7 @@
     SubletError
     |-- InvalidValue        a number or name that cannot exist (field, value, what is allowed)
     |-- BadInput            a file or text that cannot be read as what it claims to be (source, line, why)
+    |   `-- StoreFailed         a store that could be read and cannot be written any more: nobody's input (path, why)
     |-- UnknownName         a policy, workload, offer ... that is not there (with "did you mean")
     |-- MissingData         a file that this installation does not have (path, where it comes from)
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
@@ -66,6 +67,7 @@ __all__ = [
     "StaleController",
     "StaleWriter",
     "StewardGone",
+    "StoreFailed",
     "SubletError",
     "TooManyCalls",
     "UnexpectedEvent",
@@ -122,6 +124,12 @@ class BadInput(SubletError):
         super().__init__(f"{where}: {why}" + (f"\n  next: {hint}" if hint else ""))
 
 
+class StoreFailed(BadInput):
+    """The store of a controller that runs cannot be written any more. Nothing was done; nobody gave wrong input."""
+
+    exit_code = 74  # EX_IOERR
+
+
 class UnknownName(SubletError):
     """A name that nothing answers to."""
 
@@ -130,12 +138,9 @@ class UnknownName(SubletError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         close = difflib.get_close_matches(name, self.known, n=3, cutoff=0.5)
-        if close:
-            advice = "did you mean " + " or ".join(close) + "?"
-        elif len(self.known) <= 20:  # noqa: PLR2004 - as many names as fit a glance
-            advice = "known: " + (", ".join(self.known) or "none")
-        else:
-            advice = f"{len(self.known)} are known"
+        few = len(self.known) <= 20  # noqa: PLR2004 - as many names as fit a glance
+        others = "known: " + (", ".join(self.known) or "none") if few else f"{len(self.known)} are known"
+        advice = "did you mean " + " or ".join(close) + "?" if close else others
         super().__init__(f"no {kind} is called {name!r}; {advice}" + (f"\n  next: {hint}" if hint else ""))
 
 
@@ -341,10 +346,8 @@ class RanksDiffer(SubletError):
 
     def __init__(self, what: str, *, ranks: Sequence[int], step: int, hint: str) -> None:
         self.what, self.ranks, self.step, self.hint = what, list(ranks), step, hint
-        who = "ranks differ"  # which is not known
-        if ranks:
-            names = ", ".join(map(str, ranks))
-            who = f"ranks {names} differ from rank 0" if len(ranks) > 1 else f"rank {names} differs from rank 0"
+        named = f"{', '.join(map(str, ranks))} " + ("differs from rank 0" if len(ranks) == 1 else "differ from rank 0")
+        who = ("rank " if len(ranks) == 1 else "ranks ") + (named if ranks else "differ")  # which is not known
         super().__init__(f"at step {step} {who} in {what}: this is no result\n  next: {hint}")
 
 

@@ -27,6 +27,8 @@ from sublet.errors import (
     OutOfBudget,
     PolicyFailed,
     RentFailed,
+    StaleController,
+    StoreFailed,
     SubletError,
     UnknownName,
 )
@@ -45,11 +47,13 @@ STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (NotNow, 409),
     (OutOfBudget, 409),
     (InvalidValue, 422),
+    (StoreFailed, 503),  # before BadInput, of which it is a kind
     (BadInput, 422),
     (UnknownName, 422),
     (Infeasible, 422),
     (RentFailed, 503),
     (PolicyFailed, 503),
+    (StaleController, 503),
 )
 FAULT = 500
 MOST_LINES = 1_000_000  # of a log, from its end

@@ -54,8 +54,9 @@ INTERRUPTED = 130
 PROGRAM = "sublet"
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 a file is missing or Sublet is at fault, 2 wrong command line or input, 75 no controller, "
-    "100 to 103 the job failed, goes on, does not exist, was cancelled, 110 to 112 money, time or size do not suffice. "
+    "Exit codes: 0 done, 1 a file is missing or Sublet is at fault, 2 wrong command line or input, 74 the controller "
+    "cannot write its store, 75 no controller, 100 to 103 the job failed, goes on, does not exist, was cancelled, "
+    "110 to 112 money, time or size do not suffice. "
     "More in docs/reference/command-line.md."
 )
 

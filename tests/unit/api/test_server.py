@@ -13,7 +13,7 @@ import pytest
 
 from sublet.api.client import Client, connect
 from sublet.api.server import bind
-from sublet.errors import BadInput, InvalidValue, NoController, Refused
+from sublet.errors import BadInput, InvalidValue, NoController, Refused, StaleController, StoreFailed
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
@@ -120,6 +120,25 @@ def test_retries_at_the_same_moment_are_one_top_up(there):
     for thread in threads:
         thread.join()
     assert there.api.purse == 6.0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "exit_code"),
+    [
+        (StoreFailed("sublet.db", "cannot be written (database or disk is full)", hint="make room"), 503, 74),
+        (StaleController("sublet.db", life=1, now=2), 503, 75),
+        (BadInput("job.yaml", "is no job"), 422, 2),
+    ],
+)
+def test_whose_fault_it_is_that_nothing_was_done_is_said_by_the_status(there, monkeypatch, error, status, exit_code):
+    async def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(there.api, "submit", fail)
+    with pytest.raises(Refused) as caught:
+        there.client.post("/v1/jobs", body_of(), key="k")
+    assert (caught.value.status, caught.value.exit_code) == (status, exit_code)
+    assert str(caught.value) == str(error)
 
 
 def test_a_fault_is_no_answer_so_a_retry_may_succeed(there):

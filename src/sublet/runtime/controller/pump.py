@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.events import Event
-from sublet.errors import BadInput, StaleController, SubletError
+from sublet.errors import StaleController, StoreFailed, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from
 from sublet.kernel.kernel import Kernel
@@ -154,7 +154,7 @@ class Pump:
                 task.cancel()  # what it was about to do is the other's to do
         else:
             log.critical("the store failed: nothing more is done; agents end with their lease", exc_info=error)
-            failure = BadInput(self._store.path, f"cannot be written ({error})", hint=next_step(error))
+            failure = StoreFailed(self._store.path, f"cannot be written ({error})", hint=next_step(error))
         self.failure = failure
         self.ended.set()
         return failure

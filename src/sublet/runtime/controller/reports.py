@@ -40,6 +40,7 @@ class Reports:
         self._stragglers, self._noticed_wall, self._paces = stragglers, noticed_wall, paces
         self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
         self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
+        self._cut_to: dict[str, int] = {}  # job -> samples at a time, as its last cut was told
 
     def learn(
         self, record: JobRecord, message: wire.FromWorkerMessage | wire.AboutWorker, step_before: int, wall_s: float
@@ -102,7 +103,10 @@ class Reports:
                 self._gauges.notice_to_commit_s.add(wall_s - at)
 
     def _short(self, record: JobRecord, message: wire.ShortOfMemory) -> None:
-        """Its workers take fewer samples at a time; the next controller is to know."""
+        """Its workers take fewer samples at a time; the next controller is to know. Each of them says so: told once."""
+        if 0 < self._cut_to.get(record.id, 0) <= message.micro_batch:
+            return
+        self._cut_to[record.id] = message.micro_batch
         self._gauges.short_of_memory += 1
         text = (
             f"{message.samples} samples at a time did not fit into the memory of {message.worker_id}: "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sublet.errors import BadInput, NotNow, StaleController, SubletError
+from sublet.errors import BadInput, NotNow, StaleController, StoreFailed, SubletError
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.serialize import spec_to_json
@@ -24,7 +24,8 @@ TRIES = 400
 REPLACE_S = 120.0  # for which jobs wait for another node
 SECRET = "s3cr3t"  # noqa: S105 - a law looks for it where it must not be
 NO_ANSWER = 500  # and above: it may have happened or not
-NOT_HERE = (BadInput.exit_code, StaleController.exit_code)  # its disk is full, or another one has begun: ask that one
+# Of a controller whose disk is full, or where another one has begun: ask that one.
+NOT_HERE = (BadInput.exit_code, StoreFailed.exit_code, StaleController.exit_code)
 NO_MONEY = 110  # the exit code of what is refused because it could not be paid for
 
 

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from sublet.errors import BadInput
+from sublet.errors import BadInput, StoreFailed
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
@@ -66,9 +66,9 @@ def test_a_controller_whose_store_breaks_ends_in_words_with_the_next_step_and_as
             store = api._controller.store
             sound, store._db = store._db, Broken(store._db, error, kind)
             before = calls(story)
-            with pytest.raises(BadInput, match=f"cannot be written .*\n  next: {hint}"):
+            with pytest.raises(StoreFailed, match=f"cannot be written .*\n  next: {hint}"):
                 await api.submit(a_spec(name="k", max_workers=2))
-            with pytest.raises(BadInput, match="cannot be written"):
+            with pytest.raises(StoreFailed, match="cannot be written"):
                 await asyncio.wait_for(running, 10)
             assert calls(story) == before
             store._db = sound
@@ -96,7 +96,7 @@ def test_a_start_on_a_store_that_cannot_be_written_is_refused_before_anybody_is_
         with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
             store = api._controller.store
             store._db = Broken(store._db, error)
-            with pytest.raises(BadInput, match=f"cannot be written .*\n  next: {hint}"):
+            with pytest.raises(StoreFailed, match=f"cannot be written .*\n  next: {hint}"):
                 await asyncio.wait_for(api.run(), 10)
             assert story.cloud._tell is None  # the market was not opened
         assert calls(story) == before
@@ -139,7 +139,7 @@ def test_what_users_ask_of_a_controller_whose_store_broke_is_answered_in_words(t
             await phase(api, "j-1", "running")
             store = api._controller.store
             store._db = Broken(store._db, TROUBLES["full"][0])
-            with pytest.raises(BadInput, match="cannot be written"):
+            with pytest.raises(StoreFailed, match="cannot be written"):
                 await api.pause("j-1")
             await until(lambda: asyncio.sleep(0, running.done()), "it went on")
             await story.cloud.close()
