@@ -49,15 +49,13 @@ class Kernel:
         budget: Budget = UNLIMITED,
         expected: Demand | None = None,
     ) -> None:
-        self.now_s = self.began_s = 0.0
-        self.seen = 0  # events handled
+        self.now_s, self.began_s, self.seen = 0.0, 0.0, 0  # seen: events handled
         self.supply = self.supply_kind(offers, limits or {}, quotas or {}, budget)
         self.cluster, self.ledger, self.pools = self.supply.cluster, self.supply.ledger, self.supply.pools
         self.tenancy = self.tenancy_kind(self.supply)
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
-        self._plans = PlanRequests()
+        self._plans, self._expected = PlanRequests(), expected
         self._spent_s: float | None = None  # when the purse will be spent at today's burn
-        self._expected = expected
         self._warned: set[str] = set()  # jobs whose owners were told
         self._actions: list[Action] = []
 
