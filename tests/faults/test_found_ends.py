@@ -12,11 +12,14 @@ from sublet.kernel import tenancy
 from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
 from sublet.policies.fifo import Fifo
+from sublet.runtime.controller import stored_jobs
 from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.recovery import Recovery
+from sublet.runtime.group.build import build_group
 from sublet.runtime.group.widths import Widths
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.testing.world import life
 from sublet.testing.world.life import live
@@ -182,6 +185,14 @@ FORMS_NO_MORE_WHERE_IT_DID = Story(
         Fault(at_s=247.088, kind="too_wide", dice=433844310),
     ),
 )
+ENDED_WHILE_UNREADABLE = Story(
+    seed=305,
+    jobs=(a_job("job0", 47.85, 1, (82, 0.2, 3.91, 1.823), hang_s=300.0, sdk=False, on_node_loss="replace"),),
+    faults=(Fault(at_s=72.034, kind="foreign_job", dice=199419923),),
+    cloud="aws",
+    cap=2.0,
+    told_inside=True,
+)
 
 
 @pytest.mark.parametrize("story", [FAILED_IN_A_COMMIT, FAILED_ON_A_FULL_DISK])
@@ -290,3 +301,21 @@ def test_a_job_whose_group_forms_no_more_where_it_did_goes_on_with_fewer_before_
     assert not breaks(FORMS_NO_MORE_WHERE_IT_DID)
     monkeypatch.setattr(Widths, "last_resort", lambda self, width, spec: None)
     assert breaks(FORMS_NO_MORE_WHERE_IT_DID) == "R"
+
+
+def test_a_script_that_ended_well_while_its_specification_could_not_be_read_has_finished(monkeypatch):
+    """What stood in for its specification had a session, and the script was failed for never opening it."""
+    assert not breaks(ENDED_WHILE_UNREADABLE)
+    stand_in = stored_jobs._stand_in
+    monkeypatch.setattr(stored_jobs, "_stand_in", lambda job_id, *, sdk: stand_in(job_id, sdk=True))
+    assert breaks(ENDED_WHILE_UNREADABLE) == "R"
+
+
+def test_nobody_of_a_job_that_cannot_be_read_is_started():
+    """Its agents would run what stands in for its script."""
+    spec = JobSpec(name="job", argv=("false",), cwd="/", sdk=False)
+    for barred, started in ((False, 1), (True, 0)):
+        group = build_group("job-1", spec, log_of=str, env=dict)
+        group.barred = barred
+        group.move(1, (("n1", 1),), 0, 0.0)
+        assert len(group.workers) == len(group.outbox) == started

@@ -176,6 +176,7 @@ class JobRecord:
     def facts(self) -> dict[str, Any]:
         """What a restart must find again."""
         return {
+            "sdk": self.spec.sdk,
             "started_s": self.started_s,
             "ended_s": self.ended_s,
             "submitted_s": self.submitted_s,
@@ -224,6 +225,7 @@ class JobRecord:
     def restore(self, facts: dict[str, Any]) -> None:
         """What `facts` gave."""
         plain = dict(facts)
+        plain.pop("sdk", None)  # its specification says so, where it can be read
         self.group.work, self.group.step = plain.pop("work", None), plain.pop("step", 0)
         self.group.done = plain.pop("done", 0.0)
         self.group.round = Round.from_number(plain.pop("round", 0))

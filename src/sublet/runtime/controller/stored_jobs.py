@@ -17,7 +17,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.jobs.serialize import spec_from_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
@@ -47,7 +47,8 @@ class StoredJobs:
                 given["secrets"] = secrets
             record = self._factory.record(job_id, spec_from_json(given), submitted_s)
         except (SubletError, ValueError, TypeError, AttributeError) as error:
-            record = self._factory.bare_record(job_id, _stand_in(job_id))
+            record = self._factory.bare_record(job_id, _stand_in(job_id, sdk=facts.get("sdk", True) is True))
+            record.group.barred = True
             record.submitted_s, record.refused = submitted_s, str(error).partition("\n")[0]
         record.restore(facts)
         if record.paused is Hold.RULES:  # unless it still is
@@ -59,7 +60,17 @@ class StoredJobs:
         return record
 
 
-def _stand_in(job_id: str) -> JobSpec:
-    """What is shown instead of a specification that says nothing."""
+def _stand_in(job_id: str, *, sdk: bool) -> JobSpec:
+    """What is shown instead of a specification that says nothing.
+
+    Its workers may still run, so it is of the same kind (`sdk`), or their end would be misread; and whatever becomes of
+    them, nobody knows how often its owner lets it fail.
+    """
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in job_id)
-    return JobSpec(name=letters.rpartition("-")[0].strip("-")[:63] or "job", argv=("false",), cwd="/")
+    return JobSpec(
+        name=letters.rpartition("-")[0].strip("-")[:63] or "job",
+        argv=("false",),
+        cwd="/",
+        sdk=sdk,
+        retries=Retries(user=None, infra=None),
+    )

@@ -56,7 +56,7 @@ class GroupCore(ABC):
         self.stepped: wire.Stepped | None = None
         self.failures = Counter[str]()
         self.patience, self.before = Patience(), Census()
-        self.finished = False
+        self.finished = self.barred = False
         self._roster = Roster()
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
@@ -202,6 +202,8 @@ class GroupCore(ABC):
                     self._launch(node_id, rank, address if rank else None, wall_s)
 
     def _launch(self, node_id: str, rank: int, address: tuple[str, int] | None, wall_s: float) -> None:
+        if self.barred:
+            return
         name = f"{self.job_id}.{self.round.number}.{self._launched}"
         self._launched += 1
         worker = self.workers[name] = Worker(name, node_id, since_s=wall_s, born_s=wall_s, rank=rank)

@@ -65,6 +65,7 @@ class Group(Protocol):
     patience: Patience  # with those that are nobody's
     before: Census  # its workers, as the last controller knew them
     widths: Widths  # that it has trained at
+    barred: bool  # nobody of it is started: nobody knows what it is to run
     finished: bool  # its session has said that all is done; a script without one never does
 
     @property

@@ -77,8 +77,6 @@ def _why_failed(stage: Stage, plan: JobPlan, end: End) -> str:
     own = truth.failed
     if own > RETRIES or (own and plan.sdk):  # before its first step it would fail again
         return "own error"
-    if stage.hits["foreign_job"]:
-        return "its record was damaged"
     if plan.on_node_loss == "fail" and "it lost" in end.said:
         return "lost a node"
     if not plan.sdk and any(stage.hits[kind] for kind in DAMAGE):
