@@ -121,3 +121,50 @@ def test_a_controller_that_starts_while_ec2_refuses_to_list_ends_and_says_so():
     assert outcome.broken is None
     assert outcome.effects["ec2_code"] == 1
     assert outcome.lives > 2
+
+
+def test_a_script_that_was_stopped_is_not_held_to_a_width_that_the_purse_no_longer_pays_for():
+    """Seed 3013 of foreign jobs, made small: who stopped it knew nothing of its start, and left it pinned."""
+    script = JobPlan(
+        name="job2",
+        at_s=2.514,
+        max_workers=3,
+        steps=10,
+        step_s=1.0,
+        boot_s=3.872,
+        write_s=1.569,
+        hang_s=300.0,
+        sdk=False,
+        fails=3,
+        on_node_loss="replace",
+    )
+    paces = Paces(
+        tick_s=1.0,
+        absences=2,
+        agent_comes_s=45.0,
+        agents_come_back_s=6.0,
+        rent_tries=3,
+        events_a_snapshot=20,
+        jobs_kept=0,
+        jobs_shelved=1,
+        events_a_file=40,
+        history_kept=60,
+    )
+    story = Story(
+        seed=3013,
+        jobs=(script,),
+        faults=(Fault(at_s=29.5, kind="foreign_job", dice=1),),
+        gpus_per_node=1,
+        most_nodes=3,
+        purse_usd=0.0636,
+        cloud="aws",
+        think_s=3.0,
+        paces=paces,
+        lease_s=30.0,
+        span_s=300.0,
+        cap=2.0,
+        told_inside=True,
+    )
+    outcome = live(story)
+    assert outcome.broken is None
+    assert outcome.effects["foreign_job"] == 1

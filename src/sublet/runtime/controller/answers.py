@@ -46,6 +46,7 @@ class Answers:
                 self._attempts.hold_in_place(record)
                 self._jobs.save_facts(record)  # whoever was told to go for it is no longer awaited
             case Outcome.STOPPED:
+                self._attempts.unpin(record)  # it holds nothing that it could stay on
                 self._inbox.queue(news.JobStopped(now_s, record.id, item.generation, record.share))
                 self._jobs.save_facts(record)
             case Outcome.FINISHED:
