@@ -79,7 +79,12 @@ def test_20_a_node_that_flaps_costs_at_most_a_resize_per_window_and_a_twentieth_
     )
 
 
-@pytest.mark.scenario(27, "a cloud that bills by the hour, or at least 60 s", "S", lacks="a real bill over 7 days")
+@pytest.mark.scenario(
+    27,
+    "a cloud that bills by the hour, or at least 60 s",
+    "S",
+    lacks="a real bill; seven days of each billing model by `tests/simulation/test_billing_models.py`",
+)
 def test_27_the_ledger_is_the_cloud_s_own_arithmetic(full, measured):
     """Random leases and prices, billed twice: by the ledger, and by hand in whole microseconds."""
     rng, worst, leases = random.Random(27), 0.0, 0

@@ -107,7 +107,10 @@ def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measu
 
 
 @pytest.mark.scenario(
-    28, "no capacity in the wanted pool for hours", "S", lacks="a deadline that cannot be met: by unit tests only"
+    28,
+    "no capacity in the wanted pool for hours",
+    "S",
+    lacks="a quarter of an hour here; five hours, the way back and deadlines by `tests/simulation/test_no_capacity.py`",
 )
 def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
     waits = []
@@ -126,10 +129,14 @@ def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
         found = lived(a_story(seed, jobs=(job,), policy="price", span_s=600.0), watch)
         rented = [instance.offer_id for instance in found.life.cloud.instances.values()]
         assert rented[0] == "on-demand"
+        assert rented[-1] == "spot", "it never came back"
         assert started, "it never trained"
         waits.append(started[0] - job.at_s - job.boot_s - 20.0)  # a machine takes up to 20 s to boot
     assert max(waits) <= 60.0
-    measured(f"{len(waits)} lives without spot: on demand and training within {max(waits) + 21:.1f} s, boot included")
+    measured(
+        f"{len(waits)} lives without spot: on demand and training within {max(waits) + 21:.1f} s, boot included; "
+        "back on spot when there is some again"
+    )
 
 
 @pytest.mark.scenario(30, "clocks: five minutes off, an hour back, summer time, a day ahead", "S")
