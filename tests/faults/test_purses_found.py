@@ -6,7 +6,9 @@ import pytest
 
 from sublet.domain.plan import Phase
 from sublet.kernel import tenancy
+from sublet.runtime.controller import lifecycle
 from sublet.runtime.controller.paces import Paces
+from sublet.testing.world.story import draw_story
 from tests.faults.test_money_found import a_job, a_story, breaks
 
 IN_A_MOVE_WITHOUT_END = a_story(
@@ -106,3 +108,18 @@ def test_nobody_ends_what_is_on_a_node_that_cannot_be_reached():
 def test_a_controller_that_sleeps_looks_at_no_purse():
     """Nothing happened meanwhile, so that nobody counted for how long it slept."""
     assert not breaks(ITS_CONTROLLER_SLEPT)
+
+
+def test_a_job_is_ended_in_time_also_if_its_controller_looks_once_a_second(monkeypatch):
+    assert not breaks(draw_story(3282))
+    monkeypatch.setattr(lifecycle, "LAST_S", 1.0)
+    assert breaks(draw_story(3282)) == "J"
+
+
+@pytest.mark.parametrize("seed", [2358, 3165])
+def test_after_a_boot_jobs_are_billed_for_a_little_more_than_was_rather_than_less(seed):
+    assert not breaks(draw_story(seed))
+
+
+def test_spot_that_was_taken_counts_until_it_is_seen_where_ec2_does_not_say_when():
+    assert not breaks(draw_story(1513))

@@ -30,7 +30,7 @@ from sublet.runtime.store import Store
 __all__ = ["Lifecycle"]
 
 log = logging.getLogger("sublet.controller")
-LAST_S = 1.0  # wall, to be ended without a save
+LAST_S = 2.0  # wall, to be ended without a save: a second for that, and what may lie between two looks
 
 
 class Lifecycle:

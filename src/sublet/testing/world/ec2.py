@@ -102,9 +102,13 @@ class Ec2Cloud(PlainCloud):
 
     @property
     def untold_grains(self) -> float:
-        """What fails on demand is listed as ended, and no row says since when: it counts until that was seen."""
-        seen = [i for i in self.by_id.values() if i.why == FAILED and i.shown_s is not None and i.ended_s is not None]
-        prices = {offer.id: offer.price.micro_usd_per_h * 1e6 for offer in self.offers}
+        """What fails on demand is listed as ended, and no row says since when: it counts until that was seen.
+
+        So does spot that was taken, where EC2 did not answer when somebody asked for the time.
+        """
+        untold = [i for i in self.by_id.values() if i.why == FAILED or i.end_untold]
+        seen = [i for i in untold if i.shown_s is not None and i.ended_s is not None]
+        prices = {o: max(price.micro_usd_per_h for _, price in all_) * 1e6 for o, all_ in self._prices.items()}
         return sum(prices[i.offer_id] * ((i.shown_s or 0.0) + HEARD_S - (i.ended_s or 0.0)) for i in seen)
 
     # ------------------------------------------------------------------ what it is made to do
@@ -301,21 +305,13 @@ class Ec2Client:
         def effect() -> dict[str, Any]:
             garbled = self._cloud.garbled()
             rows = []
-            for offer in self._cloud.offers:
-                if offer.market is not Market.SPOT:
-                    continue
+            for offer in [offer for offer in self._cloud.offers if offer.market is Market.SPOT]:
                 since_s, text = self._cloud.world.now_s, garbled
                 if not garbled:  # else what was to be published is, later
                     since_s, price = self._cloud.published(offer)
                     text = f"{price.usd_per_h:.6f}"
-                rows.append(
-                    {
-                        "AvailabilityZone": ZONES[offer.zone],
-                        "InstanceType": KIND,
-                        "SpotPrice": text,
-                        "Timestamp": self._stamp(since_s),
-                    }
-                )
+                row = {"AvailabilityZone": ZONES[offer.zone], "InstanceType": KIND, "SpotPrice": text}
+                rows.append(row | {"Timestamp": self._stamp(since_s)})
             return {"SpotPriceHistory": rows}
 
         return self._through("list", effect)
@@ -325,7 +321,10 @@ class Ec2Client:
         instance = self._cloud.by_id[SpotInstanceRequestIds[0].removeprefix("sir-")]
         ended_s = self._cloud.world.now_s if instance.ended_s is None else instance.ended_s
         row = {"Status": {"UpdateTime": self._stamp(ended_s)}}
-        return self._through("list", lambda: {"SpotInstanceRequests": [row]})
+        instance.end_untold = True
+        answer = self._through("list", lambda: {"SpotInstanceRequests": [row]})
+        instance.end_untold = False
+        return answer
 
     # ------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class Laws:
         self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
         self._no_plan_s: float | None = None
         self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
+        self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
 
@@ -163,6 +164,8 @@ class Laws:
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
         unseen_s = min(away_s, stage.story.lease_s * 1.4 + 10.0)
         self.allowed_grains += unseen_s * burn
+        unseen_s += stage.clock_off_s - self._off_s  # after a boot jobs are billed for more than was, rather than less
+        self._off_s = stage.clock_off_s
         for plan in stage.story.jobs:
             self._allowed_usd[plan.name] += unseen_s * plan.max_workers * dearest / GRAINS_PER_USD
 
