@@ -23,7 +23,7 @@ def world(scenario: str, directory: Path, /, *, env: dict[str, str] | None = Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     said = "".join(f"\n{path.name}: {path.read_text()}" for path in sorted(directory.glob("*.err")))
