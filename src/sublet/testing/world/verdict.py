@@ -48,7 +48,8 @@ def purse_is_spent(stage: Stage) -> bool:
     controller = stage.controllers.controller
     if stage.story.purse_usd is None or controller is None or not stage.controllers.ready or stage.cloud.alive():
         return False
-    if stage.users.waiting or any(record.paused is Hold.GIVEN_UP for record in controller.records.values()):
+    given_up = (record for record in controller.records.values() if record.paused is Hold.GIVEN_UP)
+    if stage.users.waiting or any(not record.outcome for record in given_up):
         return False
     purse, now_s = controller.kernel.supply.purse, controller.now_s()
     return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)
