@@ -63,6 +63,16 @@ REFUSED_BEFORE_NONSENSE = Story(
     ),
     cap=2.0,
 )
+FAILED_ON_A_SPENT_PURSE = Story(
+    seed=803,
+    jobs=(
+        a_job("job0", 27.102, 1, (443, 0.5, 0.933, 2.413), hang_s=300.0, on_node_loss="fail", checkpoint_every_s=8.0),
+        a_job("job1", 34.8, 1, (10, 0.5, 2.978, 2.345), on_node_loss="fail"),
+    ),
+    faults=(Fault(at_s=232.793, kind="hang_worker", dice=49386816),),
+    purse_usd=0.0526,
+    cap=2.0,
+)
 STALE_ON_A_FULL_DISK = Story(
     seed=17651,
     jobs=(a_job("job1", 1.786, 2, (568, 0.2, 2.562, 1.049), purse_usd=0.1703, checkpoint_every_s=8.0),),
@@ -201,6 +211,10 @@ def test_a_life_whose_purse_is_spent_goes_on_until_its_users_are_answered(monkey
     assert not breaks(PAUSED_AS_THE_PURSE_IS_SPENT)
     monkeypatch.setattr(users.Users, "waiting", property(lambda self: False))
     assert breaks(PAUSED_AS_THE_PURSE_IS_SPENT) == "R"
+
+
+def test_a_life_whose_purse_is_spent_does_not_wait_for_who_was_given_up_and_has_failed():
+    assert breaks(FAILED_ON_A_SPENT_PURSE) == ""
 
 
 def test_a_job_that_is_given_up_has_not_come_to_its_end_before_it_has_failed():
