@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.plan import Phase
-from sublet.kernel import tenancy
+from sublet.kernel import kernel, tenancy
 from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
 from sublet.policies.fifo import Fifo
@@ -136,6 +136,31 @@ ASLEEP_AS_THE_PURSE_ENDS = Story(
     cloud="aws",
     cap=2.0,
 )
+ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE = Story(
+    seed=2364,
+    jobs=(
+        a_job("job0", 30.936, 1, (134, 0.5, 1.943, 1.73), checkpoint_every_s=25.0),
+        a_job(
+            "job1", 14.864, 3, (147, 1.0, 0.645, 0.464), hang_s=300.0, on_node_loss="restart", checkpoint_every_s=25.0
+        ),
+    ),
+    faults=(
+        Fault(at_s=114.629, kind="restart_machine", dice=950050586),
+        Fault(at_s=114.816, kind="full_disk", dice=704885177),
+    ),
+    gpus_per_node=1,
+    most_nodes=4,
+    purse_usd=0.0439,
+    keeps_records=True,
+    cloud="ray",
+    policy="max-speedup",
+    think_s=0.02,
+    lease_s=30.0,
+    span_s=300.0,
+    http=False,
+    cap=2.0,
+    told_inside=True,
+)
 TOLD_TO_COME_BACK = Story(
     seed=1482,
     jobs=(
@@ -260,6 +285,7 @@ def test_a_job_without_gpus_that_is_sent_back_queues_in_the_same_plan(monkeypatc
 
 def test_a_node_that_its_cloud_does_not_end_does_not_keep_others_beyond_the_purse(monkeypatch):
     """What it reserved was to pay for the others; it is gone by its own bill."""
+    monkeypatch.setattr(kernel, "let_go", lambda *_: None)  # two nodes for one job: one that is lost is rented again
     assert not breaks(GIVEN_UP_AND_NOT_ENDED)
     monkeypatch.setattr(Purse, "is_overdue", lambda self, now_s: False)
     monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
@@ -271,6 +297,13 @@ def test_a_controller_that_slept_past_the_end_of_its_purse_gives_all_nodes_up(mo
     assert not breaks(ASLEEP_AS_THE_PURSE_ENDS)
     monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
     assert breaks(ASLEEP_AS_THE_PURSE_ENDS) == "K"
+
+
+def test_a_purse_that_its_last_node_passed_while_nobody_was_there_is_spent(monkeypatch):
+    """The node had ended with its lease: nothing was billed any more, so nobody looked at the purse."""
+    assert not breaks(ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE)
+    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
+    assert breaks(ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE) == "K"
 
 
 def test_a_script_is_not_held_to_a_width_that_it_leaves_at_once(monkeypatch):

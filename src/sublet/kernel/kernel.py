@@ -306,10 +306,10 @@ class Kernel:
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""
         purse, now_s = self.supply.purse, self.now_s
-        left, burn = purse.until_next_step(now_s), self.ledger.burn()
-        if left is None or purse.broke or burn.micro_usd_per_h == 0:
+        left, burn = purse.until_next_step(now_s), self.ledger.burn().micro_usd_per_h
+        if left is None or purse.broke or (burn == 0 and not purse.is_exceeded(now_s)):
             return
-        lasts_us = left.grains // burn.micro_usd_per_h
+        lasts_us = left.grains // burn if burn else 0  # its last node may have ended while nobody was there
         if lasts_us > 1:
             spent_s = now_s + (lasts_us - 1) / 1e6
             if spent_s != self._spent_s:

@@ -6,8 +6,9 @@ import pytest
 
 from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import BudgetChanged, NodeNoticed, TimerFired
+from sublet.domain.events import BudgetChanged, JobCancelled, NodeLost, NodeNoticed, PlanMade, TimerFired
 from sublet.domain.money import Money, Price
+from sublet.domain.plan import Plan
 from sublet.domain.timers import CheckPurse
 from sublet.kernel.cluster import NodePhase
 from sublet.policies.equal import Equal
@@ -101,20 +102,20 @@ def test_what_was_kept_back_for_a_node_that_is_gone_pays_for_the_next():
     assert driver.kernel.jobs["a"].gpus == 4
 
 
-def two_nodes_on_six_cents():
+def nodes_on_six_cents(count):
     """Each costs a cent in ten seconds, and a cent to give up."""
     cap = Price.from_usd_per_h(DOLLAR_PER_1000_S)
     offer = an_offer("o", usd_per_h=DOLLAR_PER_1000_S, wind_down_s=10.0, cap=cap, minimum_billing_s=0.0)
-    driver = Driver([offer], limits={"o": Limit(max_nodes=2)}, budget=Budget(purse=Money.from_usd("0.06")))
-    driver.submit(a_job("a", work=900.0, gpus=8))
+    driver = Driver([offer], limits={"o": Limit(max_nodes=count)}, budget=Budget(purse=Money.from_usd("0.06")))
+    driver.submit(a_job("a", work=900.0, gpus=4 * count))
     driver.settle(Equal())
-    assert len(driver.kernel.cluster.nodes) == 2
+    assert len(driver.kernel.cluster.nodes) == count
     return driver
 
 
 def test_whoever_looks_at_the_purse_too_late_gives_all_nodes_up_at_once():
     """Half of them would have been enough in time; now nothing is left to pay for the other half."""
-    driver = two_nodes_on_six_cents()
+    driver = nodes_on_six_cents(2)
     assert driver.timers.pop(CheckPurse()) < 20.0  # then all that is left is what giving both up may cost
     orders = driver.tell(TimerFired(25.0, CheckPurse()))
     assert [order for order in orders if isinstance(order, TellUser)]
@@ -123,13 +124,42 @@ def test_whoever_looks_at_the_purse_too_late_gives_all_nodes_up_at_once():
 
 
 def test_a_purse_that_is_made_smaller_than_what_is_spent_gives_all_nodes_up():
-    driver = two_nodes_on_six_cents()
+    driver = nodes_on_six_cents(2)
     driver.tell(BudgetChanged(15.0, Budget(purse=Money.from_usd("0.04"))))
     driver.settle(Equal())
     assert not driver.kernel.cluster.nodes
 
 
 def test_those_that_are_given_up_in_time_still_pay_for_the_others():
-    driver = two_nodes_on_six_cents()
+    driver = nodes_on_six_cents(2)
     driver.ring([CheckPurse()])
     assert [node.phase for node in driver.kernel.cluster.nodes.values()].count(NodePhase.READY) == 1
+
+
+def told_that_it_is_spent(driver, event):
+    """Whether the user is; all laws hold after the event."""
+    orders = driver.tell(event)
+    assert driver.kernel.supply.purse.broke == any(isinstance(order, TellUser) for order in orders)
+    return driver.kernel.supply.purse.broke
+
+
+def test_a_purse_is_spent_where_its_last_node_passed_it_and_is_gone():
+    """Nothing is billed any more, so nothing else would say so."""
+    driver = nodes_on_six_cents(1)
+    (node_id,) = driver.kernel.cluster.nodes
+    driver.tell(PlanMade(1.0, Plan(hold={"o": 0}), seen=0))  # whoever is away wants no other in its place
+    assert told_that_it_is_spent(driver, NodeLost(61.0, node_id))
+    driver.settle(Equal())
+    assert not driver.kernel.cluster.nodes
+    assert not told_that_it_is_spent(driver, BudgetChanged(62.0, Budget(purse=Money.from_usd("1"))))
+    driver.settle(Equal())
+    assert driver.kernel.cluster.nodes
+
+
+def test_a_purse_that_is_made_smaller_than_what_is_spent_is_spent_without_any_node():
+    driver = nodes_on_six_cents(2)
+    driver.tell(JobCancelled(10.0, "a"))
+    driver.settle(Equal())
+    assert not driver.kernel.cluster.nodes
+    assert not told_that_it_is_spent(driver, BudgetChanged(11.0, Budget(purse=Money.from_usd("0.02"))))
+    assert told_that_it_is_spent(driver, BudgetChanged(12.0, Budget(purse=Money.from_usd("0.019"))))
