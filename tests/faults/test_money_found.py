@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from sublet.domain.events import PriceChanged
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import away, leases
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.pump import Pump
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.testing.world.life import live
+from sublet.testing.world.plain import PlainCloud
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Fault, JobPlan, Story
 
@@ -180,6 +183,14 @@ ANOTHER_PRICE_BEHIND_NONSENSE = a_story(
     [(106.789, "price_garbage", 1050693263), (121.504, "reprice", 214484541)],
     cloud="aws",
 )
+DEARER_WHILE_THE_CONTROLLER_SLEPT = a_story(
+    2360,
+    [
+        a_job("job1", 74.775, 23, 0.5, 2.223, 1.708, hang_s=300.0),
+        a_job("job2", 50.884, 10, 0.5, 2.732, 0.702),
+    ],
+    [(91.583, "stop_controller", 346153383), (103.308, "reprice", 616159420)],
+)
 
 
 def breaks(story):
@@ -278,3 +289,21 @@ def test_a_clock_that_is_ahead_after_a_boot_may_lay_a_record_across_another_pric
 def test_no_price_counts_while_nonsense_is_published_in_its_place():
     """A false alarm: the world charged what nobody could read."""
     assert not breaks(ANOTHER_PRICE_BEHIND_NONSENSE)
+
+
+def test_a_price_that_is_heard_after_a_sleep_counts_from_when_it_began(monkeypatch):
+    """A false alarm: the plain cloud told it as of when the controller woke up, and charged it from before."""
+    assert not breaks(DEARER_WHILE_THE_CONTROLLER_SLEPT)
+    monkeypatch.setattr(PlainCloud, "in_cloud_time", lambda self, at_s, clock: clock.now_s())
+    assert breaks(DEARER_WHILE_THE_CONTROLLER_SLEPT) == "I6"
+
+
+def test_the_pump_leaves_a_price_that_is_told_late_at_its_own_time(monkeypatch):
+    """Where nothing later was heard before it; were it heard as of now, the story would break its law."""
+    hear = Pump._hear
+
+    def at_its_hearing(self, event):
+        return hear(self, replace(event, at_s=self.now_s()) if isinstance(event, PriceChanged) else event)
+
+    monkeypatch.setattr(Pump, "_hear", at_its_hearing)
+    assert breaks(DEARER_WHILE_THE_CONTROLLER_SLEPT) == "I6"

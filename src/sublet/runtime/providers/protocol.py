@@ -53,7 +53,10 @@ class Provider(Protocol):
         ...
 
     async def open(self, tell: TellMarket) -> None:
-        """Begin to watch the market and what is rented; nodes that an earlier controller rented are found again."""
+        """Begin to watch the market and what is rented; nodes that an earlier controller rented are found again.
+
+        A price is told with the time from which it is charged, also to a controller that hears of it late.
+        """
         ...
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:

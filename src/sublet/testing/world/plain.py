@@ -87,7 +87,8 @@ class PlainCloud(Books):
         if self.sides:
             struck()
         self._prices[offer_id].append((self.world.now_s, price))
-        self._tell(lambda clock: PriceChanged(clock.now_s(), offer_id, price))
+        since_s = self.world.now_s
+        self._tell(lambda clock: PriceChanged(self.in_cloud_time(since_s, clock), offer_id, price))
 
     def restart_machine(self) -> None:
         """Nothing of its is there."""
@@ -102,6 +103,10 @@ class PlainCloud(Books):
     def current_prices(self) -> dict[str, tuple[float, Price]]:
         """Of what has another than it began with, and since when."""
         return {offer_id: changes[-1] for offer_id, changes in self._prices.items() if len(changes) > 1}
+
+    def in_cloud_time(self, at_s: float, clock: Clock) -> float:
+        """As the controller counts whose clock this is, which may hear of it late."""
+        return max(0.0, clock.now_s() - (self.world.now_s - at_s) * clock.speedup)
 
     def lie_about(self, call: str, *kinds: str) -> str:
         """What is wrong with this answer, of what can be wrong with it (all, if nothing is said); "" = nothing."""
@@ -203,8 +208,7 @@ class PlainProvider:
         self._heard = tell
         self._cloud.sides.append(self)
         for offer_id, (since_s, price) in self._cloud.current_prices().items():
-            ago_s = (self._cloud.world.now_s - since_s) * self._clock.speedup
-            tell(PriceChanged(max(0.0, self._clock.now_s() - ago_s), offer_id, price))
+            tell(PriceChanged(self._cloud.in_cloud_time(since_s, self._clock), offer_id, price))
 
     async def close(self) -> None:
         """Stop watching."""
