@@ -119,7 +119,7 @@ def test_a_report_is_a_folder_that_needs_nothing_else(sublet, jobs_csv, tmp_path
 
 
 def test_a_trace_that_ends_early_holds_its_last_values_and_says_by_how_much(sublet, jobs_csv, short_trace):
-    market = ("--market", short_trace, "--offer", "aws:g4dn.xlarge:spot", "--budget", 9)
+    market = ("--market", short_trace, "--offer", "aws:g4dn.xlarge:spot", "--budget", 9, "--notice-s", 0)
     answer = sublet("simulate", jobs_csv, *market, "--json").json
     assert any("outlasted the market trace by" in note for note in answer["notes"])
     assert answer["offers"][0]["id"] == "z:spot"

@@ -13,24 +13,9 @@ from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.providers.aws.market import SpotPrices
-from sublet.testing.world.life import live
 from sublet.testing.world.plain import PlainCloud
 from sublet.testing.world.stage import Stage
-from sublet.testing.world.story import Fault, JobPlan, Story
-
-
-def a_story(seed, jobs, faults, **facts):
-    """As it was drawn, less what it did not need."""
-    drawn = [Fault(at_s=at_s, kind=kind, dice=dice) for at_s, kind, dice in faults]
-    kept = {"cloud": "plain", "keeps_records": True, "policy": "max-speedup", "lease_s": 30.0, "paces": Paces()}
-    return Story(seed=seed, jobs=tuple(jobs), faults=tuple(drawn), **(kept | facts))
-
-
-def a_job(name, at_s, steps, step_s, boot_s, write_s, **facts):
-    return JobPlan(
-        name=name, at_s=at_s, steps=steps, step_s=step_s, boot_s=boot_s, write_s=write_s, **({"max_workers": 1} | facts)
-    )
-
+from tests.rigs.shrunk import a_job, a_story, breaks
 
 NO_ROOM_FOR_A_MARK = a_story(
     2736,
@@ -191,12 +176,6 @@ DEARER_WHILE_THE_CONTROLLER_SLEPT = a_story(
     ],
     [(91.583, "stop_controller", 346153383), (103.308, "reprice", 616159420)],
 )
-
-
-def breaks(story):
-    """The law."""
-    broken = live(story).broken
-    return "" if broken is None else broken.law
 
 
 @pytest.mark.parametrize(

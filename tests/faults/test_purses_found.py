@@ -9,7 +9,7 @@ from sublet.kernel import tenancy
 from sublet.runtime.controller import lifecycle
 from sublet.runtime.controller.paces import Paces
 from sublet.testing.world.story import draw_story
-from tests.faults.test_money_found import a_job, a_story, breaks
+from tests.rigs.shrunk import a_job, a_story, breaks
 
 IN_A_MOVE_WITHOUT_END = a_story(
     3066,

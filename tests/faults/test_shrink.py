@@ -17,7 +17,7 @@ JOB = JobPlan(name="job0", at_s=2.0, max_workers=1, steps=20, step_s=0.5, boot_s
 def _outcome(story: Story, law: str) -> Outcome:
     broken = Broken(law, "as the test has it") if law else None
     return Outcome(
-        story=story, broken=broken, seconds=0.0, events=0, commits=0, lives=1, hits={}, effects={}, digest=""
+        story=story, broken=broken, seconds=0.0, events=0, commits=0, lives=1, hits={}, effects={}, ends={}, digest=""
     )
 
 

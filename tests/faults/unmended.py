@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from sublet.errors import PolicyFailed
+from sublet.kernel import kernel
 from sublet.runtime import schema, store
 from sublet.runtime.agent.link import Link
 from sublet.runtime.controller import timekeeping
@@ -125,6 +126,7 @@ def _start(patch: pytest.MonkeyPatch) -> None:
 def _stop(patch: pytest.MonkeyPatch) -> None:
     """N4: what is given back at the end is rented anew, because the last plan wants it."""
     patch.setattr(Leases, "rent_no_more", lambda self: None)
+    patch.setattr(kernel, "let_go", lambda *_: None)  # the kernel alone would not ask for what nobody needs, by now
 
 
 def _refused(patch: pytest.MonkeyPatch) -> None:

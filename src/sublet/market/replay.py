@@ -58,7 +58,7 @@ class ReadAhead:
             self._head = next(self._market, None)
             if isinstance(change, AvailabilityChanged) and change.nodes is not None and self._notice_s > 0:
                 fall = Fall(offer_id=change.offer_id, nodes=change.nodes, at_s=change.at_s)
-                yield max(now_s, change.at_s - self._notice_s), fall
+                yield min(change.at_s, max(now_s, change.at_s - self._notice_s)), fall  # who reads late hears it first
             yield change.at_s, change
 
 
