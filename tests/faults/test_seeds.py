@@ -23,7 +23,7 @@ from sublet.testing.world.faults import AT_COMMIT
 from sublet.testing.world.runner import run_seed
 from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 
-SEEDS, A_CHUNK = 400, 25  # a good minute on two cores: all tests must end in time; `make faults` lives more
+SEEDS, A_CHUNK = 200, 25  # most of a minute on two cores: all tests must end in time; `make faults` lives more
 CLOUDS_ONCE = tuple(dict.fromkeys(CLOUDS))
 FINGERPRINT = """
 from sublet.testing.world.runner import run_seed
