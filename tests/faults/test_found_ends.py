@@ -22,30 +22,9 @@ from sublet.runtime.group.widths import Widths
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.testing.world import life
-from sublet.testing.world.life import live
-from sublet.testing.world.story import Fault, JobPlan, Story
-
-
-def a_job(name, at_s, max_workers, pace, **more):
-    """`pace` is its steps, and the seconds of a step, of its boot and of a checkpoint."""
-    steps, step_s, boot_s, write_s = pace
-    return JobPlan(
-        name=name,
-        at_s=at_s,
-        max_workers=max_workers,
-        steps=steps,
-        step_s=step_s,
-        boot_s=boot_s,
-        write_s=write_s,
-        **more,
-    )
-
-
-def breaks(story: Story) -> str:
-    """The law."""
-    broken = live(story).broken
-    return "" if broken is None else broken.law
-
+from sublet.testing.world.story import Fault, Story
+from tests.rigs.shrunk import a_paced_job as a_job
+from tests.rigs.shrunk import breaks
 
 FAILED_IN_A_COMMIT = Story(
     seed=2317,

@@ -17,32 +17,11 @@ from sublet.testing.world import users
 from sublet.testing.world.fence import Fence
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Laws
-from sublet.testing.world.life import live
 from sublet.testing.world.local import LocalCloud, WorldForker
-from sublet.testing.world.story import Fault, JobPlan, Story
+from sublet.testing.world.story import Fault, Story
 from sublet.testing.world.verdict import all_settled
-
-
-def a_job(name, at_s, max_workers, pace, **more):
-    """`pace` is its steps, and the seconds of a step, of its boot and of a checkpoint."""
-    steps, step_s, boot_s, write_s = pace
-    return JobPlan(
-        name=name,
-        at_s=at_s,
-        max_workers=max_workers,
-        steps=steps,
-        step_s=step_s,
-        boot_s=boot_s,
-        write_s=write_s,
-        **more,
-    )
-
-
-def breaks(story: Story) -> str:
-    """The law."""
-    broken = live(story).broken
-    return "" if broken is None else broken.law
-
+from tests.rigs.shrunk import a_paced_job as a_job
+from tests.rigs.shrunk import breaks
 
 LOST_BEFORE_NONSENSE = Story(
     seed=745,

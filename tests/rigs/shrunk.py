@@ -21,6 +21,21 @@ def a_job(name, at_s, steps, step_s, boot_s, write_s, **facts):
     )
 
 
+def a_paced_job(name, at_s, max_workers, pace, **more):
+    """`pace` is its steps, and the seconds of a step, of its boot and of a checkpoint."""
+    steps, step_s, boot_s, write_s = pace
+    return JobPlan(
+        name=name,
+        at_s=at_s,
+        max_workers=max_workers,
+        steps=steps,
+        step_s=step_s,
+        boot_s=boot_s,
+        write_s=write_s,
+        **more,
+    )
+
+
 def breaks(story):
     """The law."""
     broken = live(story).broken
