@@ -27,9 +27,7 @@ from sublet.perf.preemption import (
     missing_nodes,
     speed_kept,
     spot_speed,
-    survivors_share,
 )
-from sublet.solve.expectation import Loss, expected_liveput
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples
 
@@ -104,24 +102,6 @@ def test_where_all_nodes_go_at_once_width_is_free_of_risk():
     one_by_one, some = hits_per_h(Reclaims(per_h=0.5), NODES), hits_per_h(Reclaims(per_h=0.5, share=0.1), NODES)
     assert some[0] == pytest.approx(one_by_one[0])  # the hazard of a node is what it is
     assert (some[1:] < one_by_one[1:]).all()
-
-
-# ---------------------------------------------------------------------- survivors
-
-
-@given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), st.sampled_from([0.0, 0.1, 0.6]), st.integers(1, 3))
-def test_survivors_are_the_exact_liveput_of_their_grid(gains, q, deep):
-    rates = np.cumsum(gains)
-    nodes = len(rates) * deep
-    weights = [math.comb(nodes, k) * q**k * (1 - q) ** (nodes - k) for k in range(1, nodes + 1)] if q else [1.0]
-    mix = [Loss(instances=nodes, lost=k, chance=w / sum(weights)) for k, w in enumerate(weights, 1)]
-    exact = expected_liveput([rates], [deep], mix)[0] / rates[-1]
-    assert survivors_share(Reclaims(per_h=1.0, share=q), rates.tolist(), deep) == pytest.approx(exact)
-
-
-def test_of_one_node_nothing_survives():
-    assert survivors_share(Reclaims(per_h=1.0), [7.0]) == 0.0
-    assert survivors_share(Reclaims(per_h=1.0), [0.0, 0.0]) == 0.0
 
 
 # ---------------------------------------------------------------------- the twin

@@ -1,0 +1,213 @@
+"""From one hit to the next: what a job that loses its work at each of them has done by then, on average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from sublet.domain.units import SECONDS_PER_H
+from sublet.solve.arrays import Bools, Floats
+
+__all__ = [
+    "RARE",
+    "Recovery",
+    "Toll",
+    "checkpoint_interval_s",
+    "hit_cost_s",
+    "missing_nodes",
+    "speed_kept",
+    "toll_of_waiting",
+]
+
+RARE = 1e-12  # a loss with this chance, or a hit in as many seconds, is left out: it would be one in 30,000 years
+
+# C shapes; what is said of them are numbers, or arrays that fit one another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recovery:
+    """What a hit costs a job."""
+
+    every_s: npt.ArrayLike  # trained between two checkpoints; 0 = a notice leaves the time to write one
+    write_s: npt.ArrayLike
+    boot_s: npt.ArrayLike  # until new nodes are there, as far as no notice covered it
+    restart_s: npt.ArrayLike  # until it trains again, the checkpoint read
+    sold_out_s: npt.ArrayLike = 0.0  # before nodes can be had again at all, on average
+    none_left: npt.ArrayLike = 0.0  # the chance that a hit leaves no survivors to go on with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Toll:
+    """Where the time of a job goes under reclaims, in parts of all its time; they add up to 1."""
+
+    hits_C: Floats  # per second
+    none_left_C: Floats  # the chance that a hit leaves no whole copy of the model
+    kept_C: Floats  # of its undisturbed speed: what all of this is about
+    paused_C: Floats  # nobody trains
+    slower_C: Floats  # survivors train, and this is what they lack
+    written_C: Floats  # checkpoints are written
+    redone_C: Floats  # what is done is lost again
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        hits_C: Floats,
+        none_left_C: Floats,
+        kept_C: Floats,
+        paused_C: Floats,
+        slower_C: Floats,
+        written_C: Floats,
+    ) -> Toll:
+        """What is in none of the other parts was done in vain."""
+        redone_C = np.maximum(0.0, 1.0 - kept_C - paused_C - slower_C - written_C)
+        return cls(
+            hits_C=hits_C,
+            none_left_C=none_left_C,
+            kept_C=kept_C,
+            paused_C=paused_C,
+            slower_C=slower_C,
+            written_C=written_C,
+            redone_C=redone_C,
+        )
+
+    @classmethod
+    def nothing(cls, shapes: int) -> Toll:
+        """Of shapes that are not reclaimed."""
+        none_C = np.zeros(shapes)
+        return cls.of(
+            hits_C=none_C,
+            none_left_C=none_C,
+            kept_C=np.ones(shapes),
+            paused_C=none_C,
+            slower_C=none_C,
+            written_C=none_C,
+        )
+
+    def where(self, these_C: Bools, other: Toll) -> Toll:
+        """This one for these shapes, and the other for the rest."""
+        return Toll(
+            **{
+                each.name: np.where(these_C, getattr(self, each.name), getattr(other, each.name))
+                for each in fields(self)
+            }
+        )
+
+
+def speed_kept(hits_per_s_C: Floats, recovery: Recovery, survivors_C: npt.ArrayLike | None = None) -> Floats:
+    """The part of its undisturbed speed that a job keeps if it is hit so often, and recovers like this.
+
+    From one hit to the next it does (kept work) in (1 / L + sold out); with survivors the nodes that are left train
+    meanwhile, until the others are there or the next hit comes, and only a hit that leaves none waits.
+
+    Precondition: hits are independent of one another, and a recovery is hit as often as the whole job. Cost: O(C).
+    """
+    hits_C = np.asarray(hits_per_s_C, dtype=np.float64)
+    every_C, write_C, boot_C, pause_C, sold_out_C, none_left_C = (
+        np.asarray(value, dtype=np.float64)
+        for value in (
+            recovery.every_s,
+            recovery.write_s,
+            recovery.boot_s,
+            recovery.restart_s,
+            recovery.sold_out_s,
+            recovery.none_left,
+        )
+    )
+    kept_C = _kept(hits_C, every_C, write_C)
+    waits_C: Floats = np.exp(-hits_C * (boot_C + pause_C)) * kept_C
+    if survivors_C is None:
+        return waits_C / (1.0 + hits_C * sold_out_C)
+    window_C = np.maximum(0.0, sold_out_C + boot_C - pause_C)
+    on_C: Floats = np.exp(-hits_C * (sold_out_C + boot_C + pause_C)) * kept_C
+    trained_C = _window_s(hits_C, window_C, every_C, write_C)
+    on_C = on_C + np.asarray(survivors_C) * hits_C * np.exp(-hits_C * pause_C) * trained_C
+    return (none_left_C * waits_C + (1.0 - none_left_C) * on_C) / (1.0 + none_left_C * hits_C * sold_out_C)
+
+
+def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Floats) -> Toll:
+    """Where the time goes of a job that loses its work at every hit, and waits for new nodes. Cost: O(C)."""
+    hits_C = np.asarray(hits_per_s_C, dtype=np.float64)
+    kept_C = speed_kept(hits_C, recovery)
+    every_C, write_C = np.asarray(recovery.every_s, dtype=np.float64), np.asarray(recovery.write_s, dtype=np.float64)
+    trains_C = np.exp(-hits_C * (np.asarray(recovery.boot_s) + np.asarray(recovery.restart_s)))
+    trains_C = trains_C / (1.0 + hits_C * np.asarray(recovery.sold_out_s))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        written_C = np.where(np.isfinite(every_C) & (every_C > 0.0), kept_C * write_C / every_C, 0.0)
+    return Toll.of(
+        hits_C=hits_C,
+        none_left_C=none_left_C,
+        kept_C=kept_C,
+        paused_C=1.0 - trains_C,
+        slower_C=np.zeros(len(hits_C)),
+        written_C=written_C,
+    )
+
+
+def hit_cost_s(
+    hits_per_s_C: Floats, speed_C: Floats, every_s: npt.ArrayLike = 1.0, write_s: npt.ArrayLike = 0.0
+) -> Floats:
+    """What one hit costs on average, whatever it consists of: what is lost but not to writing, over how often.
+
+    >>> hit_cost_s(np.array([1 / 3600]), np.array([0.9])).round(6).tolist()
+    [360.0]
+    """
+    every_C, write_C = np.asarray(every_s, dtype=np.float64), np.asarray(write_s, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        writes_C = np.isfinite(every_C) & (every_C > 0.0)  # else only at a notice, or never
+        undisturbed_C = np.where(writes_C, every_C / (every_C + write_C), 1.0)
+        return np.where(hits_per_s_C < RARE, 0.0, np.maximum(0.0, undisturbed_C - speed_C) / hits_per_s_C)
+
+
+def checkpoint_interval_s(write_s: npt.ArrayLike, hits_per_s_C: Floats) -> Floats:
+    """Time trained between two checkpoints, after Young and Daly; infinite where nothing is ever lost.
+
+    >>> checkpoint_interval_s(50.0, np.array([1 / 3600, 0.0])).round(6).tolist()
+    [600.0, inf]
+    """
+    with np.errstate(divide="ignore"):
+        # In hours and back, as rates are stated: plans do not change by a rounding error.
+        return np.asarray(np.sqrt(2.0 * np.asarray(write_s) * SECONDS_PER_H / (hits_per_s_C * SECONDS_PER_H)))
+
+
+def missing_nodes(hits_per_s_C: Floats, at_once_C: Floats, nodes_C: Floats, gone_s_C: Floats) -> Floats:
+    """How many nodes are gone, on average while any is, if a hit takes `at_once_C` and these are back after `gone_s_C`.
+
+    Nodes come and go as in a repair shop where all are repaired at once: each is away a share of the time, and with
+    many hits within `gone_s_C` losses add up.
+
+    >>> missing_nodes(np.array([1e-6, 1.0]), np.array(2.0), np.array(8.0), np.array(60.0)).round(2).tolist()
+    [2.0, 7.5]
+    """
+    nodes_C = np.maximum(nodes_C, 1e-9)
+    load_C = hits_per_s_C * at_once_C / nodes_C * gone_s_C
+    away_C = load_C / (1.0 + load_C)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        any_C = -np.expm1(-np.log1p(load_C) * nodes_C / at_once_C)
+        missing_C = nodes_C * away_C / any_C
+    return np.where(any_C > RARE, np.maximum(missing_C, at_once_C), at_once_C)
+
+
+# ---------------------------------------------------------------------- parts of a cycle
+
+
+def _kept(hits_C: Floats, every_C: Floats, write_C: Floats) -> Floats:
+    """Of the time that it trains at full width, what is in a checkpoint when the next hit comes; 1 where all is."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        kept_C = hits_C * every_C / np.expm1(hits_C * (every_C + write_C))
+    kept_C = np.where(np.isfinite(kept_C), kept_C, 0.0)  # a job that never writes keeps nothing
+    return np.where((every_C == 0.0) | (hits_C < RARE), 1.0, kept_C)
+
+
+def _window_s(hits_C: Floats, window_C: Floats, every_C: Floats, write_C: Floats) -> Floats:
+    """Mean time that survivors train and keep, of a window that ends with the next hit, or whole with the new nodes."""
+    whole_C = np.exp(-hits_C * window_C)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        cycle_C = every_C + write_C
+        times_C = np.where(np.isfinite(cycle_C), np.floor(window_C / cycle_C), 0.0)
+        once_C = np.exp(-hits_C * cycle_C)
+        saved_C = once_C * (1.0 - once_C**times_C) / (1.0 - once_C) - times_C * whole_C
+        kept_C = whole_C * (window_C - times_C * write_C) + np.where(times_C > 0, every_C * saved_C, 0.0)
+    return np.where(every_C == 0.0, -np.expm1(-hits_C * window_C) / hits_C, kept_C)

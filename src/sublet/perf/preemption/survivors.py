@@ -1,0 +1,193 @@
+"""What a hit leaves of a shape: whether a whole copy of the model is among the survivors, and how fast they are.
+
+A hit takes one spot node, or each of them with the chance that one reclaim takes (`Reclaims.share`), at least one.
+Nodes on demand stay. A copy of the model is left if every part that has no seat on demand keeps a GPU: only how many of
+its replicas each part lost matters, and these counts are multivariate hypergeometric, as in `solve.expectation`. That
+is exact for GPUs that come one to a node, for copies that are whole nodes, and for nodes that hold whole copies.
+Survivors that hold a copy among them can take any place: they go on in as many copies as their GPUs make, spares
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sublet.domain.job import Change, Job
+from sublet.domain.shape import Grid, Shape, packed
+from sublet.perf.preemption.reclaims import Reclaims
+from sublet.solve.arrays import Floats, Ints
+from sublet.solve.coefficients import binomials, bounded_powers, choose, times
+
+__all__ = ["Nodes", "Pausing", "Survivors", "nodes_of", "pausing", "spot_nodes", "survivors_of"]
+
+TINY = 1e-300  # in the place of 0, where 0 is divided by it
+
+# C shapes, K nodes lost in one hit: 0, 1 ... up to all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Nodes:
+    """Where the shapes of a job stand: how many of their nodes may be taken, and what stands on those."""
+
+    shapes: Sequence[Shape]
+    per_node: int  # GPUs
+    spot_C: Ints  # nodes that may be taken
+    exposed_C: Ints  # GPUs on them
+    wide_C: Ints  # replicas of each part that has none on demand, and
+    deep_C: Ints  # how many such parts there are, in nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Survivors:
+    """What one hit leaves, of each shape."""
+
+    gone_C: Floats  # the chance that it leaves nobody
+    none_left_C: Floats  # the chance that it leaves no whole copy; 0 where one is on demand
+    share_C: Floats  # of the undisturbed speed, the mean of what is left where a copy is
+    any_share_C: Floats  # the same where anybody is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pausing:
+    """The job's own pauses, after a hit as large as they are on average."""
+
+    shrink_C: Floats  # until the survivors train
+    grow_C: Floats  # until new nodes train with them
+    refill_C: Floats  # until new nodes train in the place of those lost, where the survivors waited
+    fresh_C: Floats  # from storage
+
+
+def spot_nodes(shapes: Sequence[Shape], per_node: int) -> Ints:
+    """As few nodes of each shape as hold what is not on demand."""
+    return -(-np.array([shape.gpus - shape.steady for shape in shapes], dtype=np.intp) // per_node)
+
+
+def nodes_of(shapes: Sequence[Shape], per_node: int, spot_C: Ints) -> Nodes:
+    """Where the shapes stand, if so many of their nodes may be taken."""
+    facts = [(each.gpus, each.steady, *_grid_of(each)) for each in shapes]
+    gpus_C, steady_C, copies_C, parts_C = np.array(facts, dtype=np.intp).reshape(len(facts), 4).T
+    parts_left_C = np.maximum(0, parts_C - steady_C)
+    # A copy over several nodes is a grid of nodes; nodes with several copies are copies themselves.
+    spans_C = parts_C > per_node
+    wide_C = np.where(spans_C, copies_C, -(-(copies_C * parts_C - steady_C) // per_node))
+    wide_C = np.clip(wide_C, 1, np.maximum(spot_C, 1))
+    deep_C = np.minimum(np.where(spans_C, -(-parts_left_C // per_node), parts_left_C > 0), spot_C // wide_C)
+    return Nodes(
+        shapes=shapes, per_node=per_node, spot_C=spot_C, exposed_C=gpus_C - steady_C, wide_C=wide_C, deep_C=deep_C
+    )
+
+
+def survivors_of(reclaims: Reclaims, job: Job, gpu: str, nodes: Nodes) -> Survivors:
+    """What a hit leaves of each shape. Cost: O(C K), K^2 with parts, and a speed for each width that may be left."""
+    chance_CK = _lost_chance(reclaims.share, nodes.spot_C)
+    most = chance_CK.shape[1] - 1
+    whole_CK = chance_CK * _whole_chance(nodes, most)
+    left_CK = _share_left(job, gpu, nodes, most)
+    exposed_C = nodes.exposed_C == [each.gpus for each in nodes.shapes]
+    all_C = chance_CK[np.arange(len(nodes.shapes)), np.minimum(nodes.spot_C, most)]
+    gone_C = np.where(exposed_C & (nodes.spot_C <= most), all_C, 0.0)
+    none_left_C = np.clip(chance_CK.sum(axis=1) - whole_CK.sum(axis=1), 0.0, 1.0)
+    return Survivors(
+        gone_C=gone_C,
+        none_left_C=none_left_C,
+        share_C=(whole_CK * left_CK).sum(axis=1) / np.maximum(1.0 - none_left_C, TINY),
+        any_share_C=(chance_CK * left_CK).sum(axis=1) / np.maximum(1.0 - gone_C, TINY),
+    )
+
+
+def pausing(reclaims: Reclaims, job: Job, nodes: Nodes) -> Pausing:
+    """What the job says that changes cost it. Cost: four questions for each shape, where it has pauses of its own."""
+    if job.pauses is None:
+        restart_C = np.full(len(nodes.shapes), job.restart_s)
+        return Pausing(shrink_C=restart_C, grow_C=restart_C, refill_C=restart_C, fresh_C=restart_C)
+    chance_CK = _lost_chance(reclaims.share, nodes.spot_C)
+    mean_C = np.rint(chance_CK @ np.arange(chance_CK.shape[1]))
+    lost_C = np.minimum(mean_C * nodes.per_node, nodes.exposed_C).astype(np.intp)
+    rows = [_pauses_of(job, shape, lost) for shape, lost in zip(nodes.shapes, lost_C.tolist(), strict=True)]
+    shrink_C, grow_C, refill_C, fresh_C = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
+    return Pausing(shrink_C=shrink_C, grow_C=grow_C, refill_C=refill_C, fresh_C=fresh_C)
+
+
+# ---------------------------------------------------------------------- who is hit
+
+
+def _lost_chance(share: float, spot_C: Ints) -> Floats:
+    """The chance that a hit takes k of the nodes: one, or binomial, given that it takes any."""
+    if share == 0.0:
+        return np.stack([np.zeros(len(spot_C)), (spot_C > 0).astype(np.float64)], axis=1)[:, : _most(spot_C) + 1]
+    lost_K = np.arange(_most(spot_C) + 1)
+    ways_CK = binomials(spot_C, len(lost_K) - 1)
+    kept_CK = np.where(ways_CK > 0, (1.0 - share) ** np.maximum(spot_C[:, None] - lost_K, 0), 0.0)
+    chance_CK = ways_CK * share**lost_K * kept_CK
+    chance_CK[:, 0] = 0.0
+    struck_C1: Floats = chance_CK.sum(axis=1, keepdims=True)
+    return np.asarray(chance_CK / np.maximum(struck_C1, TINY))
+
+
+def _whole_chance(nodes: Nodes, most: int) -> Floats:
+    """The chance that every part keeps a replica, if k nodes are lost: of all ways to lose k, those that leave one."""
+    ways_CK = bounded_powers(nodes.wide_C, nodes.wide_C - 1, nodes.deep_C, most)
+    ways_CK = times(ways_CK, binomials(nodes.spot_C - nodes.wide_C * nodes.deep_C, most))
+    return ways_CK / np.maximum(choose(nodes.spot_C[:, None], np.arange(most + 1)), 1.0)
+
+
+def _most(spot_C: Ints) -> int:
+    return int(spot_C.max(initial=0))
+
+
+# ---------------------------------------------------------------------- who is left
+
+
+def _share_left(job: Job, gpu: str, nodes: Nodes, most: int) -> Floats:
+    """Of the speed of a shape, what is left if k nodes are lost."""
+    known: dict[Shape, float] = {}
+
+    def rate(shape: Shape | None) -> float:
+        if shape is None:
+            return 0.0
+        if shape not in known:
+            known[shape] = job.speed_on(shape).rate(gpu, packed(shape.gpus, nodes.per_node), 0.0)
+        return known[shape]
+
+    share_CK = np.zeros((len(nodes.shapes), most + 1))
+    for at, (shape, spot, exposed) in enumerate(
+        zip(nodes.shapes, nodes.spot_C.tolist(), nodes.exposed_C.tolist(), strict=True)
+    ):
+        if not (whole := rate(shape)) > 0.0:
+            continue
+        for lost in range(1, min(spot, most) + 1):
+            gone = exposed if lost == spot else min(lost * nodes.per_node, exposed)
+            share_CK[at, lost] = min(1.0, rate(_left_of(job, shape, gone)) / whole)
+    return share_CK
+
+
+def _left_of(job: Job, shape: Shape, lost: int) -> Shape | None:
+    """The shape in which survivors go on; None where they cannot."""
+    gpus = shape.gpus - lost
+    if gpus < job.min_gpus:
+        return None
+    if shape.grid is None:
+        return replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
+    copies = min(shape.grid.copies, gpus // shape.grid.parts)
+    return replace(shape, gpus=gpus, grid=Grid(copies, shape.grid.parts)) if copies else None
+
+
+def _pauses_of(job: Job, shape: Shape, lost: int) -> tuple[float, float, float, float]:
+    left = _left_of(job, shape, lost)
+    refill_s = job.pause_s(Change(was=shape, now=shape, lost=lost))
+    fresh_s = job.pause_s(Change(was=None, now=shape))
+    if left is None:
+        return refill_s, refill_s, refill_s, fresh_s
+    return (
+        job.pause_s(Change(was=shape, now=left, lost=lost)),
+        job.pause_s(Change(was=left, now=shape)),
+        refill_s,
+        fresh_s,
+    )
+
+
+def _grid_of(shape: Shape) -> tuple[int, int]:
+    return (shape.gpus, 1) if shape.grid is None else (shape.grid.copies, shape.grid.parts)
