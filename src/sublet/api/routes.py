@@ -40,7 +40,7 @@ from sublet.runtime.jobs.serialize import spec_from_json
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["application"]
+__all__ = ["application", "guarded", "routes_to"]
 
 STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (NoSuchJob, 404),
@@ -111,12 +111,22 @@ class ShutdownBody(_Body):
 
 def application(api: Api, *, port: int, token_digest: bytes) -> ASGIApp:
     """The whole server, guard first."""
+    return guarded(routes_to(api), port=port, token_digest=token_digest)
+
+
+def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:
+    """What may be asked passes, and twice under one key is once."""
+    return Guard(Idempotency(app), port=port, token_digest=token_digest)
+
+
+def routes_to(api: Api) -> FastAPI:
+    """What can be asked, and who answers. FastAPI takes its time to build it."""
     app = FastAPI(title="Sublet", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     _add_errors(app)
     _add_jobs(app, api)
     _add_money(app, api)
     _add_controller(app, api)
-    return Guard(Idempotency(app), port=port, token_digest=token_digest)
+    return app
 
 
 def _answer(**facts: Any) -> dict[str, Any]:

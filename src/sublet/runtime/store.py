@@ -26,11 +26,12 @@ from sublet.runtime.schema import (
     refuse_damage,
 )
 
-__all__ = ["SNAPSHOTS_KEPT", "STORE_FAILURES", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
+__all__ = ["SNAPSHOTS_KEPT", "STORE_FAILURES", "WHOSE", "MetaKey", "Store", "StoredRow", "connect_file", "next_step"]
 
 SNAPSHOTS_KEPT = 2  # beside the first of each version of the kernel, and the one that the log begins with
 NEXT_NUMBER = "SELECT 1 + MAX(IFNULL((SELECT MAX(number) FROM jobs), 0), IFNULL((SELECT MAX(number) FROM shelf), 0))"
 CUT_TABLES = ("events", "history")
+WHOSE = "SELECT key, value FROM meta WHERE key IN ('life', 'holder')"
 STORE_FAILURES = (sqlite3.Error, StaleController)  # nothing may be done any more
 
 
@@ -133,7 +134,7 @@ class Store:
     def _refuse_stale(self) -> None:
         if self._claim is None:
             return
-        found = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('life', 'holder')"))
+        found = dict(self._db.execute(WHOSE))
         if (found.get("life"), found.get("holder")) != self._claim:
             raise StaleController(self.path, life=int(self._claim[0]), now=int(found.get("life") or 0))
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-from sublet.api.routes import application
+from sublet.api.routes import guarded, routes_to
 from sublet.api.state import digest
 from sublet.runtime.controller_api.protocol import Api
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from starlette.types import ASGIApp, Message
 
 __all__ = ["Border", "Hear"]
@@ -29,13 +32,28 @@ MEAN_S = 0.01  # of one way
 
 Hear = Callable[[int, dict[str, Any]], None]  # status and body of an answer
 
+_asked: ContextVar[Api] = ContextVar("_asked")  # whose routes are asked, by this task and those that it begins
+
+
+class _Asked:
+    """Whoever it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_asked.get(), name)
+
+
+@cache
+def _routes() -> FastAPI:
+    """Built once for all controllers of all worlds: that takes as long as a tenth of a life. They keep nothing."""
+    return routes_to(cast(Api, _Asked()))
+
 
 class Border:
     """Of one controller's life."""
 
     def __init__(self, world: World, process: LoopProcess, api: Api) -> None:
-        self._world, self._process = world, process
-        self._app: ASGIApp = application(api, port=PORT, token_digest=digest(TOKEN))
+        self._world, self._process, self._api = world, process, api
+        self._app: ASGIApp = guarded(_routes(), port=PORT, token_digest=digest(TOKEN))
         self._dice = world.stream("border")
         self.deaf_until_s = 0.0  # answers until then are lost on their way
 
@@ -72,6 +90,7 @@ class Border:
         self._process.spawn(self._serve(scope, body, hear))
 
     async def _serve(self, scope: dict[str, Any], body: bytes, hear: Hear) -> None:
+        _asked.set(self._api)
         sent: list[Message] = []
         asked = False
 

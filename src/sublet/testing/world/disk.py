@@ -7,8 +7,9 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
+from sublet.runtime.store import WHOSE
 from sublet.testing.world.heap import Crash, Process
 
 __all__ = ["Disk", "DiskConnection"]
@@ -25,6 +26,7 @@ class Disk:
         self._uri = f"file:world{os.getpid()}_{next(_ids)}?mode=memory&cache=shared"
         self._anchor = sqlite3.connect(self._uri, uri=True, isolation_level=None)
         self._crash_in: tuple[int, bool] | None = None  # (commits from now, before it)
+        self.changes = 0  # statements that may have changed something, of anybody
         self.commits = 0
         self.commits_of: Counter[int] = Counter()  # by process
         self.was_full = False  # ever
@@ -87,6 +89,7 @@ class Disk:
 
     def edit(self, sql: str, values: tuple[Any, ...]) -> int:
         """For somebody who changes the file behind its owner's back; how many rows were."""
+        self.changes += 1
         return self._anchor.execute(sql, values).rowcount
 
     def copy(self) -> sqlite3.Connection:
@@ -97,6 +100,7 @@ class Disk:
 
     def put_back(self, copy: sqlite3.Connection) -> bool:
         """All is as it was then; False if somebody has the file, or there is no room."""
+        self.changes += 1
         try:
             copy.backup(self._anchor)
         except sqlite3.OperationalError:
@@ -113,6 +117,7 @@ class DiskConnection(sqlite3.Connection):
 
     _disk: Disk
     _process: Process
+    _whose: tuple[int, list[tuple[Any, ...]]] = (-1, [])  # the changes before it was asked, and the answer
 
     def attach(self, disk: Disk, process: Process) -> None:
         """Before anything is asked of it."""
@@ -131,10 +136,15 @@ class DiskConnection(sqlite3.Connection):
 
     def _execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
         self._live()
+        if sql is WHOSE:
+            return self._ask_whose()
+        if sql.startswith("SELECT"):
+            return super().execute(sql, parameters)
         if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
             return super().execute("SELECT 1")
+        self._disk.changes += 1
         commits = sql.startswith("COMMIT") or not (
-            super().in_transaction or sql.startswith(("SELECT", "PRAGMA", "BEGIN", "ROLLBACK"))
+            super().in_transaction or sql.startswith(("PRAGMA", "BEGIN", "ROLLBACK"))
         )
         if not commits:
             return super().execute(sql, parameters)
@@ -143,9 +153,18 @@ class DiskConnection(sqlite3.Connection):
         )
         return found
 
+    def _ask_whose(self) -> sqlite3.Cursor:
+        """Asked before everything that is done: the same rows as long as nobody has changed anything."""
+        asked, rows = self._whose
+        if asked != self._disk.changes:
+            rows = super().execute(WHOSE).fetchall()
+            self._whose = (self._disk.changes, rows)
+        return cast(sqlite3.Cursor, iter(rows))  # rows to go through are all that is wanted of it
+
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
         self._live()
         rows = list(parameters)
+        self._disk.changes += 1
         try:
             if super().in_transaction:
                 return super().executemany(sql, rows)

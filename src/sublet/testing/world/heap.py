@@ -71,8 +71,12 @@ class World:
         *,
         each: Callable[[], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        often: int = 1,
     ) -> None:
-        """Let time pass; `each` is called after everything that happens, and all ends early when `stop` says so."""
+        """Let time pass; `each` is called after everything that happens, and all ends early when `stop` says so.
+
+        It is asked when the number of events is a multiple of `often`.
+        """
         heap, pop = self._heap, heapq.heappop
         instant_s, at_once, most = self.now_s, 0, self._most_events()
         while heap and heap[0][0] <= until_s:
@@ -86,7 +90,7 @@ class World:
                 self._goes_round(call, at_once, most)
             if each is not None:
                 each()
-            if stop is not None and stop():
+            if stop is not None and not self.steps % often and stop():
                 return
         self.now_s = max(self.now_s, until_s)
 

@@ -163,14 +163,18 @@ class Life:
 
     def _with_faults(self) -> None:
         world = self.stage.world
-        world.run(world.began_s + self.story.span_s + 20.0, each=self.laws.each, stop=self._now_and_then(all_settled))
+        until_s = world.began_s + self.story.span_s + 20.0
+        world.run(until_s, each=self.laws.each, stop=lambda: all_settled(self.stage), often=OFTEN)
 
     def _in_peace(self) -> None:
         stage, world = self.stage, self.stage.world
         stage.calm_down()
-        over = self._now_and_then(lambda stage: all_settled(stage) or purse_is_spent(stage))
-        world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over)
-        if not (all_settled(stage) or purse_is_spent(stage)):
+
+        def over() -> bool:
+            return all_settled(stage) or purse_is_spent(stage)
+
+        world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over, often=OFTEN)
+        if not over():
             self.laws.break_law("L", f"no end {PEACE_S:.0f} s after the last fault: {unsettled(stage)}")
 
     def _to_its_end(self) -> None:
@@ -191,10 +195,6 @@ class Life:
             world.run(world.now_s + lease_s)  # they were rented behind everybody's back, and end with their lease
         if controllers.controller is not None:
             check_end(stage, self.laws, controllers.controller)
-
-    def _now_and_then(self, over: Callable[[Stage], bool]) -> Callable[[], bool]:
-        stage = self.stage
-        return lambda: stage.world.steps % OFTEN == 0 and over(stage)
 
     def _outcome(self, broken: Broken | None) -> Outcome:
         stage = self.stage

@@ -58,7 +58,8 @@ class WorldLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]  # asyncio types arguments one by one
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)  # as asyncio does; a loop of the world is never closed
+        self._ready.append(handle)
         if not self._stepping:
             self.process.wake(self.process.world.now_s)
         return handle
@@ -69,7 +70,9 @@ class WorldLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         when += self._dice.random() * MOST_JITTER_S
-        handle = super().call_at(when, callback, *args, context=context)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, handle)
+        handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
         if not self._stepping:
             self.process.wake(when - self.process.zero_s)
         return handle
@@ -134,10 +137,15 @@ class WorldLoop(asyncio.BaseEventLoop):
         """Everything that is due; the world's time of the next timer."""
         events._set_running_loop(self)  # noqa: SLF001 - as asyncio does in run_forever
         self._stepping = True
+        ready, scheduled, pop = self._ready, self._scheduled, heapq.heappop
+        due_s = self.time() + 1e-9  # times are sums of others: what is due now may be a breath later
         try:
             for _ in range(MOST_TURNS):
-                self._take_timers()
-                if not self._ready:
+                while scheduled and scheduled[0]._when <= due_s:  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+                    handle = pop(scheduled)
+                    handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+                    ready.append(handle)
+                if not ready:
                     break
                 if not self._turn():
                     return None
@@ -146,25 +154,18 @@ class WorldLoop(asyncio.BaseEventLoop):
         finally:
             self._stepping = False
             events._set_running_loop(None)  # noqa: SLF001 - as above
-        scheduled = self._scheduled
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - as asyncio does
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - as above
+            pop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as above
         return scheduled[0].when() - self.process.zero_s if scheduled else None
-
-    def _take_timers(self) -> None:
-        now_s = self.time() + 1e-9  # times are sums of others: what is due now may be a breath later
-        while self._scheduled and self._scheduled[0].when() <= now_s:
-            handle = heapq.heappop(self._scheduled)
-            handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
-            self._ready.append(handle)
 
     def _turn(self) -> bool:
         """Run all that is ready, not what becomes so; whether the process still lives."""
-        for _ in range(len(self._ready)):
-            handle = self._ready.popleft()
+        ready, process = self._ready, self.process
+        for _ in range(len(ready)):
+            handle = ready.popleft()
             if not handle._cancelled:  # noqa: SLF001 - as asyncio does
                 handle._run()  # noqa: SLF001 - as above
-            if self.process.dead:
+            if process.dead:
                 return False
         return True
 
