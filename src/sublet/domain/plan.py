@@ -12,7 +12,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.demand import Demand
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.domain.weighed import Weighing
@@ -118,13 +118,26 @@ class OfferState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Nodes that one job may span."""
+    """Nodes that one job may span, of one market or of both."""
 
     name: str
     gpu: str
     gpus_per_node: int
     offer_ids: tuple[str, ...]
     max_gpus: int | None = None  # a quota over all its offers; None = no quota
+    markets: Mapping[Market, tuple[str, ...]] = field(default_factory=dict)  # its offers by market
+    max_of: Mapping[Market, int] = field(default_factory=dict)  # GPUs: quotas over its offers of one market
+
+    @property
+    def is_mixed(self) -> bool:
+        """It has offers of both markets."""
+        return len(self.markets) > 1
+
+    @property
+    def quotas(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """Offers, and the GPUs that may be held of them together."""
+        over_all = () if self.max_gpus is None else ((self.offer_ids, self.max_gpus),)
+        return (*over_all, *((self.markets[market], gpus) for market, gpus in self.max_of.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +155,7 @@ class Snapshot:
     offers: Mapping[str, OfferState]
     pools: Mapping[str, Pool]
     promised: Mapping[str, int]  # pool -> GPUs held by, or promised to, jobs
+    steady: Mapping[str, int]  # pool -> of these, GPUs that were promised on demand
     budget: Budget
     spent: Money
     most_nodes: int | None  # over all offers, once the purse runs out; None = no such limit

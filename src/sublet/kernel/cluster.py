@@ -1,7 +1,7 @@
 """The nodes we hold and which GPUs of them are free.
 
-Free GPUs are kept in buckets (pool, free GPUs on the node) -> nodes, so finding room costs the nodes used and the
-size of a node, not the size of the cluster.
+Free GPUs are kept in buckets (pool, market, free GPUs on the node) -> nodes, so finding room costs the nodes used and
+the size of a node, not the size of the cluster.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Packing
 from sublet.domain.shape import Placement
 
 __all__ = ["Cluster", "Node", "NodePhase"]
+
+Room = tuple[str, Market]  # the nodes of a pool that are of one market
 
 
 class NodePhase(StrEnum):
@@ -58,7 +60,8 @@ class Cluster:
         self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
         self._noticed: dict[str, None] = {}
         self._added = 0
-        self._rooms: dict[str, list[dict[str, None]]] = {}  # pool -> [free GPUs] -> ready nodes
+        self._free: dict[Room, int] = defaultdict(int)  # GPUs, as in `free_gpus`
+        self._rooms: dict[Room, list[dict[str, None]]] = {}  # [free GPUs] -> ready nodes
 
     def add(self, node_id: str, offer: Offer) -> None:
         """A node was asked for."""
@@ -66,7 +69,7 @@ class Cluster:
         self._added += 1
         self.held[offer.id] += 1
         self.requested[offer.id][node_id] = None
-        self._rooms.setdefault(offer.pool, [{} for _ in range(offer.gpus_per_node + 1)])
+        self._rooms.setdefault((offer.pool, offer.market), [{} for _ in range(offer.gpus_per_node + 1)])
 
     def ready(self, node: Node) -> None:
         """It can take work."""
@@ -113,23 +116,68 @@ class Cluster:
         nodes = self.nodes
         return tuple((n, g) for n, g in placement if nodes[n].phase is NodePhase.READY)
 
+    def on_market(self, market: Market, placement: Placement) -> Placement:
+        """The part of a placement on nodes of this market."""
+        return tuple(part for part in placement if self.nodes[part[0]].offer.market is market)
+
+    def on_demand(self, placement: Placement) -> int:
+        """How many of its GPUs are on demand."""
+        return sum(gpus for _, gpus in self.on_market(Market.ON_DEMAND, placement))
+
+    def spot_room(self, pool: str, placement: Placement, shunned: Collection[str] = frozenset()) -> int:
+        """GPUs of spot nodes that who is placed so could have: its own, and those free."""
+        ours = sum(gpus for _, gpus in self.on_market(Market.SPOT, placement))
+        return ours + self._open((pool, Market.SPOT), shunned)
+
     def rearrange(
-        self, pool: str, kept: Placement, gpus: int, shunned: Collection[str] = frozenset()
+        self,
+        pool: str,
+        kept: Placement,
+        gpus: int,
+        shunned: Collection[str] = frozenset(),
+        *,
+        steady: int = 0,
+        closed: bool = False,
     ) -> Placement | None:
         """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
 
-        Nothing more is taken of nodes that are shunned.
+        `steady` of them, at least, are on demand. The rest is on spot, as far as there is room, but for what is on
+        demand already. Those that it keeps come first, then those on demand. Nothing more is taken of nodes that are
+        shunned, nor, where it is `closed`, on demand.
+        """
+        ahead = self.on_market(Market.ON_DEMAND, kept)
+        had = sum(count for _, count in ahead)
+        sure = max(steady, gpus - self.spot_room(pool, kept, shunned), min(had, gpus))
+        if closed and sure > had:
+            return None
+        first = self._arrange((pool, Market.ON_DEMAND), ahead, sure, shunned)
+        if first is None:
+            return None
+        then = self._arrange((pool, Market.SPOT), self.on_market(Market.SPOT, kept), gpus - sure, shunned)
+        if then is None:
+            return None
+        found = dict((*first, *then))
+        ours = [(node_id, found.pop(node_id)) for node_id, _ in kept if node_id in found]  # in their order
+        return (*ours, *found.items())
+
+    def _open(self, room: Room, shunned: Collection[str]) -> int:
+        """GPUs free on nodes that are not shunned."""
+        nodes = (self.nodes[node_id] for node_id in shunned)
+        shut = sum(n.free for n in nodes if n.phase is NodePhase.READY and n.offer.market is room[1])
+        return self._free[room] - shut
+
+    def _arrange(self, room: Room, kept: Placement, gpus: int, shunned: Collection[str]) -> Placement | None:
+        """As `rearrange`, on one market.
 
         Shrinking leaves the nodes with the smallest share first. Growing fills the job's own nodes, then whole nodes,
         then the tightest fit; when nothing fits whole, the emptiest nodes, so that a job spans as few as possible.
         (With `Packing.EMPTIEST`: the job's own nodes, then always the emptiest.)
         """
         missing = gpus - sum(g for _, g in kept)
-        shut = sum(self.nodes[n].free for n in shunned if self.nodes[n].phase is NodePhase.READY)
-        if missing > self.free_gpus[pool] - shut:
-            return None
         if missing == 0:
             return kept
+        if missing > 0 and missing > self._open(room, shunned):
+            return None
         share = dict(kept)
         if missing < 0:
             for node_id, held in sorted(kept, key=lambda part: part[1]):
@@ -143,7 +191,7 @@ class Cluster:
             more = 0 if node_id in shunned else min(missing, self.nodes[node_id].free)
             share[node_id] += more
             missing -= more
-        rooms = self._rooms[pool]
+        rooms = self._rooms[room]
         size = len(rooms) - 1
         taken = dict.fromkeys([*share, *shunned], True)
         while missing:
@@ -194,7 +242,7 @@ class Cluster:
         for node in self.nodes.values():
             node.offer = offers[node.offer.id]
         held = {node.offer.pool for node in self.nodes.values()}
-        self._rooms = {pool: rooms for pool, rooms in self._rooms.items() if pool in held}
+        self._rooms = {room: rooms for room, rooms in self._rooms.items() if room[0] in held}
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot. Who comes first in a list decides who is chosen, so the lists are part of it."""
@@ -208,7 +256,7 @@ class Cluster:
             "idle": {offer_id: list(nodes) for offer_id, nodes in self.idle.items() if nodes},
             "requested": {offer_id: list(nodes) for offer_id, nodes in self.requested.items() if nodes},
             "noticed": list(self._noticed),
-            "rooms": {pool: [list(nodes) for nodes in rooms] for pool, rooms in self._rooms.items()},
+            "rooms": _by_pool(self._rooms),
         }
 
     def restore(self, facts: Mapping[str, Any], offers: Mapping[str, Offer]) -> None:
@@ -221,21 +269,40 @@ class Cluster:
             (self.held if held else self.leaving)[offer_id] += 1
             if node.phase is NodePhase.READY:
                 self.free_gpus[node.offer.pool] += free
+                self._free[node.offer.pool, node.offer.market] += free
         self.idle.update((offer_id, dict.fromkeys(nodes)) for offer_id, nodes in facts["idle"].items())
         self.requested.update((offer_id, dict.fromkeys(nodes)) for offer_id, nodes in facts["requested"].items())
         self._noticed = dict.fromkeys(facts["noticed"])
-        self._rooms = {pool: [dict.fromkeys(nodes) for nodes in rooms] for pool, rooms in facts["rooms"].items()}
+        for node in self.nodes.values():
+            self._rooms.setdefault(
+                (node.offer.pool, node.offer.market), [{} for _ in range(node.offer.gpus_per_node + 1)]
+            )
+        for pool, rooms in facts["rooms"].items():
+            for free, node_id in ((free, node_id) for free, nodes in enumerate(rooms) for node_id in nodes):
+                self._rooms[pool, self.nodes[node_id].offer.market][free][node_id] = None
 
     def _show(self, node: Node) -> None:
-        self._rooms[node.offer.pool][node.free][node.id] = None
+        self._rooms[node.offer.pool, node.offer.market][node.free][node.id] = None
+        self._free[node.offer.pool, node.offer.market] += node.free
         self.free_gpus[node.offer.pool] += node.free
         if node.idle:
             self.idle[node.offer.id][node.id] = None
 
     def _hide(self, node: Node) -> None:
-        del self._rooms[node.offer.pool][node.free][node.id]
+        del self._rooms[node.offer.pool, node.offer.market][node.free][node.id]
+        self._free[node.offer.pool, node.offer.market] -= node.free
         self.free_gpus[node.offer.pool] -= node.free
         self.idle[node.offer.id].pop(node.id, None)
+
+
+def _by_pool(rooms: Mapping[Room, list[dict[str, None]]]) -> dict[str, list[list[str]]]:
+    """[free GPUs] -> nodes of both markets: which of them is of which is known of a node."""
+    found: dict[str, list[list[str]]] = {}
+    for (pool, _), buckets in rooms.items():
+        both = found.setdefault(pool, [[] for _ in buckets])
+        for nodes, more in zip(both, buckets, strict=True):
+            nodes.extend(more)
+    return found
 
 
 def _first(rooms: list[dict[str, None]], sizes: range | tuple[int, ...], taken: dict[str, bool]) -> str:

@@ -49,9 +49,9 @@ class _Renting(Supply):
 class _Running(Tenancy):
     """Starts, moves and stops whom it is told to."""
 
-    def settle(self, state: JobState) -> bool:
+    def settle(self, state: JobState, *, closed: bool = False) -> bool:
         """Nothing of its own accord."""
-        del state
+        del state, closed
         return True
 
     def serve_lines(self) -> None:

@@ -9,7 +9,9 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from sublet.domain.money import Money, microseconds
-from sublet.domain.plan import Phase
+from sublet.domain.offer import Market
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
@@ -18,12 +20,15 @@ from sublet.kernel.tenancy import IN_TRANSIT
 
 __all__ = ["check"]
 
+PLACED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESIZING})
+
 
 def check(kernel: Kernel) -> None:
     """Raise InvariantBroken, with the job's story where one is to blame, unless every law holds."""
     _jobs_are_in_one_place(kernel)
     _gpus_are_counted_once(kernel)
     _promises_add_up(kernel)
+    _steady_gpus_are_on_demand(kernel)
     _paid_nodes_are_held_nodes(kernel)
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
@@ -57,6 +62,7 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
                 on_node[node_id][job_id] += gpus
     _law(set(on_node) <= set(kernel.cluster.nodes), "GPUs are on nodes that exist", str(sorted(on_node)))
     free: dict[str, int] = defaultdict(int)
+    rooms: dict[tuple[str, Market], int] = defaultdict(int)
     for node in kernel.cluster.nodes.values():
         _law(dict(on_node[node.id]) == node.jobs, "a node knows who is on it", f"{node.id}: {node.jobs}")
         used = sum(node.jobs.values())
@@ -66,19 +72,35 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
         _law(node.free >= 0, "a GPU has one user", node.id)
         if node.phase is NodePhase.READY:
             free[node.offer.pool] += node.free
+            rooms[node.offer.pool, node.offer.market] += node.free
         if node.phase in (NodePhase.REQUESTED, NodePhase.RELEASING):
             _law(node.idle, "nobody is on a node that is coming or going", f"{node.id}: {node.jobs}")
     for pool in kernel.pools:
         _law(free[pool] == kernel.cluster.free_gpus[pool], "free GPUs add up", pool)
+        spot = kernel.cluster.spot_room(pool, ())
+        _law(rooms[pool, Market.SPOT] == spot, "free GPUs add up by market", f"{pool}: {spot} on spot")
 
 
 def _promises_add_up(kernel: Kernel) -> None:
     promised: dict[str, int] = defaultdict(int)
+    steady: dict[str, int] = defaultdict(int)
     for state in kernel.active.values():
         if state.shape is not None:
             promised[state.shape.pool] += state.shape.gpus
-    for pool, gpus in kernel.tenancy.promised.items():
+            steady[state.shape.pool] += state.shape.steady
+    promises = kernel.tenancy.promises
+    for pool, gpus in promises.promised.items():
         _law(gpus == promised[pool], "promises add up", f"{pool}: {gpus} != {promised[pool]}")
+    for pool, gpus in promises.steady.items():
+        _law(gpus == steady[pool], "promises on demand add up", f"{pool}: {gpus} != {steady[pool]}")
+
+
+def _steady_gpus_are_on_demand(kernel: Kernel) -> None:
+    for job_id, state in kernel.jobs.items():
+        if state.runs_in is not None and state.phase in PLACED:
+            sure = kernel.cluster.on_demand(kernel.tenancy.placement[job_id])
+            found = f"{job_id}: {sure} of {state.runs_in.steady}"
+            _law(sure >= state.runs_in.steady, "steady GPUs are on demand", found, partial(kernel.story, job_id))
 
 
 def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
@@ -133,8 +155,9 @@ def _limits_hold(kernel: Kernel) -> None:
         bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.purse.committed(kernel.now_s)
         _law(bill <= purse, "what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
     for pool in kernel.pools.values():
-        gpus = sum(kernel.cluster.held[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
-        _law(pool.max_gpus is None or gpus <= pool.max_gpus, "a pool stays within its quota", f"{pool.name}: {gpus}")
+        for offer_ids, most in pool.quotas:
+            gpus = sum(kernel.cluster.held[offer_id] for offer_id in offer_ids) * pool.gpus_per_node
+            _law(gpus <= most, "a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
 
 
 def _nobody_is_stuck(kernel: Kernel) -> None:
@@ -145,6 +168,10 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
     if under_way:
         return
     for state in kernel.jobs.values():
-        settled = state.shape is None or (state.phase is Phase.RUNNING and state.gpus == state.shape.gpus)
+        settled = state.shape is None or (state.phase is Phase.RUNNING and _has(kernel, state, state.shape))
         settled = settled or state.job.id in kernel.tenancy.growing.put_aside  # a timer is set
         _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))
+
+
+def _has(kernel: Kernel, state: JobState, shape: Shape) -> bool:
+    return state.gpus == shape.gpus and kernel.cluster.on_demand(kernel.tenancy.placement[state.job.id]) >= shape.steady

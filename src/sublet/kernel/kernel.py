@@ -26,12 +26,12 @@ from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests
-from sublet.kernel.supply import Supply, let_go
+from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 8  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 9  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -178,7 +178,8 @@ class Kernel:
             active=view(self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)),
             offers=self.tenancy.growing.offers_shown(self.active, others=bool(len(self.waiting)), now_s=self.now_s),
             pools=view(self.pools),
-            promised=view(self.tenancy.promised),
+            promised=view(self.tenancy.promises.promised),
+            steady=view(self.tenancy.promises.steady),
             budget=self.supply.budget,
             spent=self.ledger.spent(self.now_s),
             most_nodes=self.supply.purse.most_held,
@@ -237,7 +238,7 @@ class Kernel:
                 if node.phase is NodePhase.RELEASING:
                     return
                 self.supply.offering.memory.announce(node.offer.id, node.id, event.lost_s)
-                let_go(self.supply, node, self.tenancy.promised, event.at_s)
+                let_go(self.supply, node, self.tenancy.promises, event.at_s)
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node)
@@ -248,7 +249,7 @@ class Kernel:
                 self.tenancy.line_up_tenants(node)
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
-                    let_go(self.supply, node, self.tenancy.promised, event.at_s)
+                    let_go(self.supply, node, self.tenancy.promises, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)
                 self.tenancy.growing.forget(node)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
@@ -337,6 +338,7 @@ class Kernel:
         self._plans.take(stale=stale)
         self.tenancy.plan_due = stale
         self.cluster.packing = event.plan.packing
+        foresee(self.supply, event.plan.hold)
         self._promise(promises)
         self.supply.wish(event.plan.hold)
         self.tenancy.serve_lines()
@@ -365,7 +367,7 @@ class Kernel:
         return shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
-        return refuse_plan(plan, promises, self.tenancy.promised, jobs=self.jobs, supply=self.supply, stale=stale)
+        return refuse_plan(plan, promises, self.tenancy.promises, jobs=self.jobs, supply=self.supply, stale=stale)
 
     # ------------------------------------------------------------------ snapshots
 

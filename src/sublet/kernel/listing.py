@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sublet.domain.budget import Limit
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Pool
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
@@ -36,15 +36,29 @@ def listing_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: M
         raise InvalidValue("limits", unknown[0], "an offer that is there: " + ", ".join(by_id))
     all_limits = {offer.id: limits.get(offer.id, Limit()) for offer in offers}
     pools = _pools_from_offers(offers)
-    for pool, gpus in quotas.items():
-        if pool not in pools:
-            raise InvalidValue("quotas", pool, "a pool that is there: " + ", ".join(pools))
-        whole(f"quotas[{pool}]", gpus)
-        owned = sum(all_limits[o].min_nodes for o in pools[pool].offer_ids) * pools[pool].gpus_per_node
+    for key, gpus in quotas.items():
+        name, market = _pool_and_market(key, pools)
+        pool = pools[name]
+        whole(f"quotas[{key}]", gpus)
+        offer_ids = pool.offer_ids if market is None else pool.markets[market]
+        owned = sum(all_limits[o].min_nodes for o in offer_ids) * pool.gpus_per_node
         if gpus < owned:
-            raise InvalidValue(f"quotas[{pool}]", gpus, f"at least the {owned} GPUs that are owned")
-        pools[pool] = replace(pools[pool], max_gpus=gpus)
+            raise InvalidValue(f"quotas[{key}]", gpus, f"at least the {owned} GPUs that are owned")
+        if market is None:
+            pools[name] = replace(pool, max_gpus=gpus)
+        else:
+            pools[name] = replace(pool, max_of={**pool.max_of, market: gpus})
     return Listing(offers=by_id, limits=all_limits, pools=pools)
+
+
+def _pool_and_market(key: str, pools: Mapping[str, Pool]) -> tuple[str, Market | None]:
+    """What a quota is of: a pool, or a pool's nodes of one market, as in `p:spot`."""
+    name, _, market = key.rpartition(":")
+    if key in pools:
+        return key, None
+    if name in pools and market in pools[name].markets:
+        return name, Market(market)
+    raise InvalidValue("quotas", key, "a pool that is there, with or without `:` and a market: " + ", ".join(pools))
 
 
 def refuse_other_machines(nodes: Iterable[Node], offers: Mapping[str, Offer]) -> None:
@@ -63,20 +77,30 @@ def _pools_from_offers(offers: Sequence[Offer]) -> dict[str, Pool]:
         pool = pools.get(offer.pool)
         if pool is None:
             pools[offer.pool] = Pool(
-                name=offer.pool, gpu=offer.gpu, gpus_per_node=offer.gpus_per_node, offer_ids=(offer.id,)
+                name=offer.pool,
+                gpu=offer.gpu,
+                gpus_per_node=offer.gpus_per_node,
+                offer_ids=(offer.id,),
+                markets={offer.market: (offer.id,)},
             )
         elif (pool.gpu, pool.gpus_per_node) != (offer.gpu, offer.gpus_per_node):
             kinds = f"{pool.gpu} x {pool.gpus_per_node} like the others of pool {offer.pool}"
             raise InvalidValue(f"offer {offer.id}", f"{offer.gpu} x {offer.gpus_per_node}", kinds)
         else:
-            pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id))
+            markets = {**pool.markets, offer.market: (*pool.markets.get(offer.market, ()), offer.id)}
+            pools[offer.pool] = replace(pool, offer_ids=(*pool.offer_ids, offer.id), markets=markets)
     return pools
 
 
 def quotas_from(pools: Mapping[str, Pool], offers: Iterable[Offer]) -> dict[str, int]:
-    """The quotas of the pools that these offers are of."""
-    offered = {offer.pool for offer in offers}
-    return {p.name: p.max_gpus for p in pools.values() if p.max_gpus is not None and p.name in offered}
+    """The quotas of the pools, and of their markets, that these offers are of."""
+    offered = {(offer.pool, offer.market): None for offer in offers}
+    named = {pool for pool, _ in offered}
+    quotas = {p.name: p.max_gpus for p in pools.values() if p.max_gpus is not None and p.name in named}
+    for pool, market in offered:
+        if pool in pools and market in pools[pool].max_of:
+            quotas[f"{pool}:{market}"] = pools[pool].max_of[market]
+    return quotas
 
 
 def hold_within(hold: Mapping[str, int], limits: Mapping[str, Limit], pools: Mapping[str, Pool]) -> dict[str, int]:
@@ -85,12 +109,11 @@ def hold_within(hold: Mapping[str, int], limits: Mapping[str, Limit], pools: Map
     for offer_id, limit in limits.items():
         wanted = hold.get(offer_id, 0)
         kept[offer_id] = max(limit.min_nodes, wanted if limit.max_nodes is None else min(wanted, limit.max_nodes))
-    for pool in pools.values():
-        if pool.max_gpus is None:
-            continue
-        for offer_id in reversed(pool.offer_ids):
-            gpus = sum(kept[each] for each in pool.offer_ids) * pool.gpus_per_node
-            over = -(-(gpus - pool.max_gpus) // pool.gpus_per_node)
+    sized = ((pool.gpus_per_node, quota) for pool in pools.values() for quota in pool.quotas)
+    for size, (offer_ids, most) in sized:
+        for offer_id in reversed(offer_ids):
+            gpus = sum(kept[each] for each in offer_ids) * size
+            over = -(-(gpus - most) // size)
             if over > 0:
                 kept[offer_id] = max(limits[offer_id].min_nodes, kept[offer_id] - over)
     return kept

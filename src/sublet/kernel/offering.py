@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sublet.domain.budget import Limit
 from sublet.domain.money import Price
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState, Pool
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.exposure import Exposure
@@ -68,8 +68,14 @@ class Offering:
 
     def most_gpus(self, pool: Pool) -> float:
         """GPUs that could be held in a pool, money aside."""
-        most = sum(self.most(offer_id) for offer_id in pool.offer_ids) * pool.gpus_per_node
+        most = sum(self.most_of(pool, market) for market in pool.markets)
         return most if pool.max_gpus is None else min(most, pool.max_gpus)
+
+    def most_of(self, pool: Pool, market: Market) -> float:
+        """GPUs of one market that could be held in a pool, money aside."""
+        most = sum(self.most(offer_id) for offer_id in pool.markets.get(market, ())) * pool.gpus_per_node
+        quotas = (quota for quota in (pool.max_gpus, pool.max_of.get(market)) if quota is not None)
+        return min(most, *quotas, math.inf)
 
     def obtained(self, offer_id: str, nodes: int) -> int:
         """How many of these nodes can be held."""

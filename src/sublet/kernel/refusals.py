@@ -9,6 +9,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
+from sublet.kernel.lines import Lines
 from sublet.kernel.supply import Supply
 
 __all__ = [
@@ -37,7 +38,7 @@ def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) ->
 def refuse_plan(
     plan: Plan,
     promises: Sequence[Promise],
-    promised: Mapping[str, int],
+    stand: Lines,
     *,
     jobs: Jobs,
     supply: Supply,
@@ -46,8 +47,7 @@ def refuse_plan(
     """Why it is not carried out; None = it is."""
     refusal = refuse_wrong_names(plan, jobs, supply, stale=stale)
     if refusal is None and not stale:
-        refusal = _refuse_over_limits(plan, promises, promised, supply) or _refuse_other_widths(promises)
-        refusal = refusal or _refuse_steady_spot(promises, supply)
+        refusal = _refuse_over_limits(plan, promises, stand, supply) or _refuse_other_widths(promises)
     return refusal
 
 
@@ -89,46 +89,41 @@ def _refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
     return None
 
 
-def _refuse_steady_spot(promises: Sequence[Promise], supply: Supply) -> RefusePlan | None:
-    """It asks for GPUs on demand in a pool with spot nodes, where nothing sees to it that a job gets those."""
-    for state, shape in promises:
-        if shape is not None and shape.steady:
-            markets = {supply.offers[offer_id].market for offer_id in supply.pools[shape.pool].offer_ids}
-            if markets != {Market.ON_DEMAND}:
-                return RefusePlan(f"shapes[{state.job.id}].steady", shape.steady, 0)
-    return None
-
-
 def _may_be(state: JobState, shape: Shape) -> bool:
     return state.job.min_gpus <= shape.gpus <= state.job.max_gpus
 
 
-def _refuse_over_limits(
-    plan: Plan, promises: Sequence[Promise], promised: Mapping[str, int], supply: Supply
-) -> RefusePlan | None:
+def _refuse_over_limits(plan: Plan, promises: Sequence[Promise], stand: Lines, supply: Supply) -> RefusePlan | None:
     """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits."""
-    more = dict.fromkeys(supply.pools, 0)
+    all_gpus, all_steady = dict(stand.promised), dict(stand.steady)
     for state, shape in promises:
         if state.shape is not None:
-            more[state.shape.pool] -= state.shape.gpus
+            all_gpus[state.shape.pool] -= state.shape.gpus
+            all_steady[state.shape.pool] -= state.shape.steady
         if shape is not None:
-            more[shape.pool] += shape.gpus
+            all_gpus[shape.pool] += shape.gpus
+            all_steady[shape.pool] += shape.steady
     for name, pool in supply.pools.items():
-        gpus, most = promised[name] + more[name], supply.offering.most_gpus(pool)
+        gpus, most = all_gpus[name], supply.offering.most_gpus(pool)
         if gpus > most:
             return RefusePlan(f"GPUs in pool {name}", gpus, most)
-        if pool.max_gpus is not None and (held := _wished_gpus(supply, pool, plan)) > pool.max_gpus:
-            return RefusePlan(f"quota of pool {name}", held, pool.max_gpus)
+        steady = all_steady[name]
+        if steady and steady > (most := supply.offering.most_of(pool, Market.ON_DEMAND)):
+            return RefusePlan(f"GPUs on demand in pool {name}", steady, most)
+        for offer_ids, quota in pool.quotas:
+            if (held := _wished_gpus(supply, pool, offer_ids, plan)) > quota:
+                kind = "" if offer_ids == pool.offer_ids else f" on {supply.offers[offer_ids[0]].market}"
+                return RefusePlan(f"quota of pool {name}{kind}", held, quota)
     burn = supply.budget.burn
     if burn is not None and (wished := _wished_burn(supply, plan)) > max(burn, _owned_burn(supply)):
         return RefusePlan("USD/h of budget", wished.usd_per_h, burn.usd_per_h)
     return None
 
 
-def _wished_gpus(supply: Supply, pool: Pool, plan: Plan) -> int:
-    """GPUs of a pool when all that is wanted is held, as far as it can be had."""
+def _wished_gpus(supply: Supply, pool: Pool, offer_ids: Sequence[str], plan: Plan) -> int:
+    """GPUs of a pool's offers when all that is wanted is held, as far as it can be had."""
     hold = supply.hold_after(plan.hold)
-    return sum(supply.offering.obtained(o, hold[o]) for o in pool.offer_ids) * pool.gpus_per_node
+    return sum(supply.offering.obtained(o, hold[o]) for o in offer_ids) * pool.gpus_per_node
 
 
 def _wished_burn(supply: Supply, plan: Plan) -> Price:

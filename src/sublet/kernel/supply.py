@@ -9,17 +9,18 @@ from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import NodeLost, NodeReleased
 from sublet.domain.money import Price
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Pool
 from sublet.domain.timers import RetryOffer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
+from sublet.kernel.lines import Lines
 from sublet.kernel.listing import hold_within, listing_from
 from sublet.kernel.offering import Offering
 from sublet.kernel.purse import Purse, begin_to_end
 from sublet.kernel.values_json import to_plain
 
-__all__ = ["Supply", "let_go"]
+__all__ = ["Supply", "foresee", "let_go"]
 
 
 class Supply:
@@ -175,8 +176,8 @@ class Supply:
         held = self.cluster.held
         if any(limit.max_nodes is not None and held[o] > limit.max_nodes for o, limit in self.limits.items()):
             return True
-        quotas = [pool for pool in self.pools.values() if pool.max_gpus is not None]
-        return any(sum(held[o] for o in p.offer_ids) * p.gpus_per_node > (p.max_gpus or 0) for p in quotas)
+        quotas = ((pool.gpus_per_node, quota) for pool in self.pools.values() for quota in pool.quotas)
+        return any(sum(held[o] for o in offer_ids) * size > most for size, (offer_ids, most) in quotas)
 
     def _rent(self, offer_id: str, now_s: float) -> Action:
         self.numbered += 1
@@ -196,9 +197,9 @@ class Supply:
             self.short = True
             return False
         pool = self.pools[offer.pool]
-        if pool.max_gpus is not None:
-            held = sum(self.cluster.held[other] for other in pool.offer_ids)
-            if (held + 1) * pool.gpus_per_node > pool.max_gpus:
+        for offer_ids, most in pool.quotas:
+            held = sum(self.cluster.held[other] for other in offer_ids)
+            if offer_id in offer_ids and (held + 1) * pool.gpus_per_node > most:
                 return False
         burn = self.budget.burn
         if burn is None or self.cluster.held[offer_id] < self.limits[offer_id].min_nodes:
@@ -232,7 +233,7 @@ class Supply:
         self.ledger.restore(facts["ledger"])
 
 
-def let_go(supply: Supply, node: Node, promised: Mapping[str, int], now_s: float) -> None:
+def let_go(supply: Supply, node: Node, promises: Lines, now_s: float) -> None:
     """The cloud takes it, and nobody needs another if those that stay are enough for what is promised in its pool.
 
     Whether one is wanted all the same is for the next plan to say.
@@ -241,6 +242,15 @@ def let_go(supply: Supply, node: Node, promised: Mapping[str, int], now_s: float
     supply.offering.exposure.lose(offer_id, now_s)
     if node.phase is NodePhase.NOTICED or supply.hold[offer_id] < supply.cluster.held[offer_id]:
         return  # it does not count as held, or was not wanted
-    stay = sum(supply.cluster.held[other] for other in pool.offer_ids) - 1
-    if promised[pool.name] <= stay * pool.gpus_per_node:
+    held, size = supply.cluster.held, pool.gpus_per_node
+    stay = sum(held[other] for other in pool.offer_ids) - 1
+    on_demand = sum(held[other] for other in pool.markets.get(Market.ON_DEMAND, ()))
+    steady = on_demand - (node.offer.market is Market.ON_DEMAND)
+    if promises.promised[pool.name] <= stay * size and promises.steady[pool.name] <= steady * size:
         supply.hold[offer_id] = max(supply.limits[offer_id].min_nodes, supply.hold[offer_id] - 1)
+
+
+def foresee(supply: Supply, hold: Mapping[str, int]) -> None:
+    """A plan that wants so much held is taken: in a pool of both markets, who gives GPUs up looks at which nodes go."""
+    mixed = {o for pool in supply.pools.values() if pool.is_mixed for o in pool.offer_ids}
+    supply.wish({offer_id: nodes for offer_id, nodes in hold.items() if offer_id in mixed})

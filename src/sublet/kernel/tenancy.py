@@ -1,7 +1,7 @@
 """The subletting half of the kernel: which job is promised what, which GPUs it holds, and what to order next.
 
 A promise (`JobState.shape`) is kept as GPUs become free: jobs that give GPUs up are ordered to at once, jobs that need
-some stand in line, one line per pool, and are served first in line first.
+some stand in line.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from sublet.domain.actions import Action, ResizeJob, StartJob, StopJob
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase, Pool
-from sublet.domain.shape import Placement, Shape, first_gpus
+from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
+from sublet.kernel.changing import as_ordered, trains_on, with_gpus
 from sublet.kernel.cluster import Node
 from sublet.kernel.growing import Growing
+from sublet.kernel.lines import Lines
 from sublet.kernel.placements import Placements
+from sublet.kernel.placing import Placing
 from sublet.kernel.supply import Supply
-from sublet.kernel.values_json import Unrecorded, from_plain, to_plain
+from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
 __all__ = ["IN_TRANSIT", "Tenancy"]
@@ -44,10 +47,11 @@ class Tenancy:
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
         self.growing = Growing(supply)  # who has to wait with it
-        self.promised: dict[str, int] = dict.fromkeys(supply.pools, 0)  # pool -> GPUs
+        self.promises = Lines(supply.pools)
+        self.lines = self.promises.of
         self._placements = Placements(supply.cluster)
+        self._placing = Placing(supply, self.growing)
         self.placement, self.leaving = self._placements.held, self._placements.leaving
-        self.lines: dict[str, dict[str, None]] = {pool: {} for pool in supply.pools}  # pool -> jobs that need GPUs
         self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
         self._stories: dict[str, list[Event | Action | str]] = {}
         self._submitted = 0
@@ -112,7 +116,7 @@ class Tenancy:
             return False
         self._stories[event.job_id].append(event)
         self._supply.changed |= self._placements.vacate(event.job_id)
-        state = replace(_with_gpus(state, (), Phase.WAITING, self.now_s), done=event.done)
+        state = replace(with_gpus(state, (), Phase.WAITING, self.now_s), done=event.done)
         self._store(state)
         if state.shape is not None:
             self.stand_in_line(state)
@@ -136,7 +140,7 @@ class Tenancy:
         """It holds nothing and is promised nothing any more."""
         job_id = state.job.id
         self._supply.changed |= self._placements.vacate(job_id)
-        _take_back(state, self.promised, self.lines)
+        self.promises.take_back(state)
         self.active.pop(job_id, None)
         if job_id in self.waiting:
             self.waiting.remove(job_id)
@@ -154,8 +158,7 @@ class Tenancy:
         """Other pools are on offer: jobs that were promised GPUs of one that is not wait for another plan."""
         for state in [s for s in self.active.values() if s.shape is not None and s.shape.pool not in pools]:
             self.settle(self.promise(state, None))
-        self.promised = {pool: self.promised.get(pool, 0) for pool in pools}
-        self.lines = {pool: self.lines.get(pool, {}) for pool in pools}
+        self.promises.keep_to(pools)
 
     def line_up_tenants(self, node: Node) -> None:
         """A node will be taken: those on it need other GPUs."""
@@ -175,7 +178,7 @@ class Tenancy:
             self._stories[job_id].append(event)
             survives, state = self._placements.lose(job_id, node.id), self.jobs[job_id]
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
-            state = _with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
+            state = with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
             self._store(state)
             # One that needs no GPUs of others is settled at once: they may wait for those that it leaves. What it still
             # holds may be about to be taken as well: then it does need others.
@@ -201,8 +204,8 @@ class Tenancy:
         gpus = sum(count for _, count in kept)
         if gpus < state.job.min_gpus or shape.grid is not None:  # which grid is left is for a plan to weigh
             return False
-        smaller = replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
-        if not _trains_on(state, smaller, kept, self.recorded):
+        smaller = replace(shape, gpus=gpus, steady=min(shape.steady, self._cluster.on_demand(kept)))
+        if not trains_on(state, smaller, kept, self.recorded):
             return False
         self._order_move(state, smaller, kept)
         return True
@@ -212,14 +215,14 @@ class Tenancy:
     def promise(self, state: JobState, shape: Shape | None) -> JobState:
         """Note what a job shall have; the GPUs follow as they become free."""
         job_id = state.job.id
-        _take_back(state, self.promised, self.lines)
+        self.promises.take_back(state)
         was_waiting = job_id in self.waiting
         if was_waiting and shape is not None:
             self.waiting.remove(job_id)
         state = replace(state, shape=shape)
         self.jobs[job_id] = state
         if shape is not None:
-            self.promised[shape.pool] += shape.gpus
+            self.promises.promise(shape)
             self.active[job_id] = state
         else:
             self.active.pop(job_id, None)
@@ -229,25 +232,36 @@ class Tenancy:
 
     def stand_in_line(self, state: JobState) -> None:
         """It needs GPUs to keep its promise."""
-        if state.shape is not None:
-            self.lines[state.shape.pool][state.job.id] = None
+        self.promises.stand(state)
 
     def serve_lines(self) -> None:
-        """Give free GPUs to the jobs in line, until the first that must go on waiting.
+        """Give free GPUs to the jobs in line, until the first that must go on waiting; then let others go back to spot.
 
-        One that leaves another pool for this one keeps its place: what it leaves for is not given to those behind it.
+        One that waits for GPUs on demand leaves spot to those behind it. One that leaves another pool for this one
+        keeps its place: what it leaves for is not given to those behind it.
         """
         for pool, line in self.lines.items():
-            while line:
-                job_id = next(iter(line))
-                if not self.settle(self.jobs[job_id]):
-                    break
+            served, closed = [], False
+            for job_id in line:
+                if not self.settle(self.jobs[job_id], closed=closed):
+                    if not self._placing.waits_for_on_demand(self.jobs[job_id], self.placement.get(job_id, ())):
+                        break
+                    closed = True
+                    continue
                 if self.jobs[job_id].phase is Phase.STOPPING and self._placements.pool_of(job_id) not in (None, pool):
                     break
-                line.pop(job_id, None)
+                served.append(job_id)
+            for job_id in served:
+                del line[job_id]
+            for job_id in [each for node in self._placing.given_up(pool) for each in node.jobs]:
+                if self.jobs[job_id].phase is Phase.RUNNING and job_id not in line:
+                    self.settle(self.jobs[job_id], closed=True)
 
-    def settle(self, state: JobState) -> bool:
-        """Order what brings the job to its promised shape; False = not enough free GPUs yet."""
+    def settle(self, state: JobState, *, closed: bool = False) -> bool:
+        """Order what brings the job to its promised shape; False = not enough free GPUs yet.
+
+        Where it is `closed`, those on demand are kept for somebody else.
+        """
         if state.phase in IN_TRANSIT:
             return True  # looked at again when the answer comes
         job_id, shape = state.job.id, state.shape
@@ -258,21 +272,22 @@ class Tenancy:
             if state.phase is not Phase.WAITING:
                 self._order_stop(state)
             return True
-        kept = self._cluster.healthy(held)
-        if shape.grid is not None:  # copies sit first and spares last: these are the first to go
-            kept = first_gpus(kept, shape.gpus)
-        placement = self._cluster.rearrange(shape.pool, kept, shape.gpus)
+        kept = self._placing.kept(held, shape)
+        placement = self._placing.find(state, kept, self.now_s, closed=closed)
         if placement is None:
             return False
         if state.phase is Phase.RUNNING and (shunned := self.growing.shunned(state, kept, self.now_s)):
-            steady = self._cluster.rearrange(shape.pool, kept, shape.gpus, shunned)
-            if steady is not None:
-                placement = steady
+            calm = self._placing.find(state, kept, self.now_s, shunned=shunned, closed=closed)
+            if calm is not None:
+                placement = calm
             elif kept == held or self._keep_to_survivors(state, shape):
                 self.growing.put_aside[job_id] = None
                 return True
-        if state.phase is not Phase.RUNNING or placement != held or self._ordered[job_id] != shape:
+        if state.phase is not Phase.RUNNING or placement != held or not as_ordered(self._ordered[job_id], shape):
             self._order_move(state, shape, placement)
+        elif self._ordered[job_id] != shape:
+            self._ordered[job_id] = shape
+            self._store(replace(state, runs_in=shape))
         return True
 
     def _may_train_on(self, state: JobState) -> bool:
@@ -285,11 +300,12 @@ class Tenancy:
         if shape is None or state.phase is not Phase.RUNNING or self._cluster.healthy(held) != held:
             return False
         pool = self._supply.pools[shape.pool]
-        return self._cluster.free_gpus[pool.name] < shape.gpus and (self.plan_due or self._supply.coming(pool))
+        room = self._cluster.rearrange(pool.name, (), shape.gpus, steady=shape.steady)
+        return room is None and (self.plan_due or self._supply.coming(pool))
 
     def _order_stop(self, state: JobState) -> None:
         placement = self.placement[state.job.id]
-        state = _with_gpus(state, placement, Phase.STOPPING, self.now_s, generation=state.generation + 1)
+        state = with_gpus(state, placement, Phase.STOPPING, self.now_s, generation=state.generation + 1)
         self._store(state)
         self._order(StopJob(state.job.id, state.generation))
 
@@ -299,7 +315,7 @@ class Tenancy:
         self._ordered[job_id] = shape
         first = state.phase is Phase.WAITING
         phase, gpu = Phase.STARTING if first else Phase.RESIZING, self._supply.pools[shape.pool].gpu
-        state = _with_gpus(state, placement, phase, self.now_s, generation=state.generation + 1, into=(shape, gpu))
+        state = with_gpus(state, placement, phase, self.now_s, generation=state.generation + 1, into=(shape, gpu))
         self._store(state)
         move = StartJob if first else ResizeJob
         self._order(move(job_id, state.generation, shape, placement))
@@ -338,61 +354,12 @@ class Tenancy:
             if state.shape is None and state.phase is Phase.WAITING and not state.job.paused:
                 self.waiting.add(state)
             if state.shape is not None:
-                self.promised[state.shape.pool] += state.shape.gpus
+                self.promises.promise(state.shape)
         self.active.update((job_id, self.jobs[job_id]) for job_id in facts["active"])
         self.census.restore(facts["census"], job_from)
         self._placements.restore(facts)
-        self.lines |= {pool: dict.fromkeys(line) for pool, line in facts["lines"].items()}
+        self.promises.restore(facts["lines"])
         self._ordered = {job_id: from_plain(Shape, shape) for job_id, shape in facts["ordered"].items()}
         if "growing" in facts:  # not in snapshots before version 5
             self.growing.restore(facts["growing"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}
-
-
-def _take_back(state: JobState, promised: dict[str, int], lines: dict[str, dict[str, None]]) -> None:
-    """What it was promised is so no more."""
-    if state.shape is not None:
-        promised[state.shape.pool] -= state.shape.gpus
-        lines[state.shape.pool].pop(state.job.id, None)
-
-
-def _with_gpus(
-    state: JobState,
-    placement: Placement,
-    phase: Phase,
-    now_s: float,
-    *,
-    generation: int | None = None,
-    into: tuple[Shape, str] | None = None,
-) -> JobState:
-    """The state with its work and service brought up to now, and other GPUs under it: `into` a shape, of a kind."""
-    runs_in, gpu = (state.runs_in, state.gpu) if into is None else into
-    spread = tuple(gpus for _, gpus in placement)
-    stints = state.stints
-    if state.gpus and now_s > state.held_since_s:
-        stints = (*stints, (state.held_since_s, now_s, state.gpus))
-    return JobState(
-        job=state.job,
-        seq=state.seq,
-        phase=phase,
-        shape=state.shape,
-        runs_in=runs_in if placement else None,
-        gpu=gpu,
-        gpus=sum(spread),
-        spread=spread,
-        done=state.done_at(now_s),
-        as_of_s=now_s,
-        gpu_s=state.attained_gpu_s(now_s),
-        held_since_s=now_s,
-        stints=stints,
-        generation=state.generation if generation is None else generation,
-        left_s=state.pause_left_s(now_s) if placement else 0.0,
-    )
-
-
-def _trains_on(state: JobState, shape: Shape, kept: Placement, recorded: Sequence[Action]) -> bool:
-    """Some widths are not for everybody. A log does not say which, but whether a job was left on this one."""
-    if isinstance(state.job.speed, Unrecorded):
-        moves = (order for order in recorded if isinstance(order, ResizeJob))
-        return any((order.job_id, order.placement) == (state.job.id, kept) for order in moves)
-    return state.job.speed_on(shape).rate(state.gpu, tuple(count for _, count in kept), state.done) > 0.0

@@ -101,7 +101,7 @@ def test_survivors_of_a_grid_wait_for_a_plan():
 
 
 @pytest.mark.parametrize(("market", "refused"), [(Market.SPOT, True), (Market.ON_DEMAND, False)])
-def test_gpus_on_demand_are_promised_only_where_all_are(market, refused):
+def test_gpus_on_demand_are_promised_only_where_there_are_some(market, refused):
     driver = Driver([an_offer("o", pool="p", market=market)])
     driver.submit(a_job("a", gpus=4))
     plan = Plan(hold={"o": 1}, shapes={"a": Shape("p", 4, steady=2)})

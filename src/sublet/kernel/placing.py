@@ -1,0 +1,79 @@
+"""Which GPUs a job goes to: those that it has, as far as it can, on spot what need not be on demand, and back to spot.
+
+A job that spot lacks room for trains on on-demand nodes meanwhile. Once there is room again nothing is missing, so that
+nothing would move it, and nodes that are in use are not given back: they would be kept for ever. So who sits on an
+on-demand node that the plan does not hold on to leaves it, but for what it was promised there. What the plan holds is
+its word: as long as it wants a node, nobody leaves it for spot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sublet.domain.offer import Market
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Placement, Shape, first_gpus
+from sublet.kernel.cluster import Node
+from sublet.kernel.growing import Growing
+from sublet.kernel.supply import Supply
+
+__all__ = ["Placing"]
+
+NONE: frozenset[str] = frozenset()
+
+
+class Placing:
+    """Looks for room, and takes none."""
+
+    def __init__(self, supply: Supply, growing: Growing) -> None:
+        self._supply, self._cluster, self._growing = supply, supply.cluster, growing
+
+    def kept(self, held: Placement, shape: Shape) -> Placement:
+        """Of what a job holds, what it may keep: of a grid, copies sit first and spares last, and these go first."""
+        kept = self._cluster.healthy(held)
+        if shape.grid is None:
+            return kept
+        on_demand, spot = (self._cluster.on_market(market, kept) for market in (Market.ON_DEMAND, Market.SPOT))
+        return first_gpus((*on_demand, *spot) if on_demand and spot else kept, shape.gpus)
+
+    def find(
+        self, state: JobState, kept: Placement, now_s: float, *, shunned: Collection[str] = NONE, closed: bool = False
+    ) -> Placement | None:
+        """What brings it to its promised shape; None = not enough free GPUs. `closed`: none more on demand."""
+        if (shape := state.shape) is None:
+            return None
+        left = self._stays(kept, shape, NONE)
+        if left != kept and state.phase is Phase.RUNNING:  # where it goes back to must last, as what it grows onto
+            shunned = self._growing.shunned(state, left, now_s) | frozenset(shunned)
+            left = self._stays(kept, shape, shunned)
+        return self._cluster.rearrange(shape.pool, left, shape.gpus, shunned, steady=shape.steady, closed=closed)
+
+    def waits_for_on_demand(self, state: JobState, held: Placement) -> bool:
+        """It waits, though spot has room for all of it that may be there."""
+        shape = state.shape
+        if shape is None or not shape.steady or not self._supply.pools[shape.pool].is_mixed:
+            return False
+        if held and self._cluster.nodes[held[0][0]].offer.pool != shape.pool:
+            return False
+        return shape.gpus - shape.steady <= self._cluster.spot_room(shape.pool, self._cluster.healthy(held))
+
+    def given_up(self, pool: str) -> list[Node]:
+        """On-demand nodes beyond what is wanted, the emptiest first; none in a pool of one market."""
+        if not self._supply.pools[pool].is_mixed:
+            return []
+        coming = self._cluster.requested  # these go first
+        wanted = self._supply.pools[pool].markets[Market.ON_DEMAND]
+        return self._cluster.in_use_beyond({o: self._supply.hold[o] + len(coming[o]) for o in wanted})
+
+    def _stays(self, kept: Placement, shape: Shape, shunned: Collection[str]) -> Placement:
+        """Of what it keeps, what it does not leave for spot: nodes that are given up go whole, while spot has room."""
+        nodes = {node.id for node in self.given_up(shape.pool)}
+        if not nodes:
+            return kept
+        had, room = self._cluster.on_demand(kept), self._cluster.spot_room(shape.pool, kept, shunned)
+        left = set()
+        for node_id, gpus in sorted(kept, key=lambda part: part[1]):
+            if node_id in nodes and had - gpus >= shape.steady and shape.gpus - (had - gpus) <= room:
+                left.add(node_id)
+                had -= gpus
+        return tuple(part for part in kept if part[0] not in left)
