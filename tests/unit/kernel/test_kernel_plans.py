@@ -130,7 +130,7 @@ def test_what_a_plan_takes_from_one_job_it_may_give_to_another(town):
     town.submit(a_job("a", gpus=8), a_job("b", gpus=8))
     town.plan(Plan(shapes={"a": p(8)}))
     town.plan(Plan(shapes={"b": p(8), "a": None}))
-    assert town.kernel.tenancy.promised == {"p": 8}
+    assert town.kernel.tenancy.promises.promised == {"p": 8}
 
 
 def test_a_stale_plan_above_capacity_is_not_refused_but_replaced(town):

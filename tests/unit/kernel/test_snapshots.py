@@ -63,8 +63,8 @@ def test_a_life_of_a_kernel_that_decides_otherwise_is_followed_as_it_was(monkeyp
     with monkeypatch.context() as other:
         here = Cluster.rearrange
 
-        def backwards(self, pool, kept, gpus):
-            placement = here(self, pool, kept, gpus)
+        def backwards(self, pool, kept, gpus, *others, **wishes):
+            placement = here(self, pool, kept, gpus, *others, **wishes)
             return placement if kept or placement is None else tuple(reversed(placement))
 
         other.setattr(Cluster, "rearrange", backwards)
