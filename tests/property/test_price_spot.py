@@ -107,7 +107,7 @@ def test_spot_is_taken_exactly_while_its_dollars_per_unit_of_work_are_fewer(haza
     state = JobState(job=job, seq=0)
     terms = Terms.from_snapshot(snapshot)
     menu = menu_of(job, terms.sites)
-    options = options_of(menu, state, 0.0, MONEY_ALONE, terms.rent_P)
+    options = options_of(menu, state, 0.0, MONEY_ALONE, terms.rent_R)
     assert ("spot" in menu.shapes[options.best].pool) == (worth > part)
 
 

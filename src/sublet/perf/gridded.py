@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sublet.domain.job import Change
 from sublet.domain.shape import Grid, Shape, Spread
 from sublet.perf.grids import SUSPENDED, SpotJob
@@ -35,6 +37,11 @@ class Gridded(ConstantRate):
         gpus = sum(spread)
         config = self.profile.fastest(gpus) if self.config is None else self.config
         return float(self.profile.rate_C[config]) if self.profile.use_C[config] <= gpus else 0.0
+
+    def ways(self, gpus: int) -> list[tuple[Grid | None, None]]:
+        """The grids that fit; what is over is spare."""
+        fits = np.flatnonzero((self.profile.use_C <= gpus) & (self.profile.rate_C > 0))
+        return [(self.grid(config), None) for config in fits.tolist()]
 
     def grid(self, config: int) -> Grid | None:
         """Of a configuration; None for the suspended one."""

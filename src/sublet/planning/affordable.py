@@ -3,82 +3,140 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from sublet.domain.money import Price
 from sublet.domain.plan import OfferState, Pool, Snapshot
 
-__all__ = ["most_gpus", "most_gpus_alone", "most_gpus_beside", "nodes_to_hold"]
+__all__ = [
+    "Row",
+    "hold_rows",
+    "most_gpus",
+    "most_gpus_alone",
+    "most_gpus_beside",
+    "nodes_to_hold",
+    "pool_rows",
+    "rows_by_market",
+    "steady_gpus",
+]
+
+
+class Row(NamedTuple):
+    """What is rented alike: the offers of a pool, or of a pool with both markets those of one."""
+
+    name: str
+    pool: str
+    offer_ids: tuple[str, ...]
+
+
+def rows_by_market(rows: Iterable[Row], gpus: Mapping[str, int], steady: Mapping[str, int]) -> dict[Row, int]:
+    """GPUs of each row, by those of each pool; of a pool with two rows `steady` are of the second, on demand."""
+    found: dict[Row, int] = {}
+    first: dict[str, Row] = {}
+    for row in rows:
+        if row.pool in first:
+            found[row] = steady.get(row.pool, 0)
+            found[first[row.pool]] -= found[row]
+        else:
+            found[row] = gpus.get(row.pool, 0)
+            first[row.pool] = row
+    return found
+
+
+def steady_gpus(snapshot: Snapshot) -> dict[str, int]:
+    """GPUs that shapes have on demand in each pool, at least."""
+    found = dict.fromkeys(snapshot.pools, 0)
+    for state in snapshot.active.values():
+        if state.shape is not None and state.shape.steady:
+            found[state.shape.pool] += state.shape.steady
+    return found
+
+
+def pool_rows(snapshot: Snapshot) -> list[Row]:
+    """The pools, whatever their markets."""
+    return [Row(name, name, pool.offer_ids) for name, pool in snapshot.pools.items()]
 
 
 def most_gpus(snapshot: Snapshot) -> dict[str, float]:
     """GPUs that could be held in each pool, all at once, within limits, supply and burn budget (inf = no end)."""
-    nodes = _acquire(snapshot, dict.fromkeys(snapshot.pools, math.inf))
-    return {
-        name: sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
-        for name, pool in snapshot.pools.items()
-    }
+    rows = pool_rows(snapshot)
+    return _by_name(snapshot, rows, _acquire(snapshot, dict.fromkeys(rows, math.inf)))
 
 
-def most_gpus_alone(snapshot: Snapshot) -> dict[str, float]:
-    """GPUs that could be held in each pool if all money went to it."""
-    pools = snapshot.pools
-    if len(pools) == 1:
-        return most_gpus(snapshot)
-    found = {}
-    for name, pool in pools.items():
-        nodes = _acquire(snapshot, {each: math.inf if each == name else 0.0 for each in pools})
-        found[name] = sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+def most_gpus_alone(snapshot: Snapshot, rows: Iterable[Row]) -> dict[str, float]:
+    """GPUs that could be held in each row if all money went to it."""
+    rows = list(rows)
+    found: dict[str, float] = {}
+    for row in rows:
+        nodes = _acquire(snapshot, {each: math.inf if each == row else 0.0 for each in rows})
+        found |= _by_name(snapshot, [row], nodes)
     return found
 
 
-def most_gpus_beside(snapshot: Snapshot, name: str) -> float:
-    """GPUs that could be held in a pool beside all that is held elsewhere."""
+def most_gpus_beside(snapshot: Snapshot, row: Row, rows: Iterable[Row]) -> float:
+    """GPUs that could be held in a row beside all that is held elsewhere."""
     need = {
-        each: math.inf if each == name else float(sum(snapshot.offers[o].held for o in pool.offer_ids))
-        for each, pool in snapshot.pools.items()
+        each: math.inf if each == row else float(sum(snapshot.offers[o].held for o in each.offer_ids)) for each in rows
     }
-    nodes, pool = _acquire(snapshot, need), snapshot.pools[name]
-    return sum(nodes[offer_id] for offer_id in pool.offer_ids) * pool.gpus_per_node
+    return _by_name(snapshot, [row], _acquire(snapshot, need))[row.name]
 
 
 def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]:
-    """Nodes per offer that give every pool the GPUs it needs, as far as they can be had."""
-    need = {name: math.ceil(gpus.get(name, 0) / pool.gpus_per_node) for name, pool in snapshot.pools.items()}
+    """Nodes per offer that give every pool the GPUs it needs, as far as they can be had, whatever their market."""
+    return hold_rows(snapshot, {row: gpus.get(row.name, 0) for row in pool_rows(snapshot)})
+
+
+def hold_rows(snapshot: Snapshot, gpus: Mapping[Row, int]) -> dict[str, int]:
+    """The same for every row. Precondition: each offer is in one of them."""
+    need = {row: math.ceil(many / snapshot.pools[row.pool].gpus_per_node) for row, many in gpus.items()}
     return {offer_id: int(nodes) for offer_id, nodes in _acquire(snapshot, need).items()}
 
 
-def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
+def _by_name(snapshot: Snapshot, rows: Iterable[Row], nodes: Mapping[str, float]) -> dict[str, float]:
+    """GPUs."""
+    return {
+        row.name: sum(nodes[offer_id] for offer_id in row.offer_ids) * snapshot.pools[row.pool].gpus_per_node
+        for row in rows
+    }
+
+
+def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
     """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts."""
     burn = snapshot.budget.burn
     if len(snapshot.offers) == 1 and snapshot.left is None:
         (state,) = snapshot.offers.values()
-        return {state.offer.id: _of_one_offer(state, snapshot.pools[state.offer.pool], need, burn)}
+        (wanted,) = need.values()
+        return {state.offer.id: _of_one_offer(state, snapshot.pools[state.offer.pool], wanted, burn)}
     offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
     purse = math.inf if snapshot.left is None else float(max(0, snapshot.left.grains))
     nodes = math.inf if snapshot.most_nodes is None else float(snapshot.most_nodes)
     taken: dict[str, float] = {}
-    missing = {name: min(nodes, _quota_nodes(snapshot.pools[name])) for name, nodes in need.items()}
+    row_of = {offer_id: row.name for row in need for offer_id in row.offer_ids}
+    missing = {row.name: wanted for row, wanted in need.items()}
+    quota = {name: _quota_nodes(pool) for name, pool in snapshot.pools.items()}  # over all rows of a pool
     for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
         reserve = state.offer.reserve.grains
         owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
         if math.isfinite(purse):
             purse -= max(0.0, owned - state.held) * reserve
         taken[state.offer.id] = owned
-        missing[state.offer.pool] -= owned
+        missing[row_of[state.offer.id]] -= owned
+        quota[state.offer.pool] -= owned
         paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
         left -= paid * state.price.micro_usd_per_h
         nodes -= owned
     for most in (_held, _obtainable):
         for state in offers:
-            offer, price = state.offer, state.price.micro_usd_per_h
-            more = min(most(state) - taken[offer.id], missing[offer.pool], _quotient(left, price), nodes)
+            offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
+            more = min(most(state) - taken[offer.id], missing[row], quota[offer.pool], _quotient(left, price), nodes)
             if most is _obtainable:  # a new node takes its reserve from the purse
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
-                missing[offer.pool] -= more
+                missing[row] -= more
+                quota[offer.pool] -= more
                 nodes -= more if math.isfinite(nodes) else 0
                 if math.isfinite(left):
                     left -= more * price
@@ -87,10 +145,10 @@ def _acquire(snapshot: Snapshot, need: Mapping[str, float]) -> dict[str, float]:
     return taken
 
 
-def _of_one_offer(state: OfferState, pool: Pool, need: Mapping[str, float], burn: Price | None) -> float:
+def _of_one_offer(state: OfferState, pool: Pool, need: float, burn: Price | None) -> float:
     """The same for the case that most runs are: one offer, no purse."""
     owned = min(state.limit.min_nodes, state.most)
-    wanted = min(need[pool.name], state.most)
+    wanted = min(need, state.most)
     if pool.max_gpus is not None:
         wanted = min(wanted, _quota_nodes(pool))
     if burn is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
-from sublet.planning.affordable import most_gpus, nodes_to_hold
+from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market, steady_gpus
 
 __all__ = ["Draft"]
 
@@ -16,14 +16,19 @@ __all__ = ["Draft"]
 class Draft:
     """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised.
 
-    `most` is what could be held in each, for those who know it already.
+    `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
+    with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
     """
 
-    def __init__(self, snapshot: Snapshot, most: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, most: Mapping[str, float] | None = None, rows: Sequence[Row] | None = None
+    ) -> None:
         self.snapshot = snapshot
         self.most = most_gpus(snapshot) if most is None else dict(most)
         self.room = {name: self.most[name] - gpus for name, gpus in snapshot.promised.items()}
         self._promised = dict(snapshot.promised)
+        self._rows = None if rows is None or len(rows) == len(self.most) else rows  # else each pool is one
+        self._steady = {} if self._rows is None else steady_gpus(snapshot)
         self._shapes: dict[str, Shape | None] = {}
         self._reasons: dict[str, str] = {}
 
@@ -65,7 +70,7 @@ class Draft:
         """The finished plan: what changes, the nodes that carry all of it, and the prices that made it."""
         return Plan(
             shapes=self._shapes,
-            hold=nodes_to_hold(self.snapshot, self._promised),
+            hold=self._hold(),
             reasons=self._reasons,
             ask_again_s=ask_again_s,
             value_of_time_usd_per_h=value_of_time_usd_per_h,
@@ -73,6 +78,11 @@ class Draft:
             warnings=warnings or {},
             weighed=weighed or {},
         )
+
+    def _hold(self) -> dict[str, int]:
+        if self._rows is None:
+            return nodes_to_hold(self.snapshot, self._promised)
+        return hold_rows(self.snapshot, rows_by_market(self._rows, self._promised, self._steady))
 
     def _current(self, state: JobState) -> Shape | None:
         return self._shapes.get(state.job.id, state.shape)
@@ -82,6 +92,8 @@ class Draft:
             if step is not None:
                 self._promised[step.pool] += sign * step.gpus
                 self.room[step.pool] -= sign * step.gpus
+                if step.steady and self._rows is not None:
+                    self._steady[step.pool] += sign * step.steady
         self._shapes[state.job.id] = shape
         if why:
             self._reasons[state.job.id] = why

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sublet.domain.job import Doubted, Job
-from sublet.domain.shape import Shape, packed
+from sublet.domain.job import Change, Job
+from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
-from sublet.perf.preemption import NO_RECLAIMS, spot_speed
-from sublet.planning.terms import Rents, Sites
-from sublet.planning.widths import useful_widths
-from sublet.solve.arrays import Floats, Ints
+from sublet.planning.columns import Columns, Pace, columns_of, only_column, paces_of
+from sublet.planning.terms import Rents, Site, Sites
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["Menu", "menu_of"]
 
-# C shapes, E phases, P pools
+# C shapes, E phases, R rows, K rows that one shape uses: of pools with both markets two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,31 +28,34 @@ class Menu:
 
     shapes: tuple[Shape, ...]
     column: Mapping[Shape, int]
-    site_C: Ints
-    gpus_C: Floats
-    spare_C: Floats  # GPUs left over on the last node
+    row_KC: Ints  # the first is that of its pool, or of spot in it; the second, on demand, may be used for nothing
+    gpus_KC: Floats  # of each of these
+    whole_KC: Floats  # the same with what is left over on the last node
+    gpus_C: Floats  # of all
     rate_EC: Floats  # work per hour, stops by reclaims included; 0 = it cannot run
     gpu_rate_E: tuple[float, ...]  # work per GPU-hour where that is most
     ends: tuple[float, ...]  # progress at which a phase ends; the last has no end
     start_C: Floats  # the first start, boot included
     restart_C: Floats
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
-    facts_FC: Floats  # GPUs, GPUs of its whole nodes, site, first start, restart, boot: to be laid side by side
+    facts_FC: Floats  # GPUs, first start, restart, boot; then by K row, GPUs and whole nodes: to be laid side by side
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
-    def pay(self, value_of_time: float, rent_P: Rents) -> Floats:
+    def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
         """What an hour on each shape costs: the job's time, and rent for whole nodes.
 
         What is left over on its last node is its own to pay: neighbours seldom fill it, as they come and go. If it is
         thought to be shared, jobs on tight budgets are so narrow that a quarter of the bill is for idle GPUs.
         """
-        pay_C: Floats = value_of_time + np.asarray(rent_P)[self.site_C] * (self.gpus_C + self.spare_C)
-        return pay_C
+        return value_of_time + self._rent(rent_R, self.whole_KC)
 
-    def rent_when_full(self, rent_P: Rents) -> Floats:
+    def rent_when_full(self, rent_R: Rents) -> Floats:
         """What an hour costs where nothing is left over: in the long run what is shows in what is spent."""
-        rent_C: Floats = np.asarray(rent_P)[self.site_C] * self.gpus_C
-        return rent_C
+        return self._rent(rent_R, self.gpus_KC)
+
+    def fits(self, most_R: Floats) -> Bools:
+        """Which shapes need no more than this many GPUs of each row."""
+        return np.asarray(((self.gpus_KC <= most_R[self.row_KC]) | (self.gpus_KC == 0)).all(axis=0))
 
     def phase(self, done: float) -> int:
         """The phase in which work goes on."""
@@ -76,10 +78,17 @@ class Menu:
             hours_EC = np.diff(edges)[:, None] / self.rate_EC
         return np.nan_to_num(hours_EC, nan=0.0, posinf=np.inf)
 
+    def _rent(self, rent_R: Rents, gpus_KC: Floats) -> Floats:
+        with np.errstate(invalid="ignore"):  # nothing of what cannot be rented costs nothing
+            rent_KC: Floats = np.where(gpus_KC > 0, np.asarray(rent_R)[self.row_KC] * gpus_KC, 0.0)
+        return np.asarray(rent_KC.sum(axis=0))
 
-def menu_of(job: Job, sites: Sites) -> Menu:
-    """The menu of this job's kind."""
-    return _menu(_Facts(job), sites)
+
+def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
+    """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
+    facts = _Facts(job)
+    menu = _menu(facts, sites)
+    return menu if held is None or held in menu.column else _with_held(facts, sites, held)
 
 
 class _Facts:
@@ -89,7 +98,7 @@ class _Facts:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s)
+        pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
         self.key = (job.speed, job.min_gpus, job.max_gpus, job.pools, pauses)
 
     def __hash__(self) -> int:
@@ -101,45 +110,70 @@ class _Facts:
 
 @lru_cache(maxsize=4096)
 def _menu(facts: _Facts, sites: Sites) -> Menu:
-    job = facts.job
-    starts = [0.0, *job.speed.ends[:-1]]
-    shapes, site_of, gpus_of, spare_of, rates, boots = [], [], [], [], [], []
+    return _side_by_side(facts.job, sites, list(enumerate(_columns(facts, site) for site in sites)))
+
+
+@lru_cache(maxsize=4096)
+def _with_held(facts: _Facts, sites: Sites, held: Shape) -> Menu:
+    more = only_column(facts.job, sites, held)
+    if more is None:
+        return _menu(facts, sites)
+    return _side_by_side(facts.job, sites, [*enumerate(_columns(facts, site) for site in sites), more])
+
+
+@lru_cache(maxsize=4096)  # what one site offers changes more often than all of them
+def _columns(facts: _Facts, site: Site) -> Columns:
+    if not facts.job.may_run_in(site.pool):
+        return columns_of(facts.job, (), site)
+    return columns_of(facts.job, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
+
+
+@lru_cache(maxsize=4096)  # and a speed hardly ever
+def _paces(facts: _Facts, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
+    return paces_of(facts.job, gpu, gpus_per_node, most_gpus)
+
+
+def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) -> Menu:
+    """The columns of these places among the sites."""
+    row_P = np.cumsum([0, *(1 if site.steady is None else 2 for site in sites)])
+    shapes = tuple(shape for _, part in parts for shape in part.shapes)
+    site_C = np.repeat([at for at, _ in parts], [len(part.shapes) for _, part in parts]).astype(np.intp)
+    size_C = np.array([site.gpus_per_node for site in sites])[site_C]
+    gpus_KC = np.array([_joined([part.spot_C for _, part in parts]), _joined([part.steady_C for _, part in parts])])
+    row_KC = np.array([row_P[site_C], row_P[site_C + 1] - 1], dtype=np.intp)
+    if row_P[-1] == len(sites):  # no pool has two markets
+        gpus_KC, row_KC = gpus_KC[:1], row_KC[:1]
+    whole_KC = np.ceil(gpus_KC / size_C) * size_C
+    nothing_E0 = np.zeros((max(1, len(job.speed.ends)), 0))
+    rate_EC = np.concatenate([nothing_E0, *(part.rate_EC for _, part in parts)], axis=1)
+    boot_s_C, doubt_C = _joined([part.boot_s_C for _, part in parts]), _joined([part.doubt_C for _, part in parts])
+    gpus_C, restart_C = gpus_KC.sum(axis=0), np.full(len(shapes), job.restart_s / SECONDS_PER_H)
     beliefs: dict[tuple[str, int], int] = {}
-    belief_of, doubts = [], []
-    for index, site in enumerate(sites):
-        widths = useful_widths(job, site.gpus_per_node, site.most_gpus) if job.may_run_in(site.pool) else []
-        spreads = [packed(gpus, site.gpus_per_node) for gpus in widths]
-        kept_C = [1.0] * len(widths)
-        if site.reclaims != NO_RECLAIMS:
-            kept_C = spot_speed(site.reclaims, job, [len(spread) for spread in spreads]).tolist()
-        for gpus, spread, kept in zip(widths, spreads, kept_C, strict=True):
-            rate_E = [job.speed.rate(site.gpu, spread, done) * SECONDS_PER_H * kept for done in starts]
-            if not any(rate_E):
-                continue
-            shapes.append(Shape(site.pool, gpus))
-            site_of.append(index)
-            gpus_of.append(float(gpus))
-            spare_of.append(float(-gpus % site.gpus_per_node))
-            rates.append(rate_E)
-            boots.append(site.boot_s / SECONDS_PER_H)
-            belief_of.append(beliefs.setdefault((site.gpu, gpus), len(beliefs)))
-            doubts.append(job.speed.doubt(site.gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
-    gpus_C, spare_C, site_C = np.array(gpus_of), np.array(spare_of), np.array(site_of, dtype=np.intp)
-    rate_EC = np.array(rates).reshape(len(shapes), len(starts)).T.copy()
-    start_C = np.array([(job.restart_s + sites[at].boot_s) / SECONDS_PER_H for at in site_of])
-    restart_C, boot_C = np.full(len(shapes), job.restart_s / SECONDS_PER_H), np.array(boots)
+    belief_of = [
+        beliefs.setdefault((sites[at].gpu, shape.gpus), len(beliefs))
+        for at, shape in zip(site_C.tolist(), shapes, strict=True)
+    ]
+    start_s_C: float | Floats = job.restart_s
+    if job.pauses is not None:
+        start_s_C = np.array([job.pause_s(Change(was=None, now=shape)) for shape in shapes])
+    start_C, boot_C = (start_s_C + boot_s_C) / SECONDS_PER_H, boot_s_C / SECONDS_PER_H
     return Menu(
-        shapes=tuple(shapes),
+        shapes=shapes,
         column={shape: at for at, shape in enumerate(shapes)},
-        site_C=site_C,
+        row_KC=row_KC,
+        gpus_KC=gpus_KC,
+        whole_KC=whole_KC,
         gpus_C=gpus_C,
-        spare_C=spare_C,
         rate_EC=rate_EC,
         gpu_rate_E=tuple((rate_EC / gpus_C).max(axis=1, initial=0.0).tolist()),
         ends=job.speed.ends,
         start_C=start_C,
         restart_C=restart_C,
         belief_C=np.array(belief_of, dtype=np.intp),
-        facts_FC=np.array([gpus_C, gpus_C + spare_C, site_C, start_C, restart_C, boot_C]),
-        doubt_C=np.array(doubts) if any(doubts) else None,
+        facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], row_KC, gpus_KC, whole_KC)),
+        doubt_C=doubt_C if doubt_C.any() else None,
     )
+
+
+def _joined(arrays: Sequence[Floats]) -> Floats:
+    return np.concatenate(arrays) if arrays else np.zeros(0)

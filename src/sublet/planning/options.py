@@ -14,7 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from sublet.domain.job import Change, Job
 from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Shape
+from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -22,9 +25,10 @@ from sublet.solve.arrays import Bools, Floats, Ints
 __all__ = ["SETTLED", "Options", "OptionsTable", "options_of", "options_of_all"]
 
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
+PLAIN = 4  # facts of a shape whatever its rows
 NOTHING = -1  # column of a job that is on no shape, nor on its way to one
 
-# J jobs, C shapes (padded: rate 0, infinite cost), F facts of a shape
+# J jobs, C shapes (padded: rate 0, infinite cost), F facts of a shape, K rows that a shape uses, R rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,10 +52,10 @@ class Options:
         """Whether it can run at all."""
         return bool(np.isfinite(self.cost_C).any())
 
-    def rent_to_the_end(self, rent_P: Rents) -> Floats:
+    def rent_to_the_end(self, rent_R: Rents) -> Floats:
         """USD; infinite where it cannot run."""
         if len(self.menu.rate_EC) == 1:
-            rent_C: Floats = self.menu.pay(0.0, rent_P) * self.hours_C
+            rent_C: Floats = self.menu.pay(0.0, rent_R) * self.hours_C
         else:  # later phases may be elsewhere
             rent_C = self.cost_C - self.value_of_time * self.hours_C
         return np.where(np.isfinite(self.cost_C), rent_C, np.inf)
@@ -68,7 +72,8 @@ class OptionsTable:
     last_J: Bools  # no other phase follows
     rate_JC: Floats  # work per hour
     gpus_JC: Floats
-    site_JC: Ints
+    row_KJC: Ints  # where they are; the first tells pools apart
+    gpus_KJC: Floats  # and how many there
     cost_JC: Floats
     now_JC: Floats
     hours_JC: Floats
@@ -110,7 +115,8 @@ class OptionsTable:
             last_J=self.last_J[at],
             rate_JC=self.rate_JC[at],
             gpus_JC=self.gpus_JC[at],
-            site_JC=self.site_JC[at],
+            row_KJC=self.row_KJC[:, at],
+            gpus_KJC=self.gpus_KJC[:, at],
             cost_JC=self.cost_JC[at],
             now_JC=self.now_JC[at],
             hours_JC=self.hours_JC[at],
@@ -122,12 +128,12 @@ def options_of(
     state: JobState,
     now_s: float,
     value_of_time: float,
-    rent_P: Rents,
+    rent_R: Rents,
     *,
     boots: bool = False,
 ) -> Options:
     """Of one job as it stands now. `value_of_time` is that of this job: its weight is in it."""
-    return options_of_all([menu], [state], now_s, [value_of_time], rent_P, boots=boots).of(0)
+    return options_of_all([menu], [state], now_s, [value_of_time], rent_R, boots=boots).of(0)
 
 
 def options_of_all(
@@ -135,7 +141,7 @@ def options_of_all(
     states: Sequence[JobState],
     now_s: float,
     value_J: Sequence[float],
-    rent_P: Rents,
+    rent_R: Rents,
     *,
     boots: bool = False,
 ) -> OptionsTable:
@@ -151,9 +157,11 @@ def options_of_all(
             for menu, phase, done, state in zip(menus, phase_J, done_J, states, strict=True)
         ]
     )
-    at_J, rate_UC, facts_UFC = _rows(menus, phase_J)
-    rate_JC, (gpus_JC, whole_JC, site_JC, start_JC, restart_JC, boot_JC) = rate_UC[at_J], facts_UFC[at_J].swapaxes(0, 1)
-    site_JC = site_JC.astype(np.intp)
+    at_J, rate_UC, facts_FUC = _rows(menus, phase_J)
+    rate_JC, facts_FJC = rate_UC[at_J], facts_FUC[:, at_J]
+    gpus_JC, start_JC, restart_JC, boot_JC = facts_FJC[:PLAIN]
+    rows_KJC, gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(3, (len(facts_FJC) - PLAIN) // 3, *rate_JC.shape)
+    row_KJC = rows_KJC.astype(np.intp)
     waits_J = np.array([state.shape is None or state.phase is Phase.WAITING for state in states])
     held_J = np.array(
         [
@@ -163,8 +171,12 @@ def options_of_all(
         dtype=np.intp,
     )
     value_J1 = np.array(value_J)[:, None]
-    pay_JC = value_J1 + np.asarray(rent_P)[site_JC] * whole_JC if rent_P else np.broadcast_to(value_J1, rate_JC.shape)
+    rent_JC = (np.asarray(rent_R)[row_KJC] * whole_KJC).sum(axis=0) if rent_R else 0.0
+    pay_JC = np.broadcast_to(value_J1 + rent_JC, rate_JC.shape)
     pause_JC = np.where(waits_J[:, None], start_JC, restart_JC)
+    for row, state in enumerate(states):
+        if state.job.pauses is not None and not waits_J[row] and menus[row].shapes:
+            pause_JC[row, : len(menus[row].shapes)] = _pauses(menus[row], state.job, state.runs_in)
     on_J = np.flatnonzero(held_J != NOTHING)
     pause_JC[on_J, held_J[on_J]] = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
@@ -179,7 +191,8 @@ def options_of_all(
         last_J=np.array([phase == len(menu.rate_EC) - 1 for menu, phase in zip(menus, phase_J, strict=True)]),
         rate_JC=rate_JC,
         gpus_JC=gpus_JC,
-        site_JC=site_JC,
+        row_KJC=row_KJC,
+        gpus_KJC=gpus_KJC,
         cost_JC=cost_JC,
         now_JC=now_JC,
         hours_JC=hours_JC,
@@ -190,7 +203,7 @@ def options_of_all(
         menu = menus[row]
         if menu.shapes:
             value = float(f"{table.value_J[row]:.3g}")  # near enough, and seldom new
-            after, phase = _after(menu, states[row].job.work, value, rent_P), phase_J[row]
+            after, phase = _after(menu, states[row].job.work, value, rent_R), phase_J[row]
             cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
             hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
     for row in on_J.tolist():
@@ -199,6 +212,12 @@ def options_of_all(
             cost_C = cost_JC[row, : len(menu.shapes)]
             cost_C += _doubt(menu.doubt_C, menu.belief_C, cost_C, int(held_J[row]))
     return table
+
+
+@lru_cache(maxsize=4096)
+def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
+    """Hours without training from what it runs in to each shape, of a job that tells them by their kind."""
+    return np.array([job.pause_s(Change(was=runs_in, now=shape)) for shape in menu.shapes]) / SECONDS_PER_H
 
 
 def _rows(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Ints, Floats, Floats]:
@@ -212,12 +231,12 @@ def _rows(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Ints, Floats, 
             kinds.append((menu, phase))
         at_J.append(row)
     most = max(len(menu.shapes) for menu, _ in kinds)
-    rate_UC, facts_UFC = np.zeros((len(kinds), most)), np.zeros((len(kinds), len(kinds[0][0].facts_FC), most))
+    rate_UC, facts_FUC = np.zeros((len(kinds), most)), np.zeros((len(kinds[0][0].facts_FC), len(kinds), most))
     for row, (menu, phase) in enumerate(kinds):
         count = len(menu.shapes)
         rate_UC[row, :count] = menu.rate_EC[phase]
-        facts_UFC[row, :, :count] = menu.facts_FC
-    return np.array(at_J, dtype=np.intp), rate_UC, facts_UFC
+        facts_FUC[:, row, :count] = menu.facts_FC
+    return np.array(at_J, dtype=np.intp), rate_UC, facts_FUC
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
@@ -227,10 +246,13 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
     if not len(rows):
         return
     each = np.arange(len(rows))
-    rate_JC, site_JC, pay_JC = table.rate_JC[rows], table.site_JC[rows], pay_JC[rows]
+    rate_JC, pay_JC = table.rate_JC[rows], pay_JC[rows]
+    row_KJC, used_KJC = table.row_KJC[:, rows], table.gpus_KJC[:, rows] > 0
     own_rate_J1, own_pay_J1 = rate_JC[each, held][:, None], pay_JC[each, held][:, None]
     left_J1 = table.left_J[rows, None]
-    away_JC = np.where(site_JC == site_JC[each, held][:, None], 0.0, boot_JC[rows])
+    own_KJ1 = np.where(used_KJC[:, each, held], row_KJC[:, each, held], NOTHING)[:, :, None]
+    new_KJC = used_KJC & (row_KJC[:, None] != own_KJ1[None]).all(axis=1)  # nothing of that row is held
+    away_JC = np.where(new_KJC.any(axis=0), boot_JC[rows], 0.0)
     meanwhile_JC = np.minimum(away_JC, left_J1 / own_rate_J1)
     with np.errstate(divide="ignore", invalid="ignore"):
         then_JC = pause_JC[rows] + (left_J1 - own_rate_J1 * meanwhile_JC) / rate_JC
@@ -262,10 +284,10 @@ class _After:
 
 
 @lru_cache(maxsize=512)
-def _after(menu: Menu, work: float, value_of_time: float, rent_P: Rents) -> _After:
+def _after(menu: Menu, work: float, value_of_time: float, rent_R: Rents) -> _After:
     """The least cost, and the time it takes. Cost: O(E C), with a loop over phases."""
     phase_EC = menu.hours(work)
-    pay_C = menu.pay(value_of_time, rent_P)
+    pay_C = menu.pay(value_of_time, rent_R)
     cost_EC, hours_EC = np.zeros((len(phase_EC) + 1, len(pay_C))), np.zeros((len(phase_EC) + 1, len(pay_C)))
     for phase in range(len(phase_EC) - 1, 0, -1):
         stay_C = pay_C * phase_EC[phase] + cost_EC[phase + 1]

@@ -1,7 +1,8 @@
 """The terms of one decision: the market, read once from a snapshot and handed to all that weigh it.
 
-Pool by pool it says what a node is to a job, what a GPU costs, how much could be had, and what the
-cloud has refused. Nothing that weighs shapes against each other looks at offers, prices or limits itself.
+Row by row it says what a GPU costs, how much could be had, and what the cloud has refused. A row is what is rented
+alike: a pool, or one of the markets of a pool that has both. Nothing that weighs shapes against each other looks at
+offers, prices or limits itself.
 """
 
 from __future__ import annotations
@@ -14,18 +15,40 @@ import numpy as np
 
 from sublet.domain.offer import Market
 from sublet.domain.plan import OfferState, Pool, Snapshot
+from sublet.domain.shape import Shape
 from sublet.perf.preemption import Reclaims, believe_reclaims
-from sublet.planning.affordable import most_gpus, most_gpus_alone, most_gpus_beside, nodes_to_hold
+from sublet.planning.affordable import (
+    Row,
+    hold_rows,
+    most_gpus,
+    most_gpus_alone,
+    most_gpus_beside,
+    rows_by_market,
+    steady_gpus,
+)
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["Refusals", "Rents", "Site", "Sites", "Terms"]
+__all__ = ["Refusals", "Rents", "Site", "Sites", "SteadyPart", "Terms"]
 
-# P pools
+MIXES = False  # jobs are placed whatever the market of a node, so that a pool is one row whatever its markets
+
+# R rows
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyPart:
+    """The part on demand of a pool that has both markets."""
+
+    boot_s: float
+    spot_gpus: float  # of the other part: what could be had of it now
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A pool as one job sees it: equal ones offer equal choices."""
+    """A pool as one job sees it: equal ones offer equal choices.
+
+    It is one row; with a steady part two, spot before on demand, and the other facts are of spot.
+    """
 
     pool: str
     gpu: str
@@ -33,21 +56,21 @@ class Site:
     reclaims: Reclaims
     boot_s: float
     most_gpus: float  # a quota
+    steady: SteadyPart | None = None
 
 
 Sites = tuple[Site, ...]
-Rents = tuple[float, ...]  # USD per GPU-hour, by pool
+Rents = tuple[float, ...]  # USD per GPU-hour, by row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Refusals:
     """Where the cloud refused what was asked for, and what there is without asking again."""
 
-    place: Mapping[str, int]  # of each pool
-    refused_P: Bools  # whatever more could be asked for was refused when it was asked for last
-    coming_P: Bools  # nodes are on their way
-    free_P: Floats  # GPUs on nodes that are there, promised to nobody
-    beside_P: Floats  # GPUs promised to nobody that could be held beside all that is held now
+    refused_R: Bools  # whatever more could be asked for was refused when it was asked for last
+    coming_R: Bools  # nodes are on their way
+    free_R: Floats  # GPUs on nodes that are there, promised to nobody
+    beside_R: Floats  # GPUs promised to nobody that could be held beside all that is held now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,77 +80,118 @@ class Terms:
     snapshot: Snapshot
     now_s: float
     sites: Sites
-    rent_P: Rents  # the cheapest that can be had now; where nothing can, of what there would be. What is owned is free
-    listed_P: Rents  # the same by list prices
-    on_demand_P: Rents  # by list; infinite where there is nothing on demand
+    rows: tuple[Row, ...]  # those of the sites, in their order
+    rent_R: Rents  # the cheapest that can be had now; where nothing can, of what there would be. What is owned is free
+    listed_R: Rents  # the same by list prices
+    on_demand_R: Rents  # by list; infinite where there is nothing on demand
     most: Mapping[str, float]  # GPUs that could be held in each pool, all at once (inf = no end)
-    alone_P: Floats  # GPUs that could be held in each pool if all money went to it
-    limited: bool  # whether there is an end to what can be had of any pool
-    ever_P: Bools  # whether limits let anything of it be held at all; what is sold out now may be back
+    alone_R: Floats  # GPUs that could be held in each row if all money went to it
+    limited: bool  # whether there is an end to what can be had of any row
+    ever_R: Bools  # whether limits let anything of it be held at all; what is sold out now may be back
     refusals: Refusals | None  # None where nothing was refused, or all has been heard of since
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> Terms:
-        """Read the market. Cost: O(offers), and `affordable` for each pool."""
+        """Read the market. Cost: O(offers), and `affordable` for each row."""
         pools = list(snapshot.pools.values())
-        states_P = [[snapshot.offers[offer_id] for offer_id in pool.offer_ids] for pool in pools]
-        open_P = [[state for state in states if state.most > 0] or states for states in states_P]
+        parts_P = [_by_market(pool, [snapshot.offers[offer_id] for offer_id in pool.offer_ids]) for pool in pools]
+        pool_R = [pool for pool, parts in zip(pools, parts_P, strict=True) for _ in parts]
+        rows = tuple(row for parts in parts_P for row, _ in parts)
+        states_R = [states for parts in parts_P for _, states in parts]
+        open_R = [[state for state in states if state.most > 0] or states for states in states_R]
         most = most_gpus(snapshot)
-        alone = most if len(pools) == 1 else most_gpus_alone(snapshot)
-        alone_P = np.array([alone[pool.name] for pool in pools])
+        alone = most if len(rows) == 1 else most_gpus_alone(snapshot, rows)
+        alone_R = np.array([alone[row.name] for row in rows])
         return cls(
             snapshot=snapshot,
             now_s=snapshot.now_s,
-            sites=tuple(map(_site, pools, states_P)),
-            rent_P=tuple(map(_rent_now, pools, open_P)),
-            listed_P=tuple(map(_rent_by_list, pools, open_P)),
-            on_demand_P=tuple(map(_rent_on_demand, pools, states_P)),
+            sites=tuple(_site(pool, parts, alone) for pool, parts in zip(pools, parts_P, strict=True)),
+            rows=rows,
+            rent_R=tuple(map(_rent_now, pool_R, open_R)),
+            listed_R=tuple(map(_rent_by_list, pool_R, open_R)),
+            on_demand_R=tuple(map(_rent_on_demand, pool_R, states_R)),
             most=most,
-            alone_P=alone_P,
-            limited=bool(np.isfinite(alone_P).any()),
-            ever_P=np.array(
+            alone_R=alone_R,
+            limited=bool(np.isfinite(alone_R).any()),
+            ever_R=np.array(
                 [
                     pool.max_gpus != 0 and any(state.limit.max_nodes != 0 for state in states)
-                    for pool, states in zip(pools, states_P, strict=True)
+                    for pool, states in zip(pool_R, states_R, strict=True)
                 ],
                 dtype=np.bool_,
             ),
-            refusals=_read_refusals(snapshot, pools, states_P),
+            refusals=_read_refusals(snapshot, rows, states_R),
         )
 
-    def obtainable(self, wanted_P: Floats) -> Floats:
-        """GPUs of each pool that can be held together, if this many are wanted: money goes to one or to another."""
+    def obtainable(self, wanted_R: Floats) -> Floats:
+        """GPUs of each row that can be held together, if this many are wanted: money goes to one or to another."""
         snapshot = self.snapshot
-        if snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None:
-            return self.alone_P
-        wanted = {site.pool: math.ceil(gpus) for site, gpus in zip(self.sites, wanted_P, strict=True)}
+        if snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None and not self._shares:
+            return self.alone_R
+        wanted = {row: math.ceil(gpus) for row, gpus in zip(self.rows, wanted_R, strict=True)}
         have = self._gpus_held(wanted)
-        short = sum(max(0, wanted[pool] - have[pool]) for pool in wanted)
-        if short and len(wanted) > 1:  # what one pool has not got another may have
-            more = {pool: have[pool] if have[pool] < gpus else gpus + short for pool, gpus in wanted.items()}
+        short = sum(max(0, wanted[row] - have[row]) for row in wanted)
+        if short and len(wanted) > 1:  # what one row has not got another may have
+            more = {row: have[row] if have[row] < gpus else gpus + short for row, gpus in wanted.items()}
             have = self._gpus_held(more)
-        return np.array([have[site.pool] for site in self.sites], dtype=np.float64)
+        return np.array([have[row] for row in self.rows], dtype=np.float64)
 
-    def _gpus_held(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        nodes, pools = nodes_to_hold(self.snapshot, wanted), self.snapshot.pools
+    def rows_used(self, shape: Shape) -> list[int]:
+        """Where its GPUs are, by what it asks for; none if there is no such pool any more."""
+        at = [place for place, row in enumerate(self.rows) if row.pool == shape.pool]
+        gpus = (shape.gpus - shape.steady, shape.steady) if len(at) > 1 else (shape.gpus,) * len(at)
+        return [place for place, many in zip(at, gpus, strict=True) if many]
+
+    def least(self, rent_R: Rents, site: int) -> float:
+        """The lower rent of the rows of a site."""
+        pool = self.sites[site].pool
+        return min(rent for row, rent in zip(self.rows, rent_R, strict=True) if row.pool == pool)
+
+    @property
+    def _shares(self) -> bool:
+        """Whether two rows share a quota."""
+        return any(site.steady is not None and math.isfinite(site.most_gpus) for site in self.sites)
+
+    def _gpus_held(self, wanted: Mapping[Row, int]) -> dict[Row, int]:
+        nodes, pools = hold_rows(self.snapshot, wanted), self.snapshot.pools
         return {
-            name: sum(nodes[offer_id] for offer_id in pools[name].offer_ids) * pools[name].gpus_per_node
-            for name in wanted
+            row: sum(nodes[offer_id] for offer_id in row.offer_ids) * pools[row.pool].gpus_per_node for row in wanted
         }
 
 
-# ---------------------------------------------------------------------- one pool
+# ---------------------------------------------------------------------- one pool, one row
 
 
-def _site(pool: Pool, states: Sequence[OfferState]) -> Site:
+def _by_market(pool: Pool, states: Sequence[OfferState]) -> list[tuple[Row, list[OfferState]]]:
+    """Its rows: spot before on demand where there are both."""
+    parts = {
+        market: [state for state in states if state.offer.market is market]
+        for market in (Market.SPOT, Market.ON_DEMAND)
+    }
+    if not MIXES or not all(parts.values()):
+        return [(Row(pool.name, pool.name, pool.offer_ids), list(states))]
+    return [
+        (Row(f"{pool.name}:{market}", pool.name, tuple(state.offer.id for state in part)), part)
+        for market, part in parts.items()
+    ]
+
+
+def _site(pool: Pool, parts: Sequence[tuple[Row, Sequence[OfferState]]], alone: Mapping[str, float]) -> Site:
+    (row, states), *on_demand = parts
+    steady = [SteadyPart(_least_boot_s(each), alone[row.name]) for _, each in on_demand]
     return Site(
         pool.name,
         pool.gpu,
         pool.gpus_per_node,
         believe_reclaims(states),
-        min(state.offer.boot_s for state in states),
+        _least_boot_s(states),
         math.inf if pool.max_gpus is None else pool.max_gpus,
+        steady[0] if steady else None,
     )
+
+
+def _least_boot_s(states: Sequence[OfferState]) -> float:
+    return min(state.offer.boot_s for state in states)
 
 
 def _rent_now(pool: Pool, states: Sequence[OfferState]) -> float:
@@ -148,27 +212,27 @@ def _is_owned(state: OfferState) -> bool:
     return bool(state.limit.min_nodes) and state.limit.min_nodes == state.limit.max_nodes
 
 
-# ---------------------------------------------------------------------- all pools
+# ---------------------------------------------------------------------- all rows
 
 
 def _read_refusals(
-    snapshot: Snapshot, pools: Sequence[Pool], states_P: Sequence[Sequence[OfferState]]
+    snapshot: Snapshot, rows: Sequence[Row], states_R: Sequence[Sequence[OfferState]]
 ) -> Refusals | None:
-    if not any(state.refused for states in states_P for state in states):
+    if not any(state.refused for states in states_R for state in states):
         return None
-    promised_P = np.array([snapshot.promised[pool.name] for pool in pools], dtype=np.float64)
-    refused = [_is_refused(states) for states in states_P]
-    beside = [most_gpus_beside(snapshot, p.name) if no else np.inf for p, no in zip(pools, refused, strict=True)]
+    promised = rows_by_market(rows, snapshot.promised, steady_gpus(snapshot))
+    promised_R = np.array([promised[row] for row in rows], dtype=np.float64)
+    refused = [_is_refused(states) for states in states_R]
+    beside = [most_gpus_beside(snapshot, row, rows) if no else np.inf for row, no in zip(rows, refused, strict=True)]
     ready = [
-        sum(state.held - state.coming for state in states) * pool.gpus_per_node
-        for pool, states in zip(pools, states_P, strict=True)
+        sum(state.held - state.coming for state in states) * snapshot.pools[row.pool].gpus_per_node
+        for row, states in zip(rows, states_R, strict=True)
     ]
     return Refusals(
-        place={pool.name: at for at, pool in enumerate(pools)},
-        refused_P=np.array(refused, dtype=np.bool_),
-        coming_P=np.array([any(state.coming for state in states) for states in states_P], dtype=np.bool_),
-        free_P=np.array(ready, dtype=np.float64) - promised_P,
-        beside_P=np.array(beside, dtype=np.float64) - promised_P,
+        refused_R=np.array(refused, dtype=np.bool_),
+        coming_R=np.array([any(state.coming for state in states) for states in states_R], dtype=np.bool_),
+        free_R=np.array(ready, dtype=np.float64) - promised_R,
+        beside_R=np.array(beside, dtype=np.float64) - promised_R,
     )
 
 

@@ -81,17 +81,16 @@ class HourWorth:
     """USD per hour, by the menu of a job: the same for all if `usd` is given."""
 
     usd: float | None
-    on_demand_P: Rents  # by list; infinite where there is none on demand
-    listed_P: Rents  # of all there is
+    on_demand_R: Rents  # by list; infinite where there is none on demand
+    listed_R: Rents  # of all there is
 
     def of(self, menu: Menu) -> float:
         """Of a job with this menu, weight 1."""
-        least = LEAST * (max(self.listed_P, default=0.0) or 1.0)
+        least = LEAST * (max(self.listed_R, default=0.0) or 1.0)
         if self.usd is not None:
             return max(self.usd, least)
-        for rent_P in (self.on_demand_P, self.listed_P):
-            node_C = np.asarray(rent_P)[menu.site_C] * (menu.gpus_C + menu.spare_C)  # whole nodes
-            usd = float(node_C.min(initial=math.inf))
+        for rent_R in (self.on_demand_R, self.listed_R):
+            usd = float(menu.pay(0.0, rent_R).min(initial=math.inf))
             if math.isfinite(usd):
                 return max(usd, least)
         return least
@@ -120,7 +119,7 @@ def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | 
     budget, price = terms.snapshot.budget, price_of_time(terms, trusted_h)
     if hour_usd == HURRY or budget.average is not None or budget.until_s is not None:
         return ValueOfTime(price)
-    return ValueOfTime(price, HourWorth(hour_usd, terms.on_demand_P, terms.listed_P))
+    return ValueOfTime(price, HourWorth(hour_usd, terms.on_demand_R, terms.listed_R))
 
 
 def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
@@ -130,8 +129,8 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
 
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
     """
-    snapshot, rent_P = terms.snapshot, terms.listed_P
-    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.sites, rent_P, trusted_h)
+    snapshot, rent_R = terms.snapshot, terms.listed_R
+    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.sites, rent_R, trusted_h)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
@@ -139,7 +138,7 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
         present = len(snapshot.waiting) + len(snapshot.active)
         enough = _at(line, max(0.0, left.usd) * jobs / max(1.0, present + _to_come(snapshot)))
         found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
-    return _bounded(found, rent_P)
+    return _bounded(found, rent_R)
 
 
 def _to_come(snapshot: Snapshot) -> float:
@@ -161,8 +160,8 @@ def constant_price(terms: Terms, sites: Sites | None = None) -> TimePrice:
     hours = 0.0 if demand is None else demand.hours
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    line, _, _ = _frontier(None, demand, terms.sites if sites is None else sites, terms.listed_P, 0.0)
-    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_P)
+    line, _, _ = _frontier(None, demand, terms.sites if sites is None else sites, terms.listed_R, 0.0)
+    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_R)
 
 
 def spending_rate(snapshot: Snapshot) -> float:
@@ -185,15 +184,15 @@ def _at(line: Frontier | None, budget: float) -> TimePrice:
     return TimePrice(found.value_of_time, found.share)
 
 
-def _bounded(price: TimePrice, rent_P: Rents) -> TimePrice:
-    dearest = max(rent_P, default=0.0) or 1.0
+def _bounded(price: TimePrice, rent_R: Rents) -> TimePrice:
+    dearest = max(rent_R, default=0.0) or 1.0
     most = dearest * BEYOND
     return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), most), price.share, price.usd_per_h >= most)
 
 
 @lru_cache(maxsize=32)
 def _frontier(
-    expected: Demand | None, arrived: Demand, sites: Sites, rent_P: Rents, trusted_h: float
+    expected: Demand | None, arrived: Demand, sites: Sites, rent_R: Rents, trusted_h: float
 ) -> tuple[Frontier | None, float, float]:
     """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
     before_h = SILENT_H
@@ -209,7 +208,7 @@ def _frontier(
                 continue
             like, jobs, work = kinds.get(key, (kind.like, 0.0, 0.0))
             kinds[key] = (like, jobs + weight * kind.jobs, work + weight * kind.jobs * kind.work)
-    rows = [(like, jobs, _curve(like, work / jobs, sites, rent_P)) for like, jobs, work in kinds.values()]
+    rows = [(like, jobs, _curve(like, work / jobs, sites, rent_R)) for like, jobs, work in kinds.values()]
     rows = [row for row in rows if len(row[2][0])]
     if not rows:
         return None, 0.0, before_h
@@ -223,23 +222,23 @@ def _frontier(
     return frontier(curves, jobs_I), sum(jobs_I), before_h
 
 
-def _curve(like: Job, work: float, sites: Sites, rent_P: Rents) -> tuple[Floats, Floats]:
+def _curve(like: Job, work: float, sites: Sites, rent_R: Rents) -> tuple[Floats, Floats]:
     """Hours and USD of the plans that a mean job of this kind could follow."""
     menu = menu_of(like, sites)
     if not menu.shapes:  # it runs nowhere, or is taken back before it has kept anything
         return np.zeros(0), np.zeros(0)
     if len(menu.rate_EC) > 1:
         near = float(f"{work:.1e}")  # so that a mean that creeps does not call for a new plan book every time
-        hours_H, cost_H = _book(menu, near, rent_P)
+        hours_H, cost_H = _book(menu, near, rent_R)
         return hours_H * (work / near), cost_H * (work / near)
     hours_C = menu.start_C + menu.hours(work)[0]
-    return hours_C, hours_C * menu.rent_when_full(rent_P)
+    return hours_C, hours_C * menu.rent_when_full(rent_R)
 
 
 @lru_cache(maxsize=512)
-def _book(menu: Menu, work: float, rent_P: Rents) -> tuple[Floats, Floats]:
+def _book(menu: Menu, work: float, rent_R: Rents) -> tuple[Floats, Floats]:
     """The same for a job with phases, changes on the way included."""
-    rent_C = menu.rent_when_full(rent_P)
+    rent_C = menu.rent_when_full(rent_R)
     phases = Phases.from_tables(
         menu.hours(work)[None], rent_C[None], restart=menu.restart_C[None], start=menu.start_C[None]
     )

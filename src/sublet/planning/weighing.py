@@ -23,8 +23,8 @@ class WeighedOptions:
 
     table: OptionsTable
     row: int
-    rent_P: Rents
-    most_P: Floats  # GPUs that could be held in each pool
+    rent_R: Rents
+    most_R: Floats  # GPUs that could be held of each row
     scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
 
     @property
@@ -48,7 +48,7 @@ class WeighedOptions:
         time_C = hours_C * options.value_of_time
         rent_C = pay_C * hours_C if len(menu.rate_EC) == 1 else options.cost_C - time_C  # later phases may be elsewhere
         scarce_C = np.zeros(len(hours_C)) if self.scarce_C is None else self.scarce_C
-        usd_C = options.cost_C + scarce_C
+        usd_C, had_C = options.cost_C + scarce_C, menu.fits(self.most_R)
         order = [at for at in np.argsort(usd_C, kind="stable").tolist() if np.isfinite(usd_C[at])]
         return [
             Weighed(
@@ -60,10 +60,10 @@ class WeighedOptions:
                 scarce_usd=float(scarce_C[at]),
                 other_usd=float(options.cost_C[at] - rent_C[at] - time_C[at]),
                 usd=float(usd_C[at]),
-                obtainable=bool(menu.gpus_C[at] <= self.most_P[menu.site_C[at]]),
+                obtainable=bool(had_C[at]),
             )
             for at in order
         ]
 
     def _pay(self) -> Floats:
-        return self.options.menu.pay(0.0, self.rent_P)
+        return self.options.menu.pay(0.0, self.rent_R)

@@ -81,11 +81,11 @@ def test_every_shape_is_one_that_the_job_may_have_within_the_quota(jobs, offers,
     assert len(set(found.shapes)) == len(found.shapes)
     assert [found.column[shape] for shape in found.shapes] == list(range(len(found.shapes)))
     size = {offer.pool: offer.gpus_per_node for offer in offers}
-    for shape, gpus, spare in zip(found.shapes, found.gpus_C, found.spare_C, strict=True):
+    for shape, gpus, whole in zip(found.shapes, found.gpus_C, found.whole_KC.sum(axis=0), strict=True):
         assert job.min_gpus <= shape.gpus <= min(job.max_gpus, quotas.get(shape.pool, math.inf))
         assert gpus == shape.gpus
-        assert 0 <= spare < size[shape.pool]
-        assert (gpus + spare) % size[shape.pool] == 0
+        assert 0 <= whole - gpus < size[shape.pool]
+        assert whole % size[shape.pool] == 0
     for pool in size:  # the least that it can run on is always there
         if job.min_gpus <= quotas.get(pool, math.inf):
             assert Shape(pool, job.min_gpus) in found.column
@@ -173,21 +173,21 @@ def test_jobs_that_differ_in_anything_that_matters_do_not_share_a_menu(fields):
 def test_rent_is_that_of_the_cheapest_offer_that_can_be_had():
     cheap, dear = on_demand("cheap", usd_per_h="4", pool="p"), on_demand("dear", usd_per_h="6", pool="p")
     kernel = Kernel([cheap, dear])
-    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_R == (1.0,)
     kernel.handle(PriceChanged(0.0, "cheap", Price.from_usd_per_h("8")))
-    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.5,)
-    assert Terms.from_snapshot(kernel.snapshot()).listed_P == (1.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_R == (1.5,)
+    assert Terms.from_snapshot(kernel.snapshot()).listed_R == (1.0,)
     kernel.handle(AvailabilityChanged(1.0, "dear", 0))
-    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (2.0,)
+    assert Terms.from_snapshot(kernel.snapshot()).rent_R == (2.0,)
     kernel.handle(AvailabilityChanged(2.0, "cheap", 0))
-    assert Terms.from_snapshot(kernel.snapshot()).rent_P == (1.5,)  # what there would be
+    assert Terms.from_snapshot(kernel.snapshot()).rent_R == (1.5,)  # what there would be
 
 
 def test_what_is_owned_costs_nothing_more():
     owned = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=2)})
-    assert Terms.from_snapshot(owned.snapshot()).rent_P == (0.0,)
+    assert Terms.from_snapshot(owned.snapshot()).rent_R == (0.0,)
     more = Kernel([on_demand()], limits={"o": Limit(min_nodes=2, max_nodes=3)})
-    assert Terms.from_snapshot(more.snapshot()).rent_P == (1.0,)
+    assert Terms.from_snapshot(more.snapshot()).rent_R == (1.0,)
 
 
 def test_a_job_pays_for_whole_nodes_and_where_all_are_full_for_its_gpus():

@@ -76,13 +76,13 @@ def every_way(menu, state, value):
     job, done = state.job, state.done
     pay_C = [
         value + RENTS[site] * (gpus + -gpus % GPUS_PER_NODE)
-        for site, gpus in zip(menu.site_C, menu.gpus_C, strict=True)
+        for site, gpus in zip(menu.row_KC[0], menu.gpus_C, strict=True)
     ]
     ends = [*job.speed.ends[:-1], np.inf]
     first = next(at for at, end in enumerate(ends) if done < end)
     begins = [0.0, *ends]
     parts = [max(0.0, min(end, job.work) - max(begins[at], done)) for at, end in enumerate(ends)][first:]
-    boots = [OFFERS[site].boot_s for site in menu.site_C]
+    boots = [OFFERS[site].boot_s for site in menu.row_KC[0]]
     for way in product(range(len(menu.shapes)), repeat=len(parts)):
         if state.phase is Phase.WAITING:
             pause_s = job.restart_s + boots[way[0]]

@@ -12,10 +12,11 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
 from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market
+from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import read_reclaims
 from sublet.planning import terms as module
-from sublet.planning.affordable import most_gpus, most_gpus_alone
+from sublet.planning.affordable import Row, most_gpus, most_gpus_alone
 from sublet.planning.terms import Terms
 from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.boa.policy import Boa
@@ -47,9 +48,9 @@ def test_terms_say_pool_by_pool_what_can_be_had_and_for_how_much():
     terms = Terms.from_snapshot(snapshot(limits={"s": Limit(max_nodes=3)}))
     assert [site.pool for site in terms.sites] == ["spot", "steady"]
     assert [site.reclaims for site in terms.sites] == [read_reclaims(SPOT), read_reclaims(STEADY)]
-    assert terms.rent_P == terms.listed_P == (0.5, 2.0)
-    assert terms.on_demand_P == (math.inf, 2.0)
-    assert terms.alone_P.tolist() == [12.0, math.inf]
+    assert terms.rent_R == terms.listed_R == (0.5, 2.0)
+    assert terms.on_demand_R == (math.inf, 2.0)
+    assert terms.alone_R.tolist() == [12.0, math.inf]
     assert terms.limited
     assert terms.refusals is None
 
@@ -58,26 +59,28 @@ def test_what_a_purse_pays_for_is_less_together_than_alone():
     now = snapshot(budget=Budget(burn=Rent.from_usd_per_h("20"), purse=Money.from_usd("500")))
     terms = Terms.from_snapshot(now)
     assert dict(terms.most) == most_gpus(now)
-    assert dict(zip(now.pools, terms.alone_P.tolist(), strict=True)) == most_gpus_alone(now)
-    assert terms.alone_P[1] == 8.0
+    assert terms.rows == (Row("spot", "spot", ("s",)), Row("steady", "steady", ("d",)))
+    assert dict(zip(now.pools, terms.alone_R.tolist(), strict=True)) == most_gpus_alone(now, terms.rows)
+    assert terms.alone_R[1] == 8.0
     held_P = terms.obtainable(np.array([40.0, 8.0]))
-    assert held_P @ np.array(terms.rent_P) <= 20.0
+    assert held_P @ np.array(terms.rent_R) <= 20.0
 
 
 def test_what_no_limit_allows_is_never_had_and_what_is_sold_out_may_be_back():
     none, sold_out = {"s": Limit(max_nodes=0)}, snapshot()
     offers = {**sold_out.offers, "s": replace(sold_out.offers["s"], available=0)}
-    assert Terms.from_snapshot(snapshot(limits=none)).ever_P.tolist() == [False, True]
-    assert Terms.from_snapshot(replace(sold_out, offers=offers)).ever_P.tolist() == [True, True]
+    assert Terms.from_snapshot(snapshot(limits=none)).ever_R.tolist() == [False, True]
+    assert Terms.from_snapshot(replace(sold_out, offers=offers)).ever_R.tolist() == [True, True]
 
 
 def test_what_is_refused_is_noted_with_what_there_is_without_asking():
     now = snapshot()
     offers = {**now.offers, "s": replace(now.offers["s"], refused=2, held=1)}
-    refusals = Terms.from_snapshot(replace(now, offers=offers)).refusals
-    assert refusals.refused_P.tolist() == [True, False]
-    assert refusals.free_P.tolist() == [4.0, 0.0]
-    assert refusals.place == {"spot": 0, "steady": 1}
+    terms = Terms.from_snapshot(replace(now, offers=offers))
+    refusals = terms.refusals
+    assert refusals.refused_R.tolist() == [True, False]
+    assert refusals.free_R.tolist() == [4.0, 0.0]
+    assert [terms.rows_used(Shape(pool, 4)) for pool in ("spot", "steady", "gone")] == [[0], [1], []]
 
 
 @pytest.mark.parametrize("policy", [Price(), BoaIdeal(), Boa()])

@@ -36,11 +36,11 @@ class Boa:
 
         def drawbacks(at: int) -> tuple[bool, int, float]:
             stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)
-            return draft.most[sites[at].pool] <= 0, stuck, terms.rent_P[at]
+            return draft.most[sites[at].pool] <= 0, stuck, terms.least(terms.rent_R, at)
 
         site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
         site = sites[site_at : site_at + 1]
-        rent, aim = terms.listed_P[site_at], snapshot.budget.average
+        rent, aim = terms.least(terms.listed_R, site_at), snapshot.budget.average
         forecast, table = snapshot.expected, None
         if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
             table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)

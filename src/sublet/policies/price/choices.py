@@ -14,7 +14,7 @@ money to hold both. Then it stays with what it has; who has nothing asks for any
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,9 +84,9 @@ class Choices:
         if not states:
             return [], {}
         terms = self.terms
-        menus = [menu_of(state.job, terms.sites) for state in states]
+        menus = [menu_of(state.job, terms.sites, state.shape) for state in states]
         values = [self.value.of(state, menu) for state, menu in zip(states, menus, strict=True)]
-        table = options_of_all(menus, states, terms.now_s, values, terms.rent_P, boots=self._boots)
+        table = options_of_all(menus, states, terms.now_s, values, terms.rent_R, boots=self._boots)
         warnings = {}
         best_J = table.cost_JC.argmin(axis=1).tolist() if table.cost_JC.shape[1] else [0] * len(states)
         for row, state in enumerate(states):
@@ -118,18 +118,18 @@ class Choices:
         if job.purse_left_usd is not None and (options := table.of(row)).any:
             options = within_purse(options, job.purse_left_usd, terms, _held_column(state, menu))
             table.put(row, options)
-            had_C = menu.gpus_C <= terms.alone_P[menu.site_C]
-            if not np.isfinite(options.cost_C[had_C]).any():
+            if not np.isfinite(options.cost_C[menu.fits(terms.alone_R)]).any():
                 warning = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
         if terms.refusals is not None and state.shape is not None:
-            table.put(row, _without_gambles(table.of(row), state, terms.refusals))
+            own = terms.rows_used(state.shape)
+            table.put(row, _without_gambles(table.of(row), state, own, terms.refusals))
         return warning
 
     def _options_at(self, state: JobState, menu: Menu) -> Callable[[float], Options]:
         terms = self.terms
 
         def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_P, boots=self._boots)
+            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_R, boots=self._boots)
 
         return options_at
 
@@ -140,7 +140,7 @@ class Choices:
         waiting = self._in_line(patience_s)
         if snapshot.left is not None:
             waiting = self._affordable(waiting, snapshot.left.usd)
-        yield from _next_in_line(waiting, float(terms.alone_P.sum()))
+        yield from _next_in_line(waiting, float(terms.alone_R.sum()))
 
     def _in_line(self, patience_s: float) -> Iterator[JobState]:
         """Those that wait: first who came too long ago, in order of arrival, then the least work first."""
@@ -170,7 +170,7 @@ class Choices:
     def _least_usd(self, state: JobState) -> float:
         """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
         terms, menu = self.terms, menu_of(state.job, self.terms.sites)
-        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_P).cost_C
+        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_R).cost_C
         return float(cost_C.min(initial=np.inf))
 
 
@@ -179,7 +179,11 @@ def _describe_endless(job: Job, sites: Sites) -> str:
     pools = []
     for site in sites:
         least_nodes = math.ceil(job.min_gpus / site.gpus_per_node)
-        if job.may_run_in(site.pool) and not spot_speed(site.reclaims, job, [least_nodes]).any():
+        if (
+            job.may_run_in(site.pool)
+            and site.steady is None
+            and not spot_speed(site.reclaims, job, [least_nodes]).any()
+        ):
             pools.append(site.pool)
     if not pools:
         return ""
@@ -260,24 +264,29 @@ def _describe_late(options: Options, at: int, left_h: float) -> str:
 
 def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> Options:
     """The options without those that cost more rent than is left; what it runs on (`held`) it may keep. Cost: O(C)."""
-    rent_C = options.rent_to_the_end(terms.rent_P)
-    hoped_C = np.where(terms.ever_P[options.menu.site_C], rent_C, np.inf)
+    rent_C = options.rent_to_the_end(terms.rent_R)
+    hoped_C = np.where(options.menu.fits(np.where(terms.ever_R, np.inf, 0.0)), rent_C, np.inf)
     dear_C = rent_C > max(left_usd, float(hoped_C.min(initial=np.inf)))
     if held != WAIT:
         dear_C[held] = False
     return replace(options, cost_C=np.where(dear_C, np.inf, options.cost_C)) if dear_C.any() else options
 
 
-def _without_gambles(options: Options, state: JobState, refusals: Refusals) -> Options:
-    """The options without those for which a job would have to give up what it has, if there are others. Cost: O(C)."""
-    if state.shape is None or state.shape.pool not in refusals.place:
+def _without_gambles(options: Options, state: JobState, own: Sequence[int], refusals: Refusals) -> Options:
+    """The options without those for which a job would have to give up what it has, if there are others. Cost: O(C).
+
+    `own` are the rows that its shape uses.
+    """
+    if not own:
         return options
-    own, menu = refusals.place[state.shape.pool], options.menu
-    waits = bool(refusals.coming_P[own]) and not (state.phase in SETTLED and state.runs_in == state.shape)
+    menu = options.menu
+    waits = bool(refusals.coming_R[own].any()) and not (state.phase in SETTLED and state.runs_in == state.shape)
     if not waits and not state.gpus:
         return options
-    room_P = refusals.free_P if waits else np.maximum(refusals.free_P, refusals.beside_P)
-    gamble_C = refusals.refused_P[menu.site_C] & (menu.site_C != own) & (menu.gpus_C > room_P[menu.site_C])
+    room_R = refusals.free_R if waits else np.maximum(refusals.free_R, refusals.beside_R)
+    no_gamble_R = ~refusals.refused_R
+    no_gamble_R[own] = True
+    gamble_C = ~menu.fits(np.where(no_gamble_R, np.inf, room_R))
     cost_C = np.where(gamble_C, np.inf, options.cost_C)
     return replace(options, cost_C=cost_C) if np.isfinite(cost_C).any() else options
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.planning.options import OptionsTable
-from sublet.policies.price.congestion import WAIT
+from sublet.policies.price.congestion import WAIT, uses_of
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
@@ -32,7 +32,7 @@ TOLERANCE = 0.002  # of the value of the best split over several pools
 PERFECT = 0.999  # of the speed of as many single GPUs
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
-# J jobs, C shapes (padded: value -inf), P pools
+# J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +49,26 @@ class Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Split:
-    """A column or WAIT per job, and what one more GPU of each pool would add."""
+    """A column or WAIT per job, and what one more GPU of each row would add."""
 
     column_J: Ints
-    price_P: Floats
+    price_R: Floats
 
 
-def split(claims: Claims, most_P: Floats) -> Split:
+def split(claims: Claims, most_R: Floats) -> Split:
     """The most valuable split, to a five-hundredth for several pools. Cost: `best_split`, or `best_moves` for those."""
-    value_JC, gpus_JC, site_JC = _tables(claims, most_P)
+    table, value_JC = claims.table, _values(claims, most_R)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(np.where(np.isfinite(value_JC), value_JC, 0.0).max(axis=1, initial=0.0).sum())
-    wait_J1 = np.where(_must_run(claims, float(most_P.sum())), -1.0 - everything, 0.0)[:, None]
-    nothing_J1 = np.zeros((len(claims.table), 1), dtype=np.intp)
+    wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
-    sizes_JC = np.concatenate((nothing_J1, gpus_JC), axis=1)
-    if len(most_P) == 1:
-        whole = best_split(gain_JC, int(most_P[0]), sizes=sizes_JC)
-        return Split(column_J=np.asarray(whole.column_J) + WAIT, price_P=np.array([whole.price]))
-    pools_JC = np.concatenate((nothing_J1, site_JC), axis=1)
-    asked = Coupled.from_tables(gain_JC, [int(most) for most in most_P], sizes=sizes_JC, pools=pools_JC)
+    uses_RJC = uses_of(table.row_KJC, table.gpus_KJC, len(most_R))
+    if len(most_R) == 1:
+        whole = best_split(gain_JC, int(most_R[0]), sizes=uses_RJC[0])
+        return Split(column_J=np.asarray(whole.column_J) + WAIT, price_R=np.array([whole.price]))
+    asked = Coupled.from_uses(gain_JC, [int(most) for most in most_R], uses_RJC)
     found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE)
-    return Split(column_J=np.asarray(found.column_J) + WAIT, price_P=found.price_R[: len(most_P)])
+    return Split(column_J=np.asarray(found.column_J) + WAIT, price_R=found.price_R[: len(most_R)])
 
 
 def _must_run(claims: Claims, room: float) -> Bools:
@@ -94,7 +92,8 @@ def _must_run(claims: Claims, room: float) -> Bools:
     return must_J
 
 
-def _tables(claims: Claims, most_P: Floats) -> tuple[Floats, Ints, Ints]:
+def _values(claims: Claims, most_R: Floats) -> Floats:
+    """What each shape is worth; -inf where it cannot be had."""
     table, left_h_J = claims.table, claims.left_h_J
     worth_JC = table.rate_JC / table.gpu_rate_J[:, None]  # in GPUs at their best
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -106,7 +105,8 @@ def _tables(claims: Claims, most_P: Floats) -> tuple[Floats, Ints, Ints]:
     due_J = claims.due_s_J > 0
     if due_J.any():
         value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]
-    no_JC = ~(table.cost_JC < np.inf) | np.isnan(value_JC) | (table.gpus_JC > most_P[table.site_JC])
+    over_JC = ((table.gpus_KJC > most_R[table.row_KJC]) & (table.gpus_KJC > 0)).any(axis=0)
+    no_JC = ~(table.cost_JC < np.inf) | np.isnan(value_JC) | over_JC
     value_JC[no_JC] = -np.inf
     has = np.flatnonzero(claims.held_J != WAIT)
     value_JC[has, claims.held_J[has]] *= STICKY
@@ -115,4 +115,4 @@ def _tables(claims: Claims, most_P: Floats) -> tuple[Floats, Ints, Ints]:
         if menu.doubt_C is not None:  # what is held is known better than what is not
             other = np.flatnonzero(menu.belief_C != menu.belief_C[held])
             value_JC[row, other] /= 1.0 + np.hypot(menu.doubt_C, menu.doubt_C[held])[other]
-    return value_JC, table.gpus_JC.astype(np.intp), table.site_JC
+    return value_JC

@@ -27,7 +27,7 @@ from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "wishes"]
+__all__ = ["WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "uses_of", "wishes"]
 
 WAIT = -1
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
@@ -35,7 +35,7 @@ LEAST = 1e-6  # of the same: less moves nobody
 CLOSE = 1e-3  # relative: what is left over is filled afterwards
 TOLERANCE = 0.002  # of the saving, where jobs are assigned to several pools
 
-# J jobs, C shapes (padded: infinite cost), P pools
+# J jobs, C shapes (padded: infinite cost), R rows, K rows that a shape uses: of pools with both markets two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class Fit:
     """A shape (its column) or WAIT per job, and the surcharge of each pool in USD per GPU-hour for the median job."""
 
     column_J: Ints
-    surcharge_P: Floats
+    surcharge_R: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,23 +52,37 @@ class Wishes:
 
     row_J: Ints  # where each job stands among those that were asked: some may have nowhere to go
     cost_JC: Floats
-    use_JC: Floats  # GPU-hours, weighed by the work that is left
-    gpus_JC: Floats
-    site_JC: Ints
+    row_KJC: Ints  # where its GPUs are; the first tells pools apart
+    gpus_KJC: Floats
+    use_KJC: Floats  # GPU-hours, weighed by the work that is left
 
-    def columns(self, surcharge_P: Floats) -> Ints:
+    def columns(self, surcharge_R: Floats) -> Ints:
         """What each job wants at these surcharges."""
-        cost_JC = self.cost_JC + np.where(np.isinf(self.cost_JC), 0.0, surcharge_P[self.site_JC] * self.use_JC)
-        column_J: Ints = cost_JC.argmin(axis=1)
+        column_J: Ints = (self.cost_JC + self.scarce(surcharge_R)).argmin(axis=1)
         return column_J
 
-    def gpus(self, column_J: Ints, pools: int) -> Floats:
-        """How many that is in each pool."""
+    def scarce(self, surcharge_R: Floats) -> Floats:
+        """What these surcharges come to."""
+        return np.asarray((surcharge_R[self.row_KJC] * self.use_KJC).sum(axis=0))
+
+    def gpus(self, column_J: Ints, rows: int) -> Floats:
+        """How many that is of each row."""
         runs_J = np.flatnonzero(column_J != WAIT)
-        at = (runs_J, column_J[runs_J])
-        gpus_P = np.zeros(pools)
-        np.add.at(gpus_P, self.site_JC[at], self.gpus_JC[at])
-        return gpus_P
+        at = (slice(None), runs_J, column_J[runs_J])
+        gpus_R = np.zeros(rows)
+        np.add.at(gpus_R, self.row_KJC[at], self.gpus_KJC[at])
+        return gpus_R
+
+    def fits(self, job: int, room_R: Floats) -> Bools:
+        """Which of its shapes there is room for."""
+        gpus_KC = self.gpus_KJC[:, job]
+        return np.asarray(((gpus_KC <= room_R[self.row_KJC[:, job]]) | (gpus_KC == 0)).all(axis=0))
+
+    def take(self, job: int, column: int, room_R: Floats, sign: float = 1.0) -> None:
+        """Take what a shape needs out of the room; with -1 it is given back."""
+        if column != WAIT:
+            for row, gpus in zip(self.row_KJC[:, job, column], self.gpus_KJC[:, job, column], strict=True):
+                room_R[row] -= sign * gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +91,7 @@ class Shares:
 
     wishes: Wishes
     column_J: Ints  # WAIT if it gets nothing
-    surcharge_P: Floats
+    surcharge_R: Floats
 
 
 def share_pools(
@@ -87,86 +101,102 @@ def share_pools(
 
     `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
     """
-    every = wishes(table, work_J, terms.alone_P)
-    pools = len(terms.sites)
+    every = wishes(table, work_J, terms.alone_R)
+    rows = len(terms.rows)
     if not len(every.row_J):
-        return Shares(wishes=every, column_J=every.row_J, surcharge_P=np.zeros(pools))
+        return Shares(wishes=every, column_J=every.row_J, surcharge_R=np.zeros(rows))
     able, rank_J, held_J = table.take(every.row_J.tolist()), rank_J[every.row_J], held_J[every.row_J]
-    free_J = every.columns(np.zeros(pools))
-    split_by = _cheapest if by_owner and pools > 1 else fit
-    found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, pools)))
+    free_J = every.columns(np.zeros(rows))
+    split_by = _cheapest if by_owner and rows > 1 else fit
+    found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, rows)))
     column_J = found.column_J
     if by_owner or any(menu.doubt_C is not None for menu in able.menus):
-        wanted_P = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), pools), every.gpus(free_J, pools))
-        most_P = terms.obtainable(wanted_P)
-        old_J = _steady(every, held_J, rank_J, most_P)
+        wanted_R = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), rows), every.gpus(free_J, rows))
+        most_R = terms.obtainable(wanted_R)
+        old_J = _steady(every, held_J, rank_J, most_R)
         if (old_J == WAIT).sum() > (column_J == WAIT).sum():
-            old_J = _pinned(every, held_J, rank_J, most_P)
+            old_J = _pinned(every, held_J, rank_J, most_R)
         if not _pays(able, held_J, column_J, old_J):
             column_J = old_J
-    return Shares(wishes=every, column_J=column_J, surcharge_P=found.surcharge_P)
+    return Shares(wishes=every, column_J=column_J, surcharge_R=found.surcharge_R)
 
 
-def wishes(table: OptionsTable, work_J: Floats, most_P: Floats) -> Wishes:
-    """Those that could run on no more than `most_P` GPUs of a pool; `work_J` is what each has left, over its weight.
+def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
+    """Those that could run on no more than `most_R` GPUs of a pool; `work_J` is what each has left, over its weight.
 
     Precondition: at least one job, and all work above 0.
     """
-    gpus_JC, site_JC = table.gpus_JC, table.site_JC
-    cost_JC = np.where(gpus_JC <= most_P[site_JC], table.cost_JC, np.inf)
+    row_KJC, gpus_KJC = table.row_KJC, table.gpus_KJC
+    fits_JC = ((gpus_KJC <= most_R[row_KJC]) | (gpus_KJC == 0)).all(axis=0)
+    cost_JC = np.where(fits_JC, table.cost_JC, np.inf)
     now_JC = np.where(np.isfinite(table.cost_JC), table.now_JC, 0.0)
-    use_JC = gpus_JC * now_JC * (work_J / np.median(work_J))[:, None]
+    use_KJC = gpus_KJC * now_JC * (work_J / np.median(work_J))[:, None]
     row_J = np.flatnonzero(np.isfinite(cost_JC).any(axis=1))
     return Wishes(
-        row_J=row_J, cost_JC=cost_JC[row_J], use_JC=use_JC[row_J], gpus_JC=gpus_JC[row_J], site_JC=site_JC[row_J]
+        row_J=row_J,
+        cost_JC=cost_JC[row_J],
+        row_KJC=row_KJC[:, row_J],
+        gpus_KJC=gpus_KJC[:, row_J],
+        use_KJC=use_KJC[:, row_J],
     )
 
 
-def fit(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+def uses_of(row_KJC: Ints, gpus_KJC: Floats, rows: int) -> Ints:
+    """GPUs of each row, a column for nothing before all others."""
+    _, jobs, shapes = gpus_KJC.shape
+    use_RJC = np.zeros((rows, jobs, shapes + 1), dtype=np.intp)
+    job_J1, column_C = np.arange(jobs)[:, None], np.arange(1, shapes + 1)
+    for row_JC, gpus_JC in zip(row_KJC, gpus_KJC, strict=True):
+        use_RJC[row_JC, job_J1, column_C] += gpus_JC.astype(np.intp)
+    return use_RJC
+
+
+def fit(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
-    Pools that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    Rows that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
     integer program. Cost: O(J C) a few dozen times, and that program.
     """
-    pools = len(most_P)
-    column_J = all_wishes.columns(np.zeros(pools))
-    short_P = all_wishes.gpus(column_J, pools) > most_P
-    if not short_P.any():
-        return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
-    surcharge_P = np.zeros(pools)
-    for _ in range(pools):  # those that are pushed out of one pool may make another one short
-        surcharge_P = np.where(short_P, _surcharge(all_wishes, short_P, most_P), 0.0)
-        column_J = all_wishes.columns(surcharge_P)
-        over_P = all_wishes.gpus(column_J, pools) > most_P
-        if not (over_P & ~short_P).any():
+    rows = len(most_R)
+    column_J = all_wishes.columns(np.zeros(rows))
+    short_R = all_wishes.gpus(column_J, rows) > most_R
+    if not short_R.any():
+        return Fit(column_J=column_J, surcharge_R=np.zeros(rows))
+    surcharge_R = np.zeros(rows)
+    for _ in range(rows):  # those that are pushed out of one row may make another one short
+        surcharge_R = np.where(short_R, _surcharge(all_wishes, short_R, most_R), 0.0)
+        column_J = all_wishes.columns(surcharge_R)
+        over_R = all_wishes.gpus(column_J, rows) > most_R
+        if not (over_R & ~short_R).any():
             break
-        short_P |= over_P
-    if pools > 1 and (all_wishes.gpus(column_J, pools) > most_P).any():
-        column_J = _assign(all_wishes, surcharge_P, rank_J, most_P)
-    column_J = _trim(all_wishes, column_J, rank_J, most_P)
-    return Fit(column_J=_fill(all_wishes, column_J, rank_J, most_P), surcharge_P=surcharge_P)
+        short_R |= over_R
+    if rows > 1 and (all_wishes.gpus(column_J, rows) > most_R).any():
+        column_J = _assign(all_wishes, surcharge_R, rank_J, most_R)
+    column_J = _trim(all_wishes, column_J, rank_J, most_R)
+    return Fit(column_J=_fill(all_wishes, column_J, rank_J, most_R), surcharge_R=surcharge_R)
 
 
-def _cheapest(all_wishes: Wishes, rank_J: Floats, most_P: Floats) -> Fit:
+def _cheapest(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """The least cost of all jobs together that fits; as few as possible wait. Cost: an integer program."""
-    pools = len(most_P)
-    column_J = all_wishes.columns(np.zeros(pools))
-    if (all_wishes.gpus(column_J, pools) > most_P).any():
-        column_J = _assign(all_wishes, np.zeros(pools), rank_J, most_P)
-        column_J = _fill(all_wishes, _trim(all_wishes, column_J, rank_J, most_P), rank_J, most_P)
-    return Fit(column_J=column_J, surcharge_P=np.zeros(pools))
+    rows = len(most_R)
+    column_J = all_wishes.columns(np.zeros(rows))
+    if (all_wishes.gpus(column_J, rows) > most_R).any():
+        column_J = _assign(all_wishes, np.zeros(rows), rank_J, most_R)
+        column_J = _fill(all_wishes, _trim(all_wishes, column_J, rank_J, most_R), rank_J, most_R)
+    return Fit(column_J=column_J, surcharge_R=np.zeros(rows))
 
 
-def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
-    """The least at which no more is wanted of these pools together than there is, or beyond which nothing changes."""
-    most = float(most_P[short_P].sum())
+def _surcharge(all_wishes: Wishes, short_R: Bools, most_R: Floats) -> float:
+    """The least at which no more is wanted of these rows together than there is, or beyond which nothing changes."""
+    most = float(most_R[short_R].sum())
 
     def fits(surcharge: float) -> bool:
-        column_J = all_wishes.columns(np.where(short_P, surcharge, 0.0))
-        return bool(all_wishes.gpus(column_J, len(most_P))[short_P].sum() <= most)
+        column_J = all_wishes.columns(np.where(short_R, surcharge, 0.0))
+        return bool(all_wishes.gpus(column_J, len(most_R))[short_R].sum() <= most)
 
-    counts_JC = np.isfinite(all_wishes.cost_JC) & (all_wishes.use_JC > 0)
-    high = 2.0 * float((all_wishes.cost_JC[counts_JC] / all_wishes.use_JC[counts_JC]).max(initial=1.0))
+    use_JC = all_wishes.use_KJC.sum(axis=0)
+    counts_JC = np.isfinite(all_wishes.cost_JC) & (use_JC > 0)
+    high = 2.0 * float((all_wishes.cost_JC[counts_JC] / use_JC[counts_JC]).max(initial=1.0))
     for _ in range(TRIES):
         if fits(high):
             break
@@ -182,65 +212,57 @@ def _surcharge(all_wishes: Wishes, short_P: Bools, most_P: Floats) -> float:
     return high
 
 
-def _assign(all_wishes: Wishes, surcharge_P: Floats, rank_J: Floats, most_P: Floats) -> Ints:
-    """The least cost, surcharge included, that fits every pool; as few as possible wait, and these rank behind."""
-    cost_JC = all_wishes.cost_JC + np.where(
-        np.isinf(all_wishes.cost_JC), 0.0, surcharge_P[all_wishes.site_JC] * all_wishes.use_JC
-    )
+def _assign(all_wishes: Wishes, surcharge_R: Floats, rank_J: Floats, most_R: Floats) -> Ints:
+    """The least cost, surcharge included, that fits every row; as few as possible wait, and these rank behind."""
+    cost_JC = all_wishes.cost_JC + all_wishes.scarce(surcharge_R)
     saved_JC = np.nanmax(np.where(np.isfinite(cost_JC), cost_JC, np.nan), axis=1, keepdims=True) - cost_JC
     scale = float(np.where(np.isfinite(saved_JC), saved_JC, 0.0).max(initial=1e-9)) * len(rank_J)
     place_J = np.empty(len(rank_J))
     place_J[np.argsort(rank_J, kind="stable")] = np.arange(len(rank_J))
     wait_J1 = -scale * (2.0 - place_J / len(rank_J))[:, None]
-    nothing_J1 = np.zeros((len(rank_J), 1), dtype=np.intp)
-    ample = int(all_wishes.gpus_JC.max(axis=1).sum())
-    asked = Coupled.from_tables(
+    ample = int(all_wishes.gpus_KJC.sum(axis=0).max(axis=1).sum())
+    asked = Coupled.from_uses(
         np.concatenate((wait_J1, saved_JC), axis=1),
-        [int(min(most, ample)) for most in most_P],
-        sizes=np.concatenate((nothing_J1, all_wishes.gpus_JC.astype(np.intp)), axis=1),
-        pools=np.concatenate((nothing_J1, all_wishes.site_JC), axis=1),
+        [int(min(most, ample)) for most in most_R],
+        uses_of(all_wishes.row_KJC, all_wishes.gpus_KJC, len(most_R)),
     )
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
 
-def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """In order of rank, as long as there is room; a job whose pool is full takes the best that fits, or waits."""
-    if (all_wishes.gpus(column_J, len(most_P)) <= most_P).all():
+    if (all_wishes.gpus(column_J, len(most_R)) <= most_R).all():
         return column_J
-    room_P = most_P.copy()
+    room_R = most_R.copy()
     column_J = column_J.copy()
     for job in np.argsort(rank_J, kind="stable").tolist():
         wanted = column_J[job]
-        if wanted == WAIT or all_wishes.gpus_JC[job, wanted] > room_P[all_wishes.site_JC[job, wanted]]:
-            wanted = _best_within(all_wishes, job, room_P)
+        if wanted == WAIT or not all_wishes.fits(job, room_R)[wanted]:
+            wanted = _best_within(all_wishes, job, room_R)
             column_J[job] = wanted
-        if wanted != WAIT:
-            room_P[all_wishes.site_JC[job, wanted]] -= all_wishes.gpus_JC[job, wanted]
+        all_wishes.take(job, wanted, room_R)
     return column_J
 
 
-def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """What is left over goes, in order of rank, to whom it helps."""
-    room_P = most_P - all_wishes.gpus(column_J, len(most_P))
-    if not (room_P > 0).any() or not len(column_J):
+    room_R = most_R - all_wishes.gpus(column_J, len(most_R))
+    if not (room_R > 0).any() or not len(column_J):
         return column_J
     column_J = column_J.copy()
     for job in np.argsort(rank_J, kind="stable").tolist():
         now = column_J[job]
-        if now != WAIT:
-            room_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
-        best = _best_within(all_wishes, job, room_P)
+        all_wishes.take(job, now, room_R, -1.0)
+        best = _best_within(all_wishes, job, room_R)
         if now == WAIT or (best != WAIT and all_wishes.cost_JC[job, best] < all_wishes.cost_JC[job, now]):
             now = column_J[job] = best
-        if now != WAIT:
-            room_P[all_wishes.site_JC[job, now]] -= all_wishes.gpus_JC[job, now]
+        all_wishes.take(job, now, room_R)
     return column_J
 
 
-def _best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
+def _best_within(all_wishes: Wishes, job: int, room_R: Floats) -> int:
     """The column that costs a job least of those that there is room for; WAIT if there is none."""
-    fits_C: Bools = all_wishes.gpus_JC[job] <= room_P[all_wishes.site_JC[job]]
-    cost_C = np.where(fits_C, all_wishes.cost_JC[job], np.inf)
+    cost_C = np.where(all_wishes.fits(job, room_R), all_wishes.cost_JC[job], np.inf)
     best = int(cost_C.argmin())
     return best if np.isfinite(cost_C[best]) else WAIT
 
@@ -248,7 +270,7 @@ def _best_within(all_wishes: Wishes, job: int, room_P: Floats) -> int:
 # ---------------------------------------------------------------------- who has a place keeps it
 
 
-def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
 
     Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
@@ -258,28 +280,28 @@ def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) ->
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
     column_J: Ints = np.where(able_J, held_J, WAIT)
     first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
-    column_J = _trim(all_wishes, column_J, first_J, most_P)
-    return _fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_P), most_P)
+    column_J = _trim(all_wishes, column_J, first_J, most_R)
+    return _fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_R), most_R)
 
 
-def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_P: Floats) -> Ints:
+def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """Those that run stay in their pools and shrink there; as few as possible wait. Cost: an integer program."""
     rows = np.arange(len(held_J))
-    home_J = all_wishes.site_JC[rows, held_J]
-    own_JC = np.where(all_wishes.site_JC == home_J[:, None], all_wishes.cost_JC, np.inf)
+    home_JC = all_wishes.row_KJC[0]
+    own_JC = np.where(home_JC == home_JC[rows, held_J][:, None], all_wishes.cost_JC, np.inf)
     stays_J = (held_J != WAIT) & np.isfinite(own_JC).any(axis=1)
     cost_JC = np.where(stays_J[:, None], own_JC, all_wishes.cost_JC)
-    return _cheapest(replace(all_wishes, cost_JC=cost_JC), rank_J, most_P).column_J
+    return _cheapest(replace(all_wishes, cost_JC=cost_JC), rank_J, most_R).column_J
 
 
-def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_P: Floats) -> Floats:
+def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Floats:
     """Ranks: who waits comes first, then who gains most by what there is room for now."""
-    room_P = most_P - all_wishes.gpus(column_J, len(most_P))
+    room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     gain_J = np.full(len(column_J), np.inf)
     for job in np.flatnonzero(column_J != WAIT).tolist():
-        now, own_P = column_J[job], room_P.copy()
-        own_P[all_wishes.site_JC[job, now]] += all_wishes.gpus_JC[job, now]
-        gain_J[job] = all_wishes.cost_JC[job, now] - all_wishes.cost_JC[job, _best_within(all_wishes, job, own_P)]
+        now, own_R = column_J[job], room_R.copy()
+        all_wishes.take(job, now, own_R, -1.0)
+        gain_J[job] = all_wishes.cost_JC[job, now] - all_wishes.cost_JC[job, _best_within(all_wishes, job, own_R)]
     place_J = np.empty(len(column_J))
     place_J[np.lexsort((rank_J, -gain_J))] = np.arange(len(column_J))
     return place_J

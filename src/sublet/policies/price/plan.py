@@ -40,7 +40,7 @@ class _Grants:
     """A column or WAIT for each job, in the order in which they are served; why one waits; and surcharges."""
 
     column_of: Sequence[tuple[Asked, int, str]]
-    surcharge: Mapping[str, float]  # USD per GPU-hour, by pool
+    surcharge: Mapping[str, float]  # USD per GPU-hour, by row
     scarce: Mapping[str, Floats]  # by job: what that comes to for each of its shapes
 
 
@@ -61,20 +61,19 @@ def priced_plan(
     priceless = value.worth is None and value.price.priceless  # no money is to be saved by taking longer
     if not asked or not terms.limited:
         grants = _Grants([(each, each.options.best, "") for each in asked], {}, {})
-    elif not any(terms.rent_P) or (priceless and len(terms.sites) == 1):
+    elif not any(terms.rent_R) or (priceless and len(terms.rows) == 1):
         grants = _split_cluster(asked, terms, patience_s, knows)
     else:
         grants = _share(asked, terms, patience_s, by_owner=value.worth is not None)
     reasons = [_reason(each, column, terms) if column != WAIT else why for each, column, why in grants.column_of]
     weighed = {each.state.job.id: _weigh(each, terms, grants.scarce) for each in asked}
     ask_again_s = _next_review_s(terms, review_s)
-    draft = Draft(terms.snapshot, terms.most)
+    draft = Draft(terms.snapshot, terms.most, terms.rows)
     for (each, column, _), reason in zip(grants.column_of, reasons, strict=True):
         if column == WAIT:
             draft.take(each.state, reason)
         else:
-            shape = each.table.menus[each.row].shapes[column]
-            draft.give(each.state, shape.pool, shape.gpus, reason)
+            draft.put(each.state, each.table.menus[each.row].shapes[column], reason)
     return draft.plan(
         ask_again_s=ask_again_s,
         value_of_time_usd_per_h=value.price.usd_per_h if value.worth is None else None,  # else each job has its own
@@ -98,8 +97,8 @@ def _weigh(each: Asked, terms: Terms, scarce: Mapping[str, Floats]) -> WeighedOp
     return WeighedOptions(
         table=each.table,
         row=each.row,
-        rent_P=terms.rent_P,
-        most_P=terms.alone_P,
+        rent_R=terms.rent_R,
+        most_R=terms.alone_R,
         scarce_C=scarce.get(each.state.job.id),
     )
 
@@ -109,7 +108,7 @@ def _reason(each: Asked, column: int, terms: Terms) -> str:
     if each.table.menus[each.row].shapes[column] == each.state.shape:
         return ""
     options = each.options
-    money = float(options.rent_to_the_end(terms.rent_P)[column])
+    money = float(options.rent_to_the_end(terms.rent_R)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
     return f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}: {best}"
@@ -137,24 +136,23 @@ def _share(asked: Sequence[Asked], terms: Terms, patience_s: float, *, by_owner:
     ]
     waits = "there are not enough GPUs for all, and it has the most work left"
     grants += [(asked[at], column, waits) for at, column in zip(rows, found.column_J.tolist(), strict=True)]
-    surcharge = _by_pool(terms, found.surcharge_P)
-    scarce = {}
+    surcharge, scarce = _by_row(terms, found.surcharge_R), {}
+    scarce_JC = found.wishes.scarce(found.surcharge_R)
     for row, at in enumerate(rows if surcharge else ()):
-        scarce_C = found.surcharge_P[found.wishes.site_JC[row]] * found.wishes.use_JC[row]
-        scarce[asked[at].state.job.id] = scarce_C[: len(asked[at].table.menus[at].shapes)]  # the rest is padding
+        scarce[asked[at].state.job.id] = scarce_JC[row, : len(asked[at].table.menus[at].shapes)]  # the rest is padding
     return _Grants(grants, surcharge, scarce)
 
 
 def _split_cluster(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
-    found = split(_claims(asked, terms.now_s, patience_s, knows), terms.alone_P)
+    found = split(_claims(asked, terms.now_s, patience_s, knows), terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
     grants = [(each, column, waits) for each, column in zip(asked, found.column_J.tolist(), strict=True)]
-    return _Grants(grants, _by_pool(terms, found.price_P), {})
+    return _Grants(grants, _by_row(terms, found.price_R), {})
 
 
-def _by_pool(terms: Terms, usd_P: Floats) -> dict[str, float]:
-    return {site.pool: float(usd) for site, usd in zip(terms.sites, usd_P, strict=True) if usd > 0}
+def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:
+    return {row.name: float(usd) for row, usd in zip(terms.rows, usd_R, strict=True) if usd > 0}
 
 
 def _claims(asked: Sequence[Asked], now_s: float, patience_s: float, knows: WorkBelief) -> Claims:

@@ -9,7 +9,7 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
-from sublet.planning.affordable import most_gpus_beside
+from sublet.planning.affordable import most_gpus_beside, rows_by_market, steady_gpus
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Terms
@@ -40,30 +40,29 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
     """
     menu = menu_of(job, terms.sites)
     state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
-    options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_P)
+    options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_R)
     if job.purse_left_usd is not None:
         options = within_purse(options, job.purse_left_usd, terms, WAIT)
-    steady_P = np.where(np.isfinite(terms.on_demand_P), terms.alone_P, 0.0)
-    for had_P in (steady_P,) if on_demand else (_left_by_others(terms), terms.alone_P):
-        cost_C = np.where(menu.gpus_C <= had_P[menu.site_C], options.cost_C, np.inf)
+    steady_R = np.where(np.isfinite(terms.on_demand_R), terms.alone_R, 0.0)
+    for had_R in (steady_R,) if on_demand else (_left_by_others(terms), terms.alone_R):
+        cost_C = np.where(menu.fits(had_R), options.cost_C, np.inf)
         if np.isfinite(cost_C).any():
             at = int(cost_C.argmin())
             return Prospect(
                 shape=menu.shapes[at],
                 hours=float(options.hours_C[at]),
-                usd=float(options.rent_to_the_end(terms.rent_P)[at]),
-                usd_per_h=float(menu.pay(0.0, terms.rent_P)[at]),
-                waits=had_P is terms.alone_P,
+                usd=float(options.rent_to_the_end(terms.rent_R)[at]),
+                usd_per_h=float(menu.pay(0.0, terms.rent_R)[at]),
+                waits=had_R is terms.alone_R,
             )
     return None
 
 
 def _left_by_others(terms: Terms) -> Floats:
-    """GPUs of each pool that are promised to nobody and could be held beside all that is held now."""
-    held = terms.snapshot.promised
-    return np.array(
-        [most_gpus_beside(terms.snapshot, site.pool) - held[site.pool] for site in terms.sites], dtype=np.float64
-    )
+    """GPUs of each row that are promised to nobody and could be held beside all that is held now."""
+    snapshot, rows = terms.snapshot, terms.rows
+    held = rows_by_market(rows, snapshot.promised, steady_gpus(snapshot))
+    return np.array([most_gpus_beside(snapshot, row, rows) - held[row] for row in rows], dtype=np.float64)
 
 
 def hour_usd_of(policy: Price, terms: Terms, job: Job) -> float:

@@ -71,7 +71,7 @@ class Feasibility:
         job = kernel_job(self._factory.bare_record(spec.name, spec), self._clock.speedup)
         state = JobState(job=job, seq=0, as_of_s=terms.now_s, held_since_s=terms.now_s)
         menu = menu_of(job, terms.sites)
-        options = options_of(menu, state, terms.now_s, 1.0, terms.rent_P)
+        options = options_of(menu, state, terms.now_s, 1.0, terms.rent_R)
         most = {way.pool: way.most_workers for way in self._ways(spec)}
         ends_h = [
             (float(hours), shape)

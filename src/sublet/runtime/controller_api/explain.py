@@ -78,8 +78,8 @@ def alternatives_of(
 def weigh_by_rent(snapshot: Snapshot, state: JobState) -> dict[Shape, Weighed]:
     """Hours and rent of every shape, by the model of `price`, whatever policy decides."""
     terms = Terms.from_snapshot(snapshot)
-    table = options_of_all([menu_of(state.job, terms.sites)], [state], terms.now_s, [1.0], terms.rent_P)
-    weighing = WeighedOptions(table=table, row=0, rent_P=terms.rent_P, most_P=terms.alone_P)
+    table = options_of_all([menu_of(state.job, terms.sites)], [state], terms.now_s, [1.0], terms.rent_R)
+    weighing = WeighedOptions(table=table, row=0, rent_R=terms.rent_R, most_R=terms.alone_R)
     return {row.shape: row for row in weighing.rows()}
 
 

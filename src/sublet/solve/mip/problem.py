@@ -1,7 +1,8 @@
 """What is asked of the coupled allocation: tables and capacities as for the knapsack, and rules that tie jobs together.
 
-Each choice of a job uses units of one pool. Jobs that run now have a current choice; leaving it is a change, which may
-cost something, may be limited in number, and may not be a pause if jobs are never paused.
+Each choice of a job uses units of one pool, or with `from_uses` of several. Jobs that run now have a current choice;
+leaving it is a change, which may cost something, may be limited in number, and may not be a pause if jobs are never
+paused.
 
 >>> asked = Coupled.from_tables([[0.0, 3.0, 4.0]] * 2, [3], current=[2, -1], change_cost=0.5, most_changes=0)
 >>> asked.gain_JC.tolist(), asked.limit_R.tolist()  # what is left after the cost; three units, no change
@@ -49,11 +50,11 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Coupled:
-    """Tables and limits. Make it with `from_tables`."""
+    """Tables and limits. Make it with `from_tables` or `from_uses`."""
 
     gain_JC: Floats  # less the cost of changing; -inf: not allowed
     size_JC: Ints
-    pool_JC: Ints
+    pool_JC: Ints  # of several, the one of which a choice uses most
     changed_JC: Bools
     use_RJC: Floats  # whole numbers
     limit_R: Floats
@@ -113,6 +114,27 @@ class Coupled:
             changed_JC=changed_JC,
             use_RJC=np.stack(use),
             limit_R=np.array(limits, dtype=np.float64),
+            pools=len(limit_P),
+        )
+
+    @classmethod
+    def from_uses(cls, gain_JC: npt.ArrayLike, capacity_P: Sequence[int], use_PJC: npt.ArrayLike) -> Coupled:
+        """From gains as for `from_tables`, and units by pool, job and choice: one may use several pools. No job runs.
+
+        >>> two = Coupled.from_uses([[0.0, 3.0]], [1, 1], [[[0, 1]], [[0, 2]]])  # one unit and two
+        >>> two.size_JC.tolist(), two.allows(np.array([1]))
+        ([[0, 3]], False)
+        """
+        gain_JC = gains_from(gain_JC)
+        limit_P = _whole("capacity_P", capacity_P, (len(capacity_P),), least=0)
+        use_PJC = _whole("use_PJC", use_PJC, (len(limit_P), *gain_JC.shape), least=0)
+        return cls(
+            gain_JC=gain_JC,
+            size_JC=use_PJC.sum(axis=0),
+            pool_JC=use_PJC.argmax(axis=0),
+            changed_JC=np.zeros(gain_JC.shape, dtype=np.bool_),
+            use_RJC=use_PJC.astype(np.float64),
+            limit_R=limit_P.astype(np.float64),
             pools=len(limit_P),
         )
 

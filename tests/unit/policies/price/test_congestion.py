@@ -25,32 +25,41 @@ from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples
 
 NEAR = 1 + 1e-3  # how near the least surcharge is found
+MIXED = 3  # rows: a pool, and the markets of another
 WIDTHS = np.array([1.0, 2.0, 3.0, 4.0])
 
 
 @st.composite
 def any_wishes(draw, *, most_jobs=5, pools=None):
-    """Tables of whole numbers, full of ties; every job can run in at least one shape."""
-    jobs, shapes, pools = draw(st.integers(1, most_jobs)), draw(st.integers(1, 4)), pools or draw(st.integers(1, 2))
+    """Tables of whole numbers, full of ties; every job can run in at least one shape.
+
+    Of three rows the last two are the markets of one pool, and shapes there may use both.
+    """
+    jobs, shapes, pools = draw(st.integers(1, most_jobs)), draw(st.integers(1, 4)), pools or draw(st.integers(1, 3))
     size = (jobs, shapes)
 
     def table(numbers, kind=np.float64):
         return np.array([draw(numbers) for _ in range(jobs * shapes)], dtype=kind).reshape(size)
 
-    cost_JC, gpus_JC = table(st.integers(1, 20)), table(st.integers(1, 6))
+    cost_JC, gpus_JC, row_JC = table(st.integers(1, 20)), table(st.integers(1, 6)), table(st.integers(0, 1), np.intp)
+    row_JC = np.minimum(row_JC, pools - 1)
+    row_KJC, gpus_KJC = row_JC[None], gpus_JC[None]
+    if pools == MIXED:
+        steady_JC = np.where(row_JC == 1, np.minimum(gpus_JC, table(st.integers(0, 6))), 0.0)
+        row_KJC, gpus_KJC = np.array([row_JC, np.where(row_JC == 1, 2, 0)]), np.array([gpus_JC - steady_JC, steady_JC])
     stuck_JC = table(st.sampled_from([False, False, True]), np.bool_)
     stuck_JC[:, draw(st.integers(0, shapes - 1))] = False
-    use_JC = np.where(stuck_JC, 0.0, gpus_JC * table(st.integers(1, 5)))
+    use_KJC = np.where(stuck_JC, 0.0, gpus_KJC * table(st.integers(1, 5)))
     every = Wishes(
         row_J=np.arange(jobs),
         cost_JC=np.where(stuck_JC, np.inf, cost_JC),
-        use_JC=use_JC,
-        gpus_JC=gpus_JC,
-        site_JC=table(st.integers(0, pools - 1), np.intp),
+        row_KJC=row_KJC,
+        gpus_KJC=gpus_KJC,
+        use_KJC=use_KJC,
     )
     rank_J = np.array([draw(st.integers(0, 3)) for _ in range(jobs)], dtype=np.float64)
-    most_P = np.array([draw(st.integers(0, 15)) for _ in range(pools)], dtype=np.float64)
-    return every, rank_J, most_P
+    most_R = np.array([draw(st.integers(0, 15)) for _ in range(pools)], dtype=np.float64)
+    return every, rank_J, most_R
 
 
 @st.composite
@@ -67,25 +76,28 @@ def concave_wishes(draw, *, pools=1, most_jobs=6):
     every = Wishes(
         row_J=np.arange(jobs),
         cost_JC=cost,
-        use_JC=use,
-        gpus_JC=np.tile(WIDTHS, (jobs, pools)),
-        site_JC=np.tile(np.repeat(np.arange(pools), 4), (jobs, 1)),
+        row_KJC=np.tile(np.repeat(np.arange(pools), 4), (1, jobs, 1)),
+        gpus_KJC=np.tile(WIDTHS, (1, jobs, pools)),
+        use_KJC=use[None],
     )
     return every, np.array([draw(st.integers(0, 5)) for _ in range(jobs)], dtype=np.float64)
 
 
 def used(every, column_J, pools):
     """GPUs taken of each pool, added up one by one."""
-    gpus_P = np.zeros(pools)
+    gpus_R = np.zeros(pools)
     for job, column in enumerate(column_J):
         if column != WAIT:
-            gpus_P[every.site_JC[job, column]] += every.gpus_JC[job, column]
-    return gpus_P
+            for row, gpus in zip(every.row_KJC[:, job, column], every.gpus_KJC[:, job, column], strict=True):
+                gpus_R[row] += gpus
+    return gpus_R
 
 
-def wanted(every, surcharge_P):
+def wanted(every, surcharge_R):
     """The least total of each job at these surcharges, and the column where it is."""
-    total_JC = every.cost_JC + surcharge_P[every.site_JC] * every.use_JC
+    total_JC = every.cost_JC + sum(
+        surcharge_R[row] * use for row, use in zip(every.row_KJC, every.use_KJC, strict=True)
+    )
     return total_JC.min(axis=1), total_JC.argmin(axis=1)
 
 
@@ -95,33 +107,34 @@ def wanted(every, surcharge_P):
 @settings(max_examples=examples(150))
 @given(any_wishes())
 def test_what_is_given_fits_and_everybody_who_runs_can_run_so(case):
-    every, rank_J, most_P = case
-    found = fit(every, rank_J, most_P)
-    assert (used(every, found.column_J, len(most_P)) <= most_P).all()
+    every, rank_J, most_R = case
+    found = fit(every, rank_J, most_R)
+    assert (used(every, found.column_J, len(most_R)) <= most_R).all()
     for job, column in enumerate(found.column_J):
         assert column == WAIT or np.isfinite(every.cost_JC[job, column])
-    assert (found.surcharge_P >= 0).all()
+    assert (found.surcharge_R >= 0).all()
 
 
 @given(any_wishes())
 def test_where_there_is_enough_each_has_what_suits_it_best_at_no_surcharge(case):
-    every, rank_J, most_P = case
-    found = fit(every, rank_J, most_P + 100)
+    every, rank_J, most_R = case
+    found = fit(every, rank_J, most_R + 100)
     assert found.column_J.tolist() == every.cost_JC.argmin(axis=1).tolist()
-    assert (found.surcharge_P == 0).all()
+    assert (found.surcharge_R == 0).all()
 
 
 @settings(max_examples=examples(150))
 @given(any_wishes())
 def test_each_has_what_it_wants_at_the_surcharge_or_what_was_left_over_for_it(case):
     """Only a last filling may give a job something else, which is then better for it without the surcharge."""
-    every, rank_J, most_P = case
-    found = fit(every, rank_J, most_P)
-    least_J, column_J = wanted(every, found.surcharge_P)
-    if (used(every, column_J, len(most_P)) > most_P).any():
+    every, rank_J, most_R = case
+    found = fit(every, rank_J, most_R)
+    least_J, column_J = wanted(every, found.surcharge_R)
+    if (used(every, column_J, len(most_R)) > most_R).any():
         return  # no surcharge makes it fit: what follows is by rank
     for job, column in enumerate(found.column_J):
-        total = every.cost_JC[job, column] + found.surcharge_P[every.site_JC[job, column]] * every.use_JC[job, column]
+        scarce = found.surcharge_R[every.row_KJC[:, job, column]] @ every.use_KJC[:, job, column]
+        total = every.cost_JC[job, column] + scarce
         assert column != WAIT
         assert total <= least_J[job] * (1 + 1e-9) or every.cost_JC[job, column] < every.cost_JC[job, column_J[job]]
 
@@ -130,8 +143,8 @@ def test_each_has_what_it_wants_at_the_surcharge_or_what_was_left_over_for_it(ca
 @given(any_wishes(pools=1))
 def test_one_pool_has_the_least_surcharge_at_which_the_wishes_fit(case):
     """Between the surcharges at which some job changes its mind nothing happens, so that a few tell about all."""
-    every, rank_J, most_P = case
-    cost, use = every.cost_JC, every.use_JC
+    every, rank_J, most_R = case
+    cost, use = every.cost_JC, every.use_KJC[0]
     turns = {0.0}
     for job in range(len(cost)):
         for one in range(cost.shape[1]):
@@ -140,37 +153,38 @@ def test_one_pool_has_the_least_surcharge_at_which_the_wishes_fit(case):
                     turns.add((cost[job, other] - cost[job, one]) / (use[job, one] - use[job, other]))
     tries = sorted(turn for turn in turns if turn >= 0)
     tries = sorted([*tries, *np.add(tries, 1e-9), tries[-1] + 1.0])
-    fitting = [t for t in tries if (used(every, wanted(every, np.array([t]))[1], 1) <= most_P).all()]
-    found = fit(every, rank_J, most_P)
+    fitting = [t for t in tries if (used(every, wanted(every, np.array([t]))[1], 1) <= most_R).all()]
+    found = fit(every, rank_J, most_R)
     if fitting:
         assert WAIT not in found.column_J
-        assert found.surcharge_P[0] <= fitting[0] * NEAR + 1e-4
-        assert (found.surcharge_P[0] > 0) == (fitting[0] > 0)
+        assert found.surcharge_R[0] <= fitting[0] * NEAR + 1e-4
+        assert (found.surcharge_R[0] > 0) == (fitting[0] > 0)
 
 
 @given(any_wishes())
 def test_nobody_waits_for_whom_there_is_room(case):
-    every, rank_J, most_P = case
-    found = fit(every, rank_J, most_P)
-    room_P = most_P - used(every, found.column_J, len(most_P))
+    every, rank_J, most_R = case
+    found = fit(every, rank_J, most_R)
+    room_R = most_R - used(every, found.column_J, len(most_R))
     for job in np.flatnonzero(found.column_J == WAIT):
-        fits_C = (every.gpus_JC[job] <= room_P[every.site_JC[job]]) & np.isfinite(every.cost_JC[job])
-        assert not fits_C.any()
+        for column in np.flatnonzero(np.isfinite(every.cost_JC[job])):
+            needs = zip(every.row_KJC[:, job, column], every.gpus_KJC[:, job, column], strict=True)
+            assert any(gpus > room_R[row] for row, gpus in needs)
 
 
 @given(any_wishes())
 def test_the_order_in_which_jobs_are_listed_does_not_matter_if_their_ranks_differ(case):
-    every, _, most_P = case
+    every, _, most_R = case
     rank_J = np.arange(len(every.row_J), dtype=np.float64)
     back = slice(None, None, -1)
     turned = Wishes(
         row_J=every.row_J,
         cost_JC=every.cost_JC[back],
-        use_JC=every.use_JC[back],
-        gpus_JC=every.gpus_JC[back],
-        site_JC=every.site_JC[back],
+        row_KJC=every.row_KJC[:, back],
+        gpus_KJC=every.gpus_KJC[:, back],
+        use_KJC=every.use_KJC[:, back],
     )
-    assert fit(turned, rank_J[back], most_P).column_J[back].tolist() == fit(every, rank_J, most_P).column_J.tolist()
+    assert fit(turned, rank_J[back], most_R).column_J[back].tolist() == fit(every, rank_J, most_R).column_J.tolist()
 
 
 # ---------------------------------------------------------------------- jobs that can all run on one GPU
@@ -193,7 +207,7 @@ def test_more_gpus_make_nobody_wait_who_did_not(case, gpus, more):
     every, rank_J = case
     few, many = (fit(every, rank_J, np.array([float(count)])) for count in (gpus, gpus + more))
     assert ((few.column_J == WAIT) | (many.column_J != WAIT)).all()
-    assert many.surcharge_P[0] <= few.surcharge_P[0] * NEAR
+    assert many.surcharge_R[0] <= few.surcharge_R[0] * NEAR
 
 
 @pytest.mark.parametrize(("count", "here", "there"), [(3, 1, 2), (4, 2, 2), (8, 4, 4)])
@@ -202,9 +216,9 @@ def test_nobody_waits_where_two_pools_together_have_a_gpu_for_everybody(count, h
     every = Wishes(
         row_J=np.arange(count),
         cost_JC=np.tile((40 + WIDTHS) * hours_C, (count, 2)),
-        use_JC=np.tile(WIDTHS * hours_C, (count, 2)),
-        gpus_JC=np.tile(WIDTHS, (count, 2)),
-        site_JC=np.tile(np.repeat([0, 1], 4), (count, 1)),
+        row_KJC=np.tile(np.repeat([0, 1], 4), (1, count, 1)),
+        gpus_KJC=np.tile(WIDTHS, (1, count, 2)),
+        use_KJC=np.tile(WIDTHS * hours_C, (1, count, 2)),
     )
     assert WAIT not in fit(every, np.zeros(count), np.array([float(here), float(there)])).column_J
 
@@ -241,7 +255,7 @@ def test_shapes_that_are_wider_than_all_that_can_be_had_are_no_wish():
     slim = a_job("s", work=3600.0, speed=PowerLaw(exponent=0.9), gpus=1, max_gpus=8)
     every = wishes(options([wide, slim], sites, 100.0), np.ones(2), np.array([5.0]))
     assert every.row_J.tolist() == [1]
-    assert every.gpus_JC[0, every.cost_JC[0].argmin()] == 5
+    assert every.gpus_KJC[0, 0, every.cost_JC[0].argmin()] == 5
 
 
 def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
@@ -253,7 +267,7 @@ def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
     every = wishes(options([job], sites, 144.0), np.ones(1), np.array([64.0]))
     for surcharge, width in ((0.0, 24), (3.0, 12), (8.0, 8), (35.0, 4)):
         (column,) = every.columns(np.array([surcharge]))
-        assert every.gpus_JC[0, column] == width
+        assert every.gpus_KJC[0, 0, column] == width
 
 
 # ---------------------------------------------------------------------- in a plan

@@ -106,9 +106,9 @@ def test_the_rent_to_the_end_is_within_the_purse_or_nothing_offered_is_cheaper(l
     snapshot = driver.kernel.snapshot()
     taken = Price().decide(snapshot).shapes.get("a")
     menu = menu_of(job, Terms.from_snapshot(snapshot).sites)
-    rent_C = menu.pay(0.0, Terms.from_snapshot(snapshot).rent_P) * (menu.start_C + work / menu.rate_EC[0])
+    rent_C = menu.pay(0.0, Terms.from_snapshot(snapshot).rent_R) * (menu.start_C + work / menu.rate_EC[0])
     if taken is not None:
         assert rent_C[menu.column[taken]] <= max(left_usd, rent_C.min()) * (1 + 1e-9)
     else:  # it waits for spot
         assert spot == 0
-        assert rent_C[menu.site_C == 1].min() > left_usd
+        assert rent_C[menu.row_KC[0] == 1].min() > left_usd

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import math
 
 import numpy as np
@@ -75,6 +76,23 @@ def test_starting_a_job_is_no_change():
     found = best_moves(asked)
     assert found.width_J.tolist() == [1, 1]
     assert (found.changes, found.total) == (0, 6.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_choices_that_use_several_pools_are_the_best_of_all_that_fit(seed):
+    rng = np.random.default_rng(seed)
+    jobs, choices, pools = 4, 4, 3
+    gain = np.concatenate((np.zeros((jobs, 1)), rng.uniform(0.0, 9.0, (jobs, choices - 1))), axis=1)
+    use = np.concatenate((np.zeros((pools, jobs, 1)), rng.integers(0, 4, (pools, jobs, choices - 1))), axis=2)
+    capacity = rng.integers(0, 7, pools).tolist()
+    every = (np.array(each) for each in itertools.product(range(choices), repeat=jobs))
+    fits = (each for each in every if (use[:, range(jobs), each].sum(axis=1) <= capacity).all())
+    best = max(gain[range(jobs), each].sum() for each in fits)
+    asked = Coupled.from_uses(gain, capacity, use)
+    found = best_moves(asked)
+    assert found.total == pytest.approx(best)
+    assert asked.allows(found.column_J)
+    assert found.width_J.tolist() == use.sum(axis=0)[range(jobs), found.column_J].tolist()
 
 
 def test_a_cost_keeps_jobs_where_they_are_unless_it_pays():

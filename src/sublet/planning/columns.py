@@ -1,0 +1,229 @@
+"""The shapes of one kind of job in one pool: how wide, how many GPUs on demand, in which grid, with which batch.
+
+Mixing markets pays where spot is short of what a job would buy, and where somebody has to survive. So in a pool with
+both, shapes have all GPUs on spot, one copy on demand, what spot lacks now, all; and some steps between, for what
+others leave of spot. How the GPUs are used is decided here: the fastest way, losses included, is the only one that
+anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from sublet.domain.job import Doubted, Job
+from sublet.domain.shape import Grid, Shape, packed
+from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.preemption import NO_RECLAIMS, shapes_kept
+from sublet.planning.terms import Site, Sites
+from sublet.planning.widths import useful_widths
+from sublet.solve.arrays import Bools, Floats, Ints
+
+__all__ = ["Columns", "Pace", "Way", "columns_of", "only_column", "paces_of"]
+
+EVERY_SPLIT = 4  # nodes: up to so many are split between the markets in every way, more in a few ways
+
+# C shapes, E phases, N widths, W ways, X ways of all shapes
+
+
+class Way(NamedTuple):
+    """How a job uses its GPUs; None leaves it to the speed model."""
+
+    grid: Grid | None = None
+    batch: int | None = None
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A speed that leaves it to the plan how its GPUs are used."""
+
+    def ways(self, gpus: int) -> Sequence[tuple[Grid | None, int | None]]:
+        """Grids and batches in which it can train on so many GPUs; none if it cannot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """A column per shape of one pool."""
+
+    shapes: tuple[Shape, ...]
+    spot_C: Floats  # GPUs of the first row: all, or those on spot where there are both markets
+    steady_C: Floats  # and of the second
+    rate_EC: Floats  # work per hour, losses included
+    boot_s_C: Floats  # until its nodes are there
+    doubt_C: Floats
+
+    def where(self, keep_C: Bools) -> Columns:
+        """Some of them."""
+        return Columns(
+            shapes=tuple(shape for shape, keep in zip(self.shapes, keep_C.tolist(), strict=True) if keep),
+            spot_C=self.spot_C[keep_C],
+            steady_C=self.steady_C[keep_C],
+            rate_EC=self.rate_EC[:, keep_C],
+            boot_s_C=self.boot_s_C[keep_C],
+            doubt_C=self.doubt_C[keep_C],
+        )
+
+
+class Pace(NamedTuple):
+    """How fast it goes at one width, undisturbed."""
+
+    gpus: int
+    ways: tuple[Way, ...]
+    rate_EW: Floats  # work per hour
+    doubt: float
+
+
+def columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
+    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
+    splits = [(pace, nodes) for pace in paces for nodes in _spot_nodes(pace, site)]
+    found = _columns(job, site, [pace for pace, _ in splits], np.array([nodes for _, nodes in splits], dtype=np.intp))
+    if not _has_choice(job, site) or found.doubt_C.any():
+        return found
+    return found.where(~_dominated(found, site))
+
+
+def only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | None:
+    """The place of its pool, and this shape there alone; None if such a job may not have it, or has no such choice."""
+    at = next((place for place, site in enumerate(sites) if site.pool == shape.pool), None)
+    if at is None or not _has_choice(job, sites[at]) or not job.may_run_in(shape.pool):
+        return None
+    site = sites[at]
+    if not job.min_gpus <= shape.gpus <= min(job.max_gpus, site.most_gpus):
+        return None
+    way = Way(shape.grid, shape.batch)
+    pace = _pace(job, site.gpu, site.gpus_per_node, shape.gpus, (way,))
+    spot_nodes = math.ceil((shape.gpus - shape.steady) / site.gpus_per_node)
+    found = _columns(job, site, [pace], np.array([spot_nodes]), np.array([shape.steady]))
+    return (at, found) if found.shapes else None
+
+
+# ---------------------------------------------------------------------- widths and ways
+
+
+def paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
+    """How fast it goes at all useful widths. Cost: O(widths x ways)."""
+    speed, found = job.speed, []
+    for gpus in useful_widths(job, gpus_per_node, most_gpus):
+        ways = tuple(Way(*way) for way in speed.ways(gpus)) if isinstance(speed, Choosing) else (Way(),)
+        if ways:
+            found.append(_pace(job, gpu, gpus_per_node, gpus, ways))
+    return tuple(found)
+
+
+def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ...]) -> Pace:
+    spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
+    speeds = [
+        job.speed if way == (None, None) else job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch))
+        for way in ways
+    ]
+    rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
+    return Pace(gpus, ways, rate_EW, job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
+
+
+def _spot_nodes(pace: Pace, site: Site) -> Iterator[int]:
+    """How many nodes of this width are on spot; where there is one market, all."""
+    size = site.gpus_per_node
+    nodes = math.ceil(pace.gpus / size)
+    if site.steady is None:
+        yield nodes
+        return
+    had = int(min(nodes, site.steady.spot_gpus // size))
+    if nodes <= EVERY_SPLIT:
+        some = set(range(had + 1))
+    else:
+        some = {0, had, *(2**step for step in range(had.bit_length()) if math.isfinite(site.steady.spot_gpus))}
+        copies = {math.ceil((1 if way.grid is None else way.grid.parts) / size) for way in pace.ways}
+        some |= {nodes - copy for copy in copies if 0 <= nodes - copy <= had}
+    yield from sorted(some | {nodes})  # what is sold out now may be back
+
+
+# ---------------------------------------------------------------------- columns
+
+
+def _columns(job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_C: Ints | None = None) -> Columns:
+    """A column for each of these widths with so many nodes on spot, in the way that is fastest there."""
+    gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)
+    if steady_C is None:
+        steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
+    best_C, shapes, kept_C = _fastest(job, site, paces, nodes_C, steady_C)
+    rates = [pace.rate_EW[:, way] for pace, way in zip(paces, best_C, strict=True)]
+    rate_EC = np.array(rates).reshape(-1, max(1, len(job.speed.ends))).T * kept_C
+    boot_s_C = np.where(nodes_C > 0, site.boot_s, 0.0)
+    if site.steady is not None:
+        boot_s_C = np.maximum(boot_s_C, np.where(steady_C > 0, site.steady.boot_s, 0.0))
+    columns = Columns(
+        shapes=tuple(shapes),
+        spot_C=(gpus_C - steady_C).astype(np.float64),
+        steady_C=steady_C.astype(np.float64),
+        rate_EC=rate_EC,
+        boot_s_C=boot_s_C,
+        doubt_C=np.array([pace.doubt for pace in paces]),
+    )
+    runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
+    return columns if runs_C.all() else columns.where(runs_C)
+
+
+def _has_choice(job: Job, site: Site) -> bool:
+    """Whether there is more to a shape than its width."""
+    return site.steady is not None or isinstance(job.speed, Choosing)
+
+
+def _fastest(
+    job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_C: Ints
+) -> tuple[list[int], list[Shape], Floats]:
+    """The way of each column that is soonest through all phases, losses included; of equals the first.
+
+    Nothing keeps more than all of its speed, so that only ways that are faster undisturbed than the best is disturbed
+    need a second look.
+    """
+    speeds = {id(pace): _speed(job, pace) for pace in paces}
+    best_C = [int(speeds[id(pace)].argmax()) for pace in paces]
+
+    def shape(at: int, way: int) -> Shape:
+        return Shape(site.pool, paces[at].gpus, int(steady_C[at]), *paces[at].ways[way])
+
+    def kept(at_X: Sequence[int], shapes: Sequence[Shape]) -> Floats:
+        if site.reclaims == NO_RECLAIMS:
+            return np.ones(len(shapes))
+        return shapes_kept(site.reclaims, job, site.gpu, site.gpus_per_node, shapes, nodes_C[list(at_X)])
+
+    every = range(len(paces))
+    shapes = [shape(at, way) for at, way in enumerate(best_C)]
+    kept_C = kept(every, shapes)
+    least_C = [speeds[id(pace)][way] for pace, way in zip(paces, best_C, strict=True)] * kept_C
+    others = [
+        (at, way)
+        for at in every
+        for way in np.flatnonzero(speeds[id(paces[at])] > least_C[at]).tolist()
+        if way != best_C[at]
+    ]
+    kept_X = kept([at for at, _ in others], [shape(at, way) for at, way in others])
+    for (at, way), part in zip(others, kept_X.tolist(), strict=True):
+        if speeds[id(paces[at])][way] * part > least_C[at]:
+            best_C[at], shapes[at], kept_C[at] = way, shape(at, way), part
+            least_C[at] = speeds[id(paces[at])][way] * part
+    return best_C, shapes, kept_C
+
+
+def _speed(job: Job, pace: Pace) -> Floats:
+    """Of each way, over all phases."""
+    if len(pace.rate_EW) == 1:
+        return np.asarray(pace.rate_EW[0])
+    phase_E = np.diff([0.0, *job.speed.ends])
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / (phase_E[:, None] / pace.rate_EW).sum(axis=0))
+
+
+def _dominated(columns: Columns, site: Site) -> Bools:
+    """Those beside which there is one that takes no more of anything, and is no slower; of equals the later ones."""
+    whole_KC = np.ceil(np.array([columns.spot_C, columns.steady_C]) / site.gpus_per_node)
+    takes_FC = np.concatenate((whole_KC, [columns.spot_C, columns.steady_C, columns.boot_s_C], -columns.rate_EC))
+    no_more_CC = (takes_FC[:, :, None] <= takes_FC[:, None, :]).all(axis=0)  # the first takes no more than the second
+    same_CC = no_more_CC & no_more_CC.T
+    first_CC = np.arange(len(columns.shapes))[:, None] < np.arange(len(columns.shapes))
+    return np.asarray((no_more_CC & (~same_CC | first_CC)).any(axis=0))
