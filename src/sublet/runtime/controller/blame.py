@@ -1,10 +1,11 @@
 """Nodes that die under a job: taken by the cloud, or brought down by the job itself.
 
 A script can end the agent of its node, exhaust its memory or crash its driver; another one would be rented for it, for
-ever. Some providers know that they did not take the node: that counts against the job, however old it was. Of others it
-looks as if the cloud had taken it, and what tells the two apart is the time: a node that goes without notice within
-seconds of the start of a job's workers on it, start after start, while nodes of others stay, goes because of that job.
-It then waits longer and longer between two starts, and each counts as its own failure.
+ever. Some providers know that they did not take the node: that counts against the job, however old it was, unless the
+controller was away for so long that the agent may have ended for want of a word from it. Of others it looks as if the
+cloud had taken it, and what tells the two apart is the time: a node that goes without notice within seconds of the
+start of a job's workers on it, start after start, while nodes of others stay, goes because of that job. It then waits
+longer and longer between two starts, and each counts as its own failure.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Blame:
     def __init__(self, inbox: Inbox, jobs: Lifecycle) -> None:
         self._inbox, self._jobs = inbox, jobs
         self._settled_s = float("-inf")  # wall, when a node was lost that nobody is to blame for
+        self._there_s = self._woke_s = float("-inf")  # wall, when this controller was last here, and came back
+        self._lease_s = float("inf")
+
+    def keep_time(self, wall_s: float, lease_s: float) -> None:
+        """The controller is here. Where it was not for long, agents may have ended for want of a word from it."""
+        if wall_s - self._there_s > lease_s / 2:
+            self._woke_s = wall_s
+        self._there_s, self._lease_s = wall_s, lease_s
 
     def judge_loss(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
         """A node is gone without notice; these had workers on it. Those that were not preempted by it, by id.
@@ -39,7 +48,8 @@ class Blame:
         """
         if why:
             for record in records:
-                self._ended_its_node(record, wall_s, why, alone=len(records) == 1)
+                if not self._was_away(wall_s, since_s=wall_s - _youngest_s(record, node_id, wall_s)):
+                    self._ended_its_node(record, wall_s, why, alone=len(records) == 1)
             return {record.id for record in records}
         early = [record for record in records if _youngest_s(record, node_id, wall_s) < EARLY_S]
         for record in records:
@@ -56,6 +66,12 @@ class Blame:
         """It has waited long enough."""
         if record.paused is Hold.BACK_OFF and wall_s >= record.suspicion.rests_until_s:
             self._jobs.resume(record)
+
+    def _was_away(self, wall_s: float, since_s: float) -> bool:
+        """Since then, and it woke up less than a lease ago: so long may news take of what ended meanwhile."""
+        if wall_s - self._there_s > self._lease_s / 2:
+            return True  # it wakes up just now
+        return since_s < self._woke_s and wall_s - self._woke_s < self._lease_s
 
     def _suspect(self, record: JobRecord, wall_s: float) -> bool:
         found = record.suspicion

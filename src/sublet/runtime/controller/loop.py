@@ -51,7 +51,7 @@ from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stored_jobs import StoredJobs
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.throttling import Throttling
-from sublet.runtime.controller.timekeeping import last_sign_s, mark_text
+from sublet.runtime.controller.timekeeping import last_sign_s, mark_text, passed_s
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller.waits import Waits
 from sublet.runtime.engines.protocol import Engine
@@ -96,7 +96,7 @@ class Controller:
         self.limits, self.budget, self._paces = limits or {}, budget, paces
         self.stopping, self._settings = False, settings
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
-        self._era = era_after(int(store.get(MetaKey.ERA) or 0), clock.wall.unix())
+        self._era = era_after(int(store.get(MetaKey.ERA) or 0), clock.wall.unix(), passed_s(store, clock.wall))
         self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
         offers = tuple(provider.offers)
 
@@ -195,6 +195,7 @@ class Controller:
         """Recover what an earlier controller left, or begin."""
         try:
             last_s = last_sign_s(self.store)
+            self.router.blame.keep_time(self.clock.wall.monotonic(), self.engine.lease_s)
             self._claim_store()
             await self._recover(last_s)
         except STORE_FAILURES as error:
@@ -337,6 +338,7 @@ class Controller:
                 log.exception("a tick failed")
 
     def _tick(self, wall_s: float) -> None:
+        self.router.blame.keep_time(wall_s, self.engine.lease_s)
         self.inbox.carry_on()  # what is heard already comes first
         for record in list(self.table.live.values()):
             if record.id not in self.kernel.jobs and not record.group.workers:

@@ -48,7 +48,7 @@ __all__ = ["Memory"]
 OUTCOMES = {news.JobFinished: Ending.FINISHED, news.JobFailed: Ending.FAILED, news.JobCancelled: Ending.CANCELLED}
 
 
-Ended = dict[str, tuple[Ending, float]]  # job -> how, and when
+Ended = dict[str, tuple[Ending, float, str]]  # job -> how, when, and why if it failed
 
 
 class Memory:
@@ -211,13 +211,15 @@ class Memory:
             self._table.submitted.add(event.job.id)
             ended.pop(event.job.id, None)  # it was tried once more
         elif isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled):
-            ended[event.job_id] = (OUTCOMES[type(event)], event.at_s)
+            why = event.why if isinstance(event, news.JobFailed) else ""
+            ended[event.job_id] = (OUTCOMES[type(event)], event.at_s, why)
 
     def _note_outcomes(self, ended: Ended) -> None:
         """How a job ended stands in the log, whatever the facts of its record say. What was for what, they say."""
-        for job_id, (outcome, at_s) in ended.items():
+        for job_id, (outcome, at_s, why) in ended.items():
             if (record := self._table.records.get(job_id)) is not None:  # else it is on the shelf
                 record.outcome, record.ended_s = record.outcome or outcome, record.ended_s or at_s
+                record.error = record.error or why
         for record in self._table.records.values():
             self._bill.take_over(record.id, record.grains, record.outcome)
         self._shelving.fold()

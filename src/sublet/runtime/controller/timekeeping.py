@@ -16,7 +16,17 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["MARK_EVERY_S", "Mark", "clock_from", "last_sign_s", "least_away_s", "mark", "mark_text", "time_away_s"]
+__all__ = [
+    "MARK_EVERY_S",
+    "Mark",
+    "clock_from",
+    "last_sign_s",
+    "least_away_s",
+    "mark",
+    "mark_text",
+    "passed_s",
+    "time_away_s",
+]
 
 MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
 
@@ -53,6 +63,14 @@ def least_away_s(last: Mark, today: Mark) -> float:
     if last.boot and today.boot and last.boot != today.boot:
         return MARK_EVERY_S + today.on_s  # rather too much rent in the ledger than too little: a purse is a limit
     return 0.0
+
+
+def passed_s(store: Store, wall: Wall) -> float:
+    """Wall seconds since the last mark, at least: what no clock that is set has a part in."""
+    if (last := _last_mark(store, 1.0)) is None:
+        return 0.0
+    today = now(0.0, wall)
+    return max(0.0, today.on_s - last.on_s) if _same_boot(last, today) else today.on_s if last.boot else 0.0
 
 
 def mark(store: Store, clock: Clock) -> None:

@@ -66,6 +66,7 @@ class GroupCore(ABC):
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
         self.widths = Widths()
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
+        self._came_back = False  # of an earlier controller, and nobody was started since
 
     @property
     def workers(self) -> dict[str, Worker]:
@@ -145,7 +146,14 @@ class GroupCore(ABC):
         self._nodes = {node_id for node_id, _ in placement}
         self._next_round()
         self._ends_before = []
+        self._came_back = True
         self.broken = not trains
+
+    def _rests_on(self, wall_s: float) -> bool:
+        """Nobody is here, and the pause that an earlier controller began is not over: this one begins no other."""
+        rests = self._came_back and not self.workers and self.patience.rests(self.failures.total(), wall_s)
+        self._came_back = False
+        return rests
 
     # ------------------------------------------------------------------ nodes and workers
 

@@ -75,7 +75,7 @@ class ElasticGroup(Regrouping):
         if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
             self._answer_move()
             return
-        self._gather(wall_s)
+        self._begin(wall_s)
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
         """See the protocol."""
@@ -127,7 +127,8 @@ class ElasticGroup(Regrouping):
             self._fail(replace(crash, keep=self.size > 0), wall_s)
             return
         self._tell(Outcome.RESTARTED, Failure(fault=Fault.INFRA, why="workers ended while the controller was away"))
-        self._gather_anew(wall_s)
+        self.round = self.round.after()
+        self._begin(wall_s)
 
     # ------------------------------------------------------------------ news of nodes and workers
 

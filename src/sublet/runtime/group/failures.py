@@ -83,6 +83,10 @@ class Patience:
         self.failed_s = wall_s
         return retries.infra is not None and self.in_a_row > retries.infra
 
+    def rests(self, failures: int, wall_s: float) -> bool:
+        """Whether the pause after the last of so many failures is not over yet."""
+        return self.in_a_row > 0 and wall_s - self.failed_s < back_off_s(failures)
+
     def forgive(self, failures: int) -> None:
         """So many of the last had a reason that is gone."""
         self.in_a_row -= min(self.in_a_row, failures)

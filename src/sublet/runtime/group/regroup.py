@@ -111,6 +111,13 @@ class Regrouping(GroupCore):
         self._launch_missing(wall_s)
         self._form_if_ready(wall_s)
 
+    def _begin(self, wall_s: float) -> None:
+        """Gather, after the pause that is left of one that began under an earlier controller."""
+        if self._rests_on(wall_s):
+            self.state = Resting(self.patience.failed_s)
+        else:
+            self._gather(wall_s)
+
     def _gather_anew(self, wall_s: float) -> None:
         """A new round under the same order, with all who are here."""
         self.round = self.round.after()
@@ -236,6 +243,10 @@ class Regrouping(GroupCore):
             return
         failure = _failure_of(worker, code, error)
         if failure.fault is Fault.INFRA and not isinstance(state, Ending):
+            if self._is_counted(worker):
+                if isinstance(state, Gathering):
+                    self._gather_anew(wall_s)
+                return
             self._fail(replace(failure, keep=not member or self.size > 0), wall_s)
             return
         ended, before = Ended(failure, wall_s), self._unjudged
@@ -245,6 +256,10 @@ class Regrouping(GroupCore):
             self._unjudged = replace(before, failed=before.failed or ended)
         if not self._roster.staying:  # nobody is left to wait for
             self._end_as_all_have(worker, code, wall_s)
+
+    def _is_counted(self, worker: Worker) -> bool:
+        """It never came to be ready, as another one that was started with it, or later: one start fails once."""
+        return worker.phase is WorkerPhase.LAUNCHED and worker.born_s < self.patience.failed_s
 
     def _cut_batches(self, worker: Worker, message: wire.ShortOfMemory, wall_s: float) -> None:
         """All members drop the step, and take fewer samples at a time in the next round. One alone needs no other."""

@@ -52,6 +52,10 @@ class Round(NamedTuple):
         return Round.from_number(self.number + 1)
 
 
-def era_after(last: int, unix_s: float) -> int:
-    """Of a controller that begins now: above the last that is known, also where the clock was set back meanwhile."""
-    return max(last + 1, int(unix_s) - BEGIN_S)
+def era_after(last: int, unix_s: float, passed_s: float = 0.0) -> int:
+    """Of a controller that begins now: above the last that is known, also where the clock was set back meanwhile.
+
+    `passed_s` have passed since then at least, whatever the clock says: whoever begins later on the same store, put
+    back, is above whoever began on it before.
+    """
+    return max(last + 1 + int(passed_s), int(unix_s) - BEGIN_S)

@@ -56,7 +56,7 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
         case Ending.CANCELLED:
             return plan.name in stage.users.cancelled
         case Ending.FAILED:
-            return bool(_why_failed(stage, plan, end))
+            return bool(end.said and _why_failed(stage, plan, end))  # and its owner is told why
         case "held: budget":
             return plan.purse_usd is not None
         case "held: user":

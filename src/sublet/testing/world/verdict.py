@@ -19,6 +19,7 @@ __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
 TOLERANCE = 0.02  # of the bill: when the ledger heard of what happened
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED)  # until somebody does something about it; who is given up has failed then
+UNDER_WAY = (Hold.GIVEN_UP, Hold.CANCEL, Hold.BACK_OFF)  # such a hold ends by itself, in an end or in another try
 TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
 
 
@@ -43,13 +44,14 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
 def purse_is_spent(stage: Stage) -> bool:
     """What is left pays for not one node more, and none is rented: whoever waits, waits for money.
 
-    Unless something else is under way: a user who will ask, a job that is given up and has not failed yet.
+    Unless something else is under way: a user who will ask, a job that is given up and has not failed yet, or rests;
+    a node that is gone and that nobody has heard of, since the controller sleeps.
     """
     controller = stage.controllers.controller
     if stage.story.purse_usd is None or controller is None or not stage.controllers.ready or stage.cloud.alive():
         return False
-    given_up = (record for record in controller.records.values() if record.paused is Hold.GIVEN_UP)
-    if stage.users.waiting or any(not record.outcome for record in given_up):
+    held = (record for record in controller.records.values() if record.paused in UNDER_WAY)
+    if stage.users.waiting or controller.kernel.cluster.nodes or any(not record.outcome for record in held):
         return False
     purse, now_s = controller.kernel.supply.purse, controller.now_s()
     return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)

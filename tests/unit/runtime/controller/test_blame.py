@@ -263,3 +263,26 @@ def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):
     assert rests[:4] == [2.0, 4.0, 8.0, 16.0]
     assert rests[-1] == 600.0
     assert record.blamed == ""
+
+
+def test_nobody_is_blamed_for_a_node_that_ended_while_its_controller_was_away(blame):
+    """Its agent had no word for a lease; news of it came some seconds after the controller woke up."""
+    record = a_record()
+    for turn in range(10):
+        blame.keep_time(1000.0 * turn, 30.0)
+        start(record, "n", at_s=1000.0 * turn + 1.0)
+        blame.keep_time(1000.0 * turn + 10.0, 30.0)
+        asleep_s = 1000.0 * turn + 100.0
+        if turn % 2:
+            blame.keep_time(asleep_s, 30.0)  # it is awake for some seconds when it hears of it
+        assert blame.judge_loss("n", [record], asleep_s + turn % 2 * 5.0, "its agent ended") == {"j"}
+    assert (record.paused, record.blamed) == ("", "")
+
+
+def test_who_ends_a_node_soon_after_its_controller_came_is_blamed_as_ever(blame):
+    record = a_record()
+    blame.keep_time(0.0, 1000.0)
+    for turn in range(4):
+        start(record, "n", at_s=10.0 * turn + 1.0)
+        blame.judge_loss("n", [record], 10.0 * turn + 9.0, "its agent ended")
+    assert "4 times" in record.blamed

@@ -10,7 +10,15 @@ import pytest
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.gauges import Gauges
-from sublet.runtime.controller.timekeeping import MARK_EVERY_S, Mark, clock_from, least_away_s, mark, time_away_s
+from sublet.runtime.controller.timekeeping import (
+    MARK_EVERY_S,
+    Mark,
+    clock_from,
+    least_away_s,
+    mark,
+    passed_s,
+    time_away_s,
+)
 from sublet.runtime.store import MetaKey, Store
 
 LAST = Mark(cloud_s=1000.0, unix_s=1e9, boot="here", on_s=500.0)
@@ -84,3 +92,16 @@ def test_a_clock_that_is_set_while_a_controller_runs_changes_nothing(monkeypatch
     monkeypatch.setattr(time, "time", lambda: 4e9)
     assert clock.now_s() - before_s < 600.0
     assert gauges.reconciled_ago_s < 10.0  # it is ready as it was
+
+
+def test_what_has_passed_for_certain_is_known_without_the_clock_of_the_day(tmp_path):
+    store, wall = Store(tmp_path / "log.sqlite"), WallOfAnotherBoot()
+    boot, on_s = wall.since_boot()
+    assert passed_s(store, wall) == 0.0  # nobody was here before
+    for last, found in (
+        (replace(LAST, boot=boot, on_s=on_s - 7.0), 7.0),
+        (LAST, on_s),
+        (replace(LAST, boot=""), 0.0),  # perhaps the same boot, which has been on for a year
+    ):
+        store.put(MetaKey.MARK, json.dumps(asdict(last)))
+        assert passed_s(store, wall) == pytest.approx(found)

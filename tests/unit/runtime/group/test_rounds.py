@@ -49,3 +49,9 @@ def test_what_a_store_has_forgotten_is_below_all_that_it_will_number(known, forg
 def test_a_clock_that_was_set_back_makes_no_era_lower():
     assert era_after(5_000, BEGIN_S) == 5_001
     assert era_after(0, 0.0) == 1
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**6), st.integers(1, 10**6))
+def test_of_two_that_begin_on_one_copy_by_a_clock_that_is_behind_the_later_is_above(known, first_s, later_s):
+    first = era_after(known, float(BEGIN_S), first_s)
+    assert era_after(known, float(BEGIN_S), first_s + later_s) > first > known
