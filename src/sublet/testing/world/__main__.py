@@ -21,6 +21,7 @@ from sublet.testing.world.shrink import as_code, shrink
 from sublet.testing.world.story import CLOUDS, draw_story, kinds_at
 
 MOST_SHOWN = 5  # seeds of one law
+WORD_EVERY_S = 20.0  # while points are died at: there may be thousands
 
 
 def main(words: list[str] | None = None) -> int:
@@ -61,12 +62,16 @@ def _die_everywhere(asked: argparse.Namespace) -> int:
     """At every N-th commit, call and request of each seed, before and after it."""
     seeds, told = range(asked.first, asked.first + asked.seeds), 0
     of, began_s, found = commit(), time.perf_counter(), Deaths()
+    next_s = began_s + WORD_EVERY_S
     for found in die_everywhere(
         seeds, every=asked.crash_points, processes=asked.processes, cloud=asked.cloud, policy=asked.policy
     ):
         if new := found.broken[told:]:
             _say(*new)
             told = len(found.broken)
+        if time.perf_counter() >= next_s:
+            _say(f"{found}, so far")
+            next_s = time.perf_counter() + WORD_EVERY_S
     took_s = time.perf_counter() - began_s
     _say(f"{asked.seeds} lives, {found}, in {took_s:.0f} s")
     if asked.count is not None:
