@@ -24,7 +24,7 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange
 from sublet.studies.whole.scene import Case, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
 
-__all__ = ["ABLATIONS", "PUBLISHED", "PURE", "WHOLE", "Outcome", "Rival", "outcome_of"]
+__all__ = ["ABLATIONS", "PUBLISHED", "PURE", "WHOLE", "Outcome", "Rival", "outcome_of", "share_of"]
 
 WHOLE = "price"
 
@@ -126,7 +126,7 @@ def outcome_of(rival: Rival, case: Case, seed: int, usd_per_h: float) -> Outcome
         share = sum(gpu_hours(job) for job in jobs_of(seed) if job.id in names) / total_h
         most = Usd.from_usd_per_h(f"{usd_per_h * share:.3f}")
         budget = Budget(burn=most) if part.capped else Budget(average=most)
-        cloud = _share_of(replace(getattr(markets, part.where), budget=budget), below, below + share)
+        cloud = share_of(replace(getattr(markets, part.where), budget=budget), below, below + share)
         below += share
         run = simulate(
             jobs, part.policy, cloud, seed=seed, expected=Demand.from_jobs(jobs, span_h), keep_segments=False
@@ -139,7 +139,7 @@ def outcome_of(rival: Rival, case: Case, seed: int, usd_per_h: float) -> Outcome
     return Outcome(usd=usd, hours=hours if ended else {}, losses=losses, paused_gpu_h=paused_gpu_h)
 
 
-def _share_of(cloud: Cloud, low: float, high: float) -> Cloud:
+def share_of(cloud: Cloud, low: float, high: float) -> Cloud:
     """The same, with a part of its spot nodes: what lies between these two, of all nodes in a row."""
 
     def market() -> Iterator[MarketChange]:

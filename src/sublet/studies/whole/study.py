@@ -22,7 +22,7 @@ from sublet.studies.study import Findings, Study, StudyTable, Tell, at_least, at
 from sublet.studies.whole.rivals import ABLATIONS, PUBLISHED, PURE, WHOLE, Outcome, Rival, outcome_of
 from sublet.studies.whole.scene import CASES, ON_DEMAND_USD_PER_H, Case, gpu_hours, jobs_of
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "Scale", "faster"]
 
 BUDGETS = (0.35, 0.5, 0.75, 1.1)  # of what the load costs on demand, one GPU after another
 BEYOND = (0.2, *BUDGETS, 1.6, 2.4)  # asked of rivals, so that their lines cover the dollars of price
@@ -43,7 +43,7 @@ Key = tuple[str, str, int, float]  # rival, trace, seed, budget
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class Scale:
     """How much is run."""
 
     cases: Sequence[Case]
@@ -63,8 +63,8 @@ class _Scale:
 
 
 RIVALS: Mapping[str, Rival] = {rival.name: rival for rival in (*ABLATIONS, *PURE, *PUBLISHED)}
-FULL = _Scale(CASES, SEEDS, BUDGETS, BEYOND)
-QUICK = _Scale(CASES[:1], SEEDS[:1], (0.5, 1.1), (0.35, 1.1, 1.6))
+FULL = Scale(CASES, SEEDS, BUDGETS, BEYOND)
+QUICK = Scale(CASES[:1], SEEDS[:1], (0.5, 1.1), (0.35, 1.1, 1.6))
 
 
 def _one(key: Key) -> tuple[Key, Outcome]:
@@ -74,7 +74,7 @@ def _one(key: Key) -> tuple[Key, Outcome]:
     return key, outcome_of(RIVALS[name], case, seed, budget * load * ON_DEMAND_USD_PER_H)
 
 
-def _all(scale: _Scale, tell: Tell) -> dict[Key, Outcome]:
+def _all(scale: Scale, tell: Tell) -> dict[Key, Outcome]:
     keys = scale.keys()
     found: dict[Key, Outcome] = {}
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -89,7 +89,7 @@ def _mean_h(outcome: Outcome) -> float:
     return fmean(outcome.hours.values()) if outcome.hours else math.inf
 
 
-def _faster(found: Mapping[Key, Outcome], scale: _Scale, names: Sequence[str]) -> list[float]:
+def faster(found: Mapping[Key, Outcome], scale: Scale, names: Sequence[str]) -> list[float]:
     """By how many percent `price` is faster than the best of these at its own dollars: one figure a trace and seed."""
     gains = []
     for case in scale.cases:
@@ -126,7 +126,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
         "the best of all these": [rival.name for rival in (*PUBLISHED, *PURE)],
         **{rival.name: [rival.name] for rival in ABLATIONS if rival.name != WHOLE},
     }
-    gains = {group: _faster(found, scale, names) for group, names in groups.items()}
+    gains = {group: faster(found, scale, names) for group, names in groups.items()}
     rows = [
         [group, f"{fmean(each):.1f}", f"{_interval(each):.1f}", f"{min(each):.1f}", f"{max(each):.1f}"]
         for group, each in gains.items()
@@ -149,7 +149,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     )
 
 
-def _lines(found: Mapping[Key, Outcome], scale: _Scale, case: Case) -> StudyTable:
+def _lines(found: Mapping[Key, Outcome], scale: Scale, case: Case) -> StudyTable:
     """Means over seeds, of each rival and budget."""
     rows = []
     for rival in RIVALS.values():
