@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
-from sublet.domain.shape import packed
+from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue
-from sublet.perf.preemption import read_reclaims, spot_speed
+from sublet.perf.preemption import read_reclaims, shapes_kept
 from sublet.planning.widths import useful_widths
 
 __all__ = ["JobClass", "RentalShape", "classes_from_jobs", "shapes_of"]
@@ -75,7 +75,7 @@ def classes_from_jobs(jobs: Sequence[Job]) -> list[JobClass]:
     groups: dict[tuple[object, ...], list[Job]] = defaultdict(list)
     for job in jobs:
         limits = (job.min_gpus, job.max_gpus)
-        pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s)
+        pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s, job.survives, id(job.pauses))
         groups[job.model, id(job.speed), job.weight, limits, pauses].append(job)
     models = Counter(members[0].model for members in groups.values())
     classes, used = [], Counter[str]()
@@ -101,8 +101,8 @@ def shapes_of(job_class: JobClass, offers: Sequence[Offer], *, provision_s: floa
     for offer in offers:
         boot_s = max(provision_s, offer.boot_s)
         widths = useful_widths(like, offer.gpus_per_node, math.inf)
-        nodes_C = [-(-gpus // offer.gpus_per_node) for gpus in widths]
-        kept_C = spot_speed(read_reclaims(offer, boot_s), like, nodes_C).tolist()
+        every = [Shape(offer.pool, gpus) for gpus in widths]
+        kept_C = shapes_kept(read_reclaims(offer, boot_s), like, offer.gpu, offer.gpus_per_node, every).tolist()
         for gpus, kept in zip(widths, kept_C, strict=True):
             key = (offer.gpu, gpus, offer.gpus_per_node)
             if key not in seconds:

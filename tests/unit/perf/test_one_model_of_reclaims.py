@@ -19,7 +19,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape, packed
 from sublet.market.gpus import load_gpus
-from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, spot_speed
+from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, shapes_kept, spot_speed
 from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price
 from sublet.rental.shapes import JobClass, shapes_of
@@ -72,7 +72,8 @@ def hours_by_asker(offer, job):
 
 def hours_by_ps(offer, job):
     state = Driver([offer]).kernel.snapshot().offers[offer.id]
-    ahead = estimate_remaining([state], job, packed(GPUS, 4), done=0.0, left=job.work, usd_per_h=1.0, seed=1)
+    facts = {"spot_nodes": 2 if offer.market is Market.SPOT else 0, "done": 0.0, "left": job.work, "usd_per_h": 1.0}
+    ahead = estimate_remaining([state], job, Shape(offer.pool, GPUS), packed(GPUS, 4), **facts)
     return ahead.left_s["p50"] / 3600
 
 
@@ -114,7 +115,7 @@ def test_policy_plan_advice_and_explain_say_one_number(hazard, notice_s, share):
     stated = Reclaims(per_h=hazard, boot_s=BOOT_S, notice_s=notice_s, share=share)
     exact = HOURS / spot_speed(stated, a_spot_job(), [2])[0]
     assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
-    assert hours_by_ps(offer, a_spot_job()) == pytest.approx(exact, rel=0.02)  # the middle of draws
+    assert hours_by_ps(offer, a_spot_job()) == pytest.approx(exact, rel=0.02)  # the middle, not the mean
 
 
 @pytest.mark.parametrize("facts", [{"notice_s": 120.0}, {"reclaim_share": 0.3}, {"market": Market.ON_DEMAND}])
@@ -124,6 +125,21 @@ def test_notices_losses_of_several_nodes_and_quick_checkpoints_count_alike(facts
     exact = HOURS / spot_speed(read_reclaims(offer), job, [2])[0]
     found = hours_by_asker(offer, job)
     assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
+    assert hours_by_ps(offer, job) == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("facts", [{}, {"notice_s": 120.0}, {"reclaim_share": 0.3}])
+def test_survivors_that_carry_on_count_alike(facts):
+    offer = replace(SPOT, pool="p", boot_s=600.0, **facts)
+    job = replace(a_spot_job(checkpoint_write_s=0.0, checkpoint_every_s=600.0), survives=True, min_gpus=4)
+    exact = HOURS / shapes_kept(read_reclaims(offer), job, "T4", 4, [Shape("p", GPUS)])[0]
+    assert (
+        exact
+        < 0.99 * HOURS / shapes_kept(read_reclaims(offer), replace(job, survives=False), "T4", 4, [Shape("p", GPUS)])[0]
+    )
+    shapes = shapes_of(JobClass(name="j", like=job, works=((job.work, 1),), per_h=1.0), [offer])
+    (planned,) = (shape.hours - (600.0 + PAUSE_S) / 3600 for shape in shapes if shape.gpus == GPUS)
+    assert planned == pytest.approx(exact, rel=1e-9)
     assert hours_by_ps(offer, job) == pytest.approx(exact, rel=0.02)
 
 

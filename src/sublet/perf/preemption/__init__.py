@@ -16,7 +16,7 @@ The second is the whole of Daly's model (2006), not its first order, which is 1 
 pool is sold out for s seconds after a hit, nothing trains and nothing can be lost meanwhile: the cycle is that much
 longer, and the speed is divided by 1 + L s. Where survivors keep the state of the job (`Job.survives`), work is lost
 only with the last copy of the model (`survivors`), and those who are left train until new nodes are there
-(`carrying_on`).
+(`carrying_on`). How far a run may be from the mean is in `finish`.
 """
 
 from sublet.perf.preemption.cycles import (
@@ -27,6 +27,7 @@ from sublet.perf.preemption.cycles import (
     missing_nodes,
     speed_kept,
 )
+from sublet.perf.preemption.finish import Finish, finish_of
 from sublet.perf.preemption.reclaims import (
     NO_RECLAIMS,
     Reclaims,
@@ -39,12 +40,14 @@ from sublet.perf.preemption.shapes import shapes_kept, spot_speed, toll_of
 
 __all__ = [
     "NO_RECLAIMS",
+    "Finish",
     "Reclaims",
     "Recovery",
     "Toll",
     "believe_reclaims",
     "checkpoint_interval_s",
     "expected_hits_per_h",
+    "finish_of",
     "hit_cost_s",
     "hits_per_h",
     "missing_nodes",

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.preemption.variance import uninterrupted, varies_per_s
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "missing_nodes",
     "speed_kept",
     "toll_of_waiting",
+    "undisturbed",
 ]
 
 RARE = 1e-12  # a loss with this chance, or a hit in as many seconds, is left out: it would be one in 30,000 years
@@ -49,6 +51,8 @@ class Toll:
     slower_C: Floats  # survivors train, and this is what they lack
     written_C: Floats  # checkpoints are written
     redone_C: Floats  # what is done is lost again
+    best_C: Floats  # of its undisturbed speed, kept by a run that is not hit: it writes checkpoints all the same
+    varies_C: Floats  # variance of the time to the end, per second of undisturbed work
 
     @classmethod
     def of(
@@ -60,6 +64,8 @@ class Toll:
         paused_C: Floats,
         slower_C: Floats,
         written_C: Floats,
+        best_C: Floats,
+        varies_C: Floats,
     ) -> Toll:
         """What is in none of the other parts was done in vain."""
         redone_C = np.maximum(0.0, 1.0 - kept_C - paused_C - slower_C - written_C)
@@ -71,19 +77,23 @@ class Toll:
             slower_C=slower_C,
             written_C=written_C,
             redone_C=redone_C,
+            best_C=best_C,
+            varies_C=varies_C,
         )
 
     @classmethod
     def nothing(cls, shapes: int) -> Toll:
         """Of shapes that are not reclaimed."""
-        none_C = np.zeros(shapes)
+        none_C, all_C = np.zeros(shapes), np.ones(shapes)
         return cls.of(
             hits_C=none_C,
             none_left_C=none_C,
-            kept_C=np.ones(shapes),
+            kept_C=all_C,
             paused_C=none_C,
             slower_C=none_C,
             written_C=none_C,
+            best_C=all_C,
+            varies_C=none_C,
         )
 
     def where(self, these_C: Bools, other: Toll) -> Toll:
@@ -132,8 +142,10 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
     hits_C = np.asarray(hits_per_s_C, dtype=np.float64)
     kept_C = speed_kept(hits_C, recovery)
     every_C, write_C = np.asarray(recovery.every_s, dtype=np.float64), np.asarray(recovery.write_s, dtype=np.float64)
-    trains_C = np.exp(-hits_C * (np.asarray(recovery.boot_s) + np.asarray(recovery.restart_s)))
+    pause_C = np.asarray(recovery.boot_s, dtype=np.float64) + np.asarray(recovery.restart_s)
+    trains_C = np.exp(-hits_C * pause_C)
     trains_C = trains_C / (1.0 + hits_C * np.asarray(recovery.sold_out_s))
+    begin_C, begin_varies_C = uninterrupted(hits_C, pause_C)
     with np.errstate(divide="ignore", invalid="ignore"):
         written_C = np.where(np.isfinite(every_C) & (every_C > 0.0), kept_C * write_C / every_C, 0.0)
     return Toll.of(
@@ -143,7 +155,22 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
         paused_C=1.0 - trains_C,
         slower_C=np.zeros(len(hits_C)),
         written_C=written_C,
+        best_C=undisturbed(every_C, write_C) + 0.0 * hits_C,
+        varies_C=varies_per_s(
+            full_C=1.0 / undisturbed(every_C, write_C),
+            anew_C=hits_C,
+            cycle_C=np.where(every_C > 0.0, every_C + write_C, 0.0),
+            begin=(begin_C, begin_varies_C + np.square(begin_C)),
+            stays_C=np.zeros(len(hits_C)),
+            stay_square_C=np.zeros(len(hits_C)),
+        ),
     )
+
+
+def undisturbed(every_C: Floats, write_s: npt.ArrayLike) -> Floats:
+    """What a job keeps that writes checkpoints and is never hit; all where it writes only at a notice, or never."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.isfinite(every_C) & (every_C > 0.0), every_C / (every_C + np.asarray(write_s)), 1.0)
 
 
 def hit_cost_s(
@@ -156,9 +183,8 @@ def hit_cost_s(
     """
     every_C, write_C = np.asarray(every_s, dtype=np.float64), np.asarray(write_s, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        writes_C = np.isfinite(every_C) & (every_C > 0.0)  # else only at a notice, or never
-        undisturbed_C = np.where(writes_C, every_C / (every_C + write_C), 1.0)
-        return np.where(hits_per_s_C < RARE, 0.0, np.maximum(0.0, undisturbed_C - speed_C) / hits_per_s_C)
+        lost_C = np.maximum(0.0, undisturbed(every_C, write_C) - speed_C)
+        return np.where(hits_per_s_C < RARE, 0.0, lost_C / hits_per_s_C)
 
 
 def checkpoint_interval_s(write_s: npt.ArrayLike, hits_per_s_C: Floats) -> Floats:

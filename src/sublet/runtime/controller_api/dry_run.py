@@ -71,7 +71,16 @@ def _look_ahead(
     offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
     boot_s = min(each.offer.boot_s for each in offers)
     start_s = boot_s + state.job.restart_s
-    ahead = estimate_remaining(offers, state.job, spread, done=0.0, left=1.0, usd_per_h=chosen.usd_per_h, seed=0)
+    ahead = estimate_remaining(
+        offers,
+        state.job,
+        shape,
+        spread,
+        spot_nodes=0 if shape.gpus == shape.steady else len(packed(shape.gpus - shape.steady, pool.gpus_per_node)),
+        done=0.0,
+        left=1.0,
+        usd_per_h=chosen.usd_per_h,
+    )
     on_demand = [row for each, row in by_shape.items() if each.gpus == shape.gpus and _is_on_demand(snapshot, each)]
     found["shape"], found["workers"] = str(shape), shape.gpus
     found["usd_per_h"], found["starts_s"] = chosen.usd_per_h, boot_s

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sublet.domain.money import Money
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import gist_of
@@ -164,16 +166,27 @@ def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -
         return None
     kernel = sources.kernel
     placement = kernel.tenancy.placement.get(record.id, ())
-    pool = kernel.supply.pools[kernel.cluster.nodes[placement[0][0]].offer.pool]
+    held = [(kernel.cluster.nodes[node_id].offer, gpus) for node_id, gpus in placement]
+    pool = kernel.supply.pools[held[0][0].pool]
     return estimate_remaining(
         [kernel.supply.offering.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
         kernel_job(record, sources.speedup),
+        _shape_held(pool.name, state, held),
         state.spread,
+        spot_nodes=sum(offer.market is Market.SPOT for offer, _ in held),
         done=state.done,
         left=max(0.0, 1.0 - record.share),
         usd_per_h=sources.bill.burn_usd_per_h(record.id),
-        seed=record.group.step,
     )
+
+
+def _shape_held(pool: str, state: JobState, held: Sequence[tuple[Offer, int]]) -> Shape:
+    """As it stands, whatever is promised: what is on demand is steady, and a grid that has lost GPUs is none."""
+    steady = sum(gpus for offer, gpus in held if offer.market is not Market.SPOT)
+    ordered, gpus = state.runs_in, sum(gpus for _, gpus in held)
+    if ordered is None or (ordered.grid is not None and ordered.grid.gpus > gpus):
+        return Shape(pool, gpus, steady=steady)
+    return replace(ordered, pool=pool, gpus=gpus, steady=steady)
 
 
 def _shifted(quantiles: Quantiles, more: float) -> Quantiles:

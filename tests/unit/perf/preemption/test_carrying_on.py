@@ -183,11 +183,10 @@ def test_checkpoints_are_only_as_many_as_new_beginnings_ask_for(facts):
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_where_hits_are_rare_it_is_the_first_order_of_what_a_hit_costs(again, share):
-    """1 - w / T - L (p (T / 2 + g + fresh) + (1 - p) (shrink + grow + (1 - share) (g - shrink))), up to L squared."""
+    """1 - m - L (p (T / 2 + m (g + fresh)) + (1 - p) (m (g + grow) - share (g - shrink))), m = T / (T + w)."""
     facts = Facts(hits=1e-8, again=again, share=share)
-    rolled_back = 0.5 * (facts.every_s + facts.write_s) * facts.every_s / (facts.every_s + facts.write_s)
-    goes_on = facts.shrink_s + facts.grow_s + (1.0 - share) * (facts.boot_s - facts.shrink_s)
-    writes = facts.write_s / (facts.every_s + facts.write_s)
-    pauses = again * (facts.boot_s + facts.fresh_s) + (1.0 - again) * goes_on
-    lost = writes + facts.hits * (again * rolled_back + pauses * (1.0 - writes))
-    assert 1.0 - told(facts).kept_C[0] == pytest.approx(lost, abs=2e-7)
+    best = facts.every_s / (facts.every_s + facts.write_s)
+    anew = facts.every_s / 2 + best * (facts.boot_s + facts.fresh_s)
+    stays = best * (facts.boot_s + facts.grow_s) - share * (facts.boot_s - facts.shrink_s)
+    first_order = best - facts.hits * (again * anew + (1.0 - again) * stays)
+    assert told(facts).kept_C[0] == pytest.approx(first_order, abs=1e-9)
