@@ -26,7 +26,14 @@ import numpy as np
 from sublet.advise.deepvm.facts import ANCHORS, Anchor
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
-from sublet.perf.preemption import Recovery, checkpoint_interval_s, hit_cost_s, missing_nodes, speed_kept
+from sublet.perf.preemption import (
+    Recovery,
+    checkpoint_interval_s,
+    hit_cost_s,
+    missing_nodes,
+    speed_kept,
+    toll_of_waiting,
+)
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
@@ -129,7 +136,12 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         goes_on_RN = (going_RN > waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
         speed_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
         felt_RN = np.where(goes_on_RN, (1.0 - left_RN) * (1.0 - fleets.all_RN) + fleets.all_RN, 1.0)
-        lost_s_RN = hit_cost_s(hits_RN, speed_RN, recovery.every_s, recovery.write_s)
+        # Of those who wait, what tries in vain and pauses vary by is known; of those who go on, only what they cost.
+        lost_s_RN = np.where(
+            goes_on_RN,
+            hit_cost_s(hits_RN, speed_RN, recovery.every_s, recovery.write_s),
+            np.sqrt(toll_of_waiting(hits_RN, recovery, fleets.all_RN).varies_C * speed_RN / hits_RN),
+        )
         # The mean wait is in it; that waits differ is not.
         varies_RN = np.maximum(fleets.wait_square_RN - fleets.wait_s_RN**2, 0.0)
         lost_s_RN = np.sqrt(lost_s_RN**2 + felt_RN**2 * varies_RN)

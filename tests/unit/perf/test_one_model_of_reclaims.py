@@ -6,20 +6,21 @@ What a live controller says (`--dry-run`, `explain`, `ps`) stands beside these i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sublet.advise.evaluate import Ask, Weighed
+from sublet.advise.evaluate import UNLUCKY, Ask, Weighed
 from sublet.advise.profiles import Profile
 from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape, packed
 from sublet.market.gpus import load_gpus
-from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, shapes_kept, spot_speed
+from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, shapes_kept, spot_speed, toll_of
 from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price
 from sublet.rental.shapes import JobClass, shapes_of
@@ -78,6 +79,7 @@ def hours_by_ps(offer, job):
 
 
 def hours_by_advice(offer):
+    """And by how much an unlucky run is later."""
     rate = 10.0 * GPUS
     profile = Profile(
         name="toy",
@@ -96,7 +98,8 @@ def hours_by_advice(offer):
         if (choice.keeper, choice.nodes, choice.market) == ("storage", 2, "spot")
     )
     assert not choice.goes_on
-    return choice.hours - (BOOT_S + PAUSE_S - WRITE_S) / 3600
+    start_h = (BOOT_S + PAUSE_S - WRITE_S) / 3600
+    return choice.hours - start_h, choice.late_h - choice.hours
 
 
 NOTICES_S = st.sampled_from([0.0, WRITE_S / 2, WRITE_S, 45.0, 120.0])  # too short to write, just enough, in plenty
@@ -111,11 +114,15 @@ SHARES = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 def test_policy_plan_advice_and_explain_say_one_number(hazard, notice_s, share):
     offer = replace(SPOT, hazard_per_h=hazard, notice_s=notice_s, reclaim_share=share)
     found = hours_by_asker(offer, a_spot_job())
-    found["advice"] = hours_by_advice(offer)
+    found["advice"], later_h = hours_by_advice(offer)
     stated = Reclaims(per_h=hazard, boot_s=BOOT_S, notice_s=notice_s, share=share)
     exact = HOURS / spot_speed(stated, a_spot_job(), [2])[0]
     assert found == pytest.approx(dict.fromkeys(found, exact), rel=1e-9)
     assert hours_by_ps(offer, a_spot_job()) == pytest.approx(exact, rel=0.02)  # the middle, not the mean
+    toll = toll_of(stated, a_spot_job(), "T4", 4, [Shape("p", GPUS)])
+    start_h = (BOOT_S + PAUSE_S - WRITE_S) / 3600  # in which hits are counted, too
+    varies = toll.varies_C[0] * HOURS * 3600 * (exact + start_h) / exact
+    assert later_h == pytest.approx(UNLUCKY * math.sqrt(varies) / 3600, rel=1e-6)
 
 
 @pytest.mark.parametrize("facts", [{"notice_s": 120.0}, {"reclaim_share": 0.3}, {"market": Market.ON_DEMAND}])

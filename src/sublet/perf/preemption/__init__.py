@@ -26,6 +26,7 @@ from sublet.perf.preemption.cycles import (
     hit_cost_s,
     missing_nodes,
     speed_kept,
+    toll_of_waiting,
 )
 from sublet.perf.preemption.finish import Finish, finish_of
 from sublet.perf.preemption.reclaims import (
@@ -56,4 +57,5 @@ __all__ = [
     "speed_kept",
     "spot_speed",
     "toll_of",
+    "toll_of_waiting",
 ]

@@ -146,6 +146,8 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
     trains_C = np.exp(-hits_C * pause_C)
     trains_C = trains_C / (1.0 + hits_C * np.asarray(recovery.sold_out_s))
     begin_C, begin_varies_C = uninterrupted(hits_C, pause_C)
+    with np.errstate(over="ignore"):
+        begin_C = begin_C + np.asarray(recovery.sold_out_s) * np.exp(hits_C * pause_C)  # each time that it begins anew
     with np.errstate(divide="ignore", invalid="ignore"):
         written_C = np.where(np.isfinite(every_C) & (every_C > 0.0), kept_C * write_C / every_C, 0.0)
     return Toll.of(
@@ -153,7 +155,7 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
         none_left_C=none_left_C,
         kept_C=kept_C,
         paused_C=1.0 - trains_C,
-        slower_C=np.zeros(len(hits_C)),
+        slower_C=np.zeros_like(hits_C),
         written_C=written_C,
         best_C=undisturbed(every_C, write_C) + 0.0 * hits_C,
         varies_C=varies_per_s(
@@ -161,8 +163,8 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
             anew_C=hits_C,
             cycle_C=np.where(every_C > 0.0, every_C + write_C, 0.0),
             begin=(begin_C, begin_varies_C + np.square(begin_C)),
-            stays_C=np.zeros(len(hits_C)),
-            stay_square_C=np.zeros(len(hits_C)),
+            stays_C=np.zeros_like(hits_C),
+            stay_square_C=np.zeros_like(hits_C),
         ),
     )
 
