@@ -142,25 +142,30 @@ def _most(spot_C: Ints) -> int:
 
 
 def _share_left(job: Job, gpu: str, nodes: Nodes, most: int) -> Floats:
-    """Of the speed of a shape, what is left if k nodes are lost."""
-    known: dict[Shape, float] = {}
+    """Of the speed of a shape, what is left if k nodes are lost. Where its GPUs are makes none of them faster."""
+    known: dict[tuple[int, int, int, int | None], float] = {}
 
-    def rate(shape: Shape | None) -> float:
-        if shape is None:
+    def rate(like: Shape, gpus: int) -> float:
+        copies, parts = (
+            (0, 0) if like.grid is None else (min(like.grid.copies, gpus // like.grid.parts), like.grid.parts)
+        )
+        if gpus < job.min_gpus or (parts and not copies):
             return 0.0
-        if shape not in known:
-            known[shape] = job.speed_on(shape).rate(gpu, packed(shape.gpus, nodes.per_node), 0.0)
-        return known[shape]
+        key = (gpus, copies, parts, like.batch)
+        if key not in known:
+            left = replace(like, gpus=gpus, steady=0, grid=Grid(copies, parts) if parts else None)
+            known[key] = job.speed_on(left).rate(gpu, packed(gpus, nodes.per_node), 0.0)
+        return known[key]
 
     share_CK = np.zeros((len(nodes.shapes), most + 1))
     for at, (shape, spot, exposed) in enumerate(
         zip(nodes.shapes, nodes.spot_C.tolist(), nodes.exposed_C.tolist(), strict=True)
     ):
-        if not (whole := rate(shape)) > 0.0:
+        if not (whole := rate(shape, shape.gpus)) > 0.0:
             continue
         for lost in range(1, min(spot, most) + 1):
             gone = exposed if lost == spot else min(lost * nodes.per_node, exposed)
-            share_CK[at, lost] = min(1.0, rate(_left_of(job, shape, gone)) / whole)
+            share_CK[at, lost] = min(1.0, rate(shape, shape.gpus - gone) / whole)
     return share_CK
 
 
