@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import advise, allocate, decide, live, liveput, log, solve
+from benchmarks import advise, allocate, decide, live, liveput, log, menus, solve
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import Event
@@ -44,6 +44,7 @@ def main() -> None:
         "solve": solve.main,
         "allocate": allocate.main,
         "decide": decide.main,
+        "menus": menus.main,
         "liveput": liveput.main,
         "advise": advise.main,
         "live": live.main,

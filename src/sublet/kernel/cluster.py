@@ -129,6 +129,10 @@ class Cluster:
         ours = sum(gpus for _, gpus in self.on_market(Market.SPOT, placement))
         return ours + self._open((pool, Market.SPOT), shunned)
 
+    def free_on_demand(self, pool: str) -> int:
+        """GPUs that nobody has on nodes that are ready."""
+        return self._free[pool, Market.ON_DEMAND]
+
     def rearrange(
         self,
         pool: str,
@@ -137,18 +141,21 @@ class Cluster:
         shunned: Collection[str] = frozenset(),
         *,
         steady: int = 0,
+        owed: int = 0,
         closed: bool = False,
     ) -> Placement | None:
         """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
 
         `steady` of them, at least, are on demand. The rest is on spot, as far as there is room, but for what is on
         demand already. Those that it keeps come first, then those on demand. Nothing more is taken of nodes that are
-        shunned, nor, where it is `closed`, on demand.
+        shunned, nor, where it is `closed`, on demand. What spot lacks leaves those on demand that are `owed` to others.
         """
         ahead = self.on_market(Market.ON_DEMAND, kept)
         had = sum(count for _, count in ahead)
         sure = max(steady, gpus - self.spot_room(pool, kept, shunned), min(had, gpus))
         if closed and sure > had:
+            return None
+        if sure > max(steady, had) and sure - had + owed > self._open((pool, Market.ON_DEMAND), shunned):
             return None
         first = self._arrange((pool, Market.ON_DEMAND), ahead, sure, shunned)
         if first is None:

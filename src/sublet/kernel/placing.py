@@ -3,7 +3,7 @@
 A job that spot lacks room for trains on on-demand nodes meanwhile. Once there is room again nothing is missing, so that
 nothing would move it, and nodes that are in use are not given back: they would be kept for ever. So who sits on an
 on-demand node that the plan does not hold on to leaves it, but for what it was promised there. What the plan holds is
-its word: as long as it wants a node, nobody leaves it for spot.
+its word: as long as it wants a node, nobody leaves it for spot, unless it was promised to somebody else.
 """
 
 from __future__ import annotations
@@ -37,16 +37,28 @@ class Placing:
         return first_gpus((*on_demand, *spot) if on_demand and spot else kept, shape.gpus)
 
     def find(
-        self, state: JobState, kept: Placement, now_s: float, *, shunned: Collection[str] = NONE, closed: bool = False
+        self,
+        state: JobState,
+        kept: Placement,
+        now_s: float,
+        *,
+        shunned: Collection[str] = NONE,
+        owed: int = 0,
+        closed: bool = False,
     ) -> Placement | None:
-        """What brings it to its promised shape; None = not enough free GPUs. `closed`: none more on demand."""
+        """What brings it to its promised shape; None = not enough free GPUs.
+
+        `closed`: none more on demand. `owed`: GPUs on demand that others were promised, and that are kept for them.
+        """
         if (shape := state.shape) is None:
             return None
-        left = self._stays(kept, shape, NONE)
+        left = self._stays(kept, shape, NONE, owed)
         if left != kept and state.phase is Phase.RUNNING:  # where it goes back to must last, as what it grows onto
             shunned = self._growing.shunned(state, left, now_s) | frozenset(shunned)
-            left = self._stays(kept, shape, shunned)
-        return self._cluster.rearrange(shape.pool, left, shape.gpus, shunned, steady=shape.steady, closed=closed)
+            left = self._stays(kept, shape, shunned, owed)
+        return self._cluster.rearrange(
+            shape.pool, left, shape.gpus, shunned, steady=shape.steady, owed=owed, closed=closed
+        )
 
     def waits_for_on_demand(self, state: JobState, held: Placement) -> bool:
         """It waits, though spot has room for all of it that may be there."""
@@ -57,17 +69,22 @@ class Placing:
             return False
         return shape.gpus - shape.steady <= self._cluster.spot_room(shape.pool, self._cluster.healthy(held))
 
-    def given_up(self, pool: str) -> list[Node]:
-        """On-demand nodes beyond what is wanted, the emptiest first; none in a pool of one market."""
+    def given_up(self, pool: str, owed: int = 0) -> list[Node]:
+        """On-demand nodes beyond what is wanted, the emptiest first; none in a pool of one market.
+
+        Where more is `owed` on demand than is free or on its way, any of them may be: somebody sits there without need.
+        """
         if not self._supply.pools[pool].is_mixed:
             return []
         coming = self._cluster.requested  # these go first
         wanted = self._supply.pools[pool].markets[Market.ON_DEMAND]
+        if owed > self._cluster.free_on_demand(pool) and not any(coming[o] for o in wanted):
+            return self._cluster.in_use_beyond(dict.fromkeys(wanted, 0))
         return self._cluster.in_use_beyond({o: self._supply.hold[o] + len(coming[o]) for o in wanted})
 
-    def _stays(self, kept: Placement, shape: Shape, shunned: Collection[str]) -> Placement:
+    def _stays(self, kept: Placement, shape: Shape, shunned: Collection[str], owed: int) -> Placement:
         """Of what it keeps, what it does not leave for spot: nodes that are given up go whole, while spot has room."""
-        nodes = {node.id for node in self.given_up(shape.pool)}
+        nodes = {node.id for node in self.given_up(shape.pool, owed)}
         if not nodes:
             return kept
         had, room = self._cluster.on_demand(kept), self._cluster.spot_room(shape.pool, kept, shunned)

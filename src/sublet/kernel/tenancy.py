@@ -253,7 +253,7 @@ class Tenancy:
                 served.append(job_id)
             for job_id in served:
                 del line[job_id]
-            for job_id in [each for node in self._placing.given_up(pool) for each in node.jobs]:
+            for job_id in [each for node in self._placing.given_up(pool, self._owed(pool)) for each in node.jobs]:
                 if self.jobs[job_id].phase is Phase.RUNNING and job_id not in line:
                     self.settle(self.jobs[job_id], closed=True)
 
@@ -272,12 +272,12 @@ class Tenancy:
             if state.phase is not Phase.WAITING:
                 self._order_stop(state)
             return True
-        kept = self._placing.kept(held, shape)
-        placement = self._placing.find(state, kept, self.now_s, closed=closed)
+        kept, owed = self._placing.kept(held, shape), self._owed(shape.pool, job_id)
+        placement = self._placing.find(state, kept, self.now_s, owed=owed, closed=closed)
         if placement is None:
             return False
         if state.phase is Phase.RUNNING and (shunned := self.growing.shunned(state, kept, self.now_s)):
-            calm = self._placing.find(state, kept, self.now_s, shunned=shunned, closed=closed)
+            calm = self._placing.find(state, kept, self.now_s, shunned=shunned, owed=owed, closed=closed)
             if calm is not None:
                 placement = calm
             elif kept == held or self._keep_to_survivors(state, shape):
@@ -289,6 +289,18 @@ class Tenancy:
             self._ordered[job_id] = shape
             self._store(replace(state, runs_in=shape))
         return True
+
+    def _owed(self, pool: str, but_to: str = "") -> int:
+        """GPUs on demand that jobs in line were promised and do not have."""
+        if not self.promises.steady[pool] or not self._supply.pools[pool].is_mixed:
+            return 0
+        owed = 0
+        for job_id in self.lines[pool]:
+            shape = self.jobs[job_id].shape
+            if shape is not None and shape.steady and job_id != but_to:
+                had = self._cluster.on_demand(self.placement.get(job_id, ()))
+                owed += max(0, shape.steady - had)
+        return owed
 
     def _may_train_on(self, state: JobState) -> bool:
         """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sublet.domain.money import Price
+from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool, Snapshot
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "nodes_to_hold",
     "pool_rows",
     "rows_by_market",
-    "steady_gpus",
 ]
 
 
@@ -41,15 +41,6 @@ def rows_by_market(rows: Iterable[Row], gpus: Mapping[str, int], steady: Mapping
         else:
             found[row] = gpus.get(row.pool, 0)
             first[row.pool] = row
-    return found
-
-
-def steady_gpus(snapshot: Snapshot) -> dict[str, int]:
-    """GPUs that shapes have on demand in each pool, at least."""
-    found = dict.fromkeys(snapshot.pools, 0)
-    for state in snapshot.active.values():
-        if state.shape is not None and state.shape.steady:
-            found[state.shape.pool] += state.shape.steady
     return found
 
 
@@ -115,7 +106,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
     taken: dict[str, float] = {}
     row_of = {offer_id: row.name for row in need for offer_id in row.offer_ids}
     missing = {row.name: wanted for row, wanted in need.items()}
-    quota = {name: _quota_nodes(pool) for name, pool in snapshot.pools.items()}  # over all rows of a pool
+    quotas = _Quotas(snapshot.pools)
     for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
         reserve = state.offer.reserve.grains
         owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
@@ -123,20 +114,20 @@ def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
             purse -= max(0.0, owned - state.held) * reserve
         taken[state.offer.id] = owned
         missing[row_of[state.offer.id]] -= owned
-        quota[state.offer.pool] -= owned
+        quotas.take(state.offer, owned)
         paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
         left -= paid * state.price.micro_usd_per_h
         nodes -= owned
     for most in (_held, _obtainable):
         for state in offers:
             offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
-            more = min(most(state) - taken[offer.id], missing[row], quota[offer.pool], _quotient(left, price), nodes)
+            more = min(most(state) - taken[offer.id], missing[row], quotas.left(offer), _quotient(left, price), nodes)
             if most is _obtainable:  # a new node takes its reserve from the purse
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
                 missing[row] -= more
-                quota[offer.pool] -= more
+                quotas.take(offer, more)
                 nodes -= more if math.isfinite(nodes) else 0
                 if math.isfinite(left):
                     left -= more * price
@@ -149,8 +140,8 @@ def _of_one_offer(state: OfferState, pool: Pool, need: float, burn: Price | None
     """The same for the case that most runs are: one offer, no purse."""
     owned = min(state.limit.min_nodes, state.most)
     wanted = min(need, state.most)
-    if pool.max_gpus is not None:
-        wanted = min(wanted, _quota_nodes(pool))
+    for _, quota in pool.quotas:
+        wanted = min(wanted, quota // pool.gpus_per_node)
     if burn is not None:
         wanted = min(wanted, _quotient(burn.micro_usd_per_h, state.price.micro_usd_per_h))
     return max(owned, wanted)
@@ -161,8 +152,24 @@ def _quotient(money: float, price: int) -> float:
     return math.inf if not price or math.isinf(money) else max(0.0, money // price)
 
 
-def _quota_nodes(pool: Pool) -> float:
-    return math.inf if pool.max_gpus is None else pool.max_gpus // pool.gpus_per_node
+class _Quotas:
+    """Nodes that are left of the quotas that an offer is under: of its pool, and of its market there."""
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        self._left: list[float] = []
+        self._of: dict[str, list[int]] = {}
+        for pool in pools.values():
+            for offer_ids, gpus in pool.quotas:
+                for offer_id in offer_ids:
+                    self._of.setdefault(offer_id, []).append(len(self._left))
+                self._left.append(gpus // pool.gpus_per_node)
+
+    def left(self, offer: Offer) -> float:
+        return min((self._left[at] for at in self._of.get(offer.id, ())), default=math.inf)
+
+    def take(self, offer: Offer, nodes: float) -> None:
+        for at in self._of.get(offer.id, ()):
+            self._left[at] -= nodes
 
 
 def _held(state: OfferState) -> float:

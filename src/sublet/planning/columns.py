@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -136,7 +137,9 @@ def _spot_nodes(pace: Pace, site: Site) -> Iterator[int]:
     if nodes <= EVERY_SPLIT:
         some = set(range(had + 1))
     else:
-        some = {0, had, *(2**step for step in range(had.bit_length()) if math.isfinite(site.steady.spot_gpus))}
+        some = {0, had}
+        if math.isfinite(site.steady.spot_gpus):  # what others leave of it may be anything
+            some |= {4**step for step in range((had.bit_length() + 1) // 2)}
         copies = {math.ceil((1 if way.grid is None else way.grid.parts) / size) for way in pace.ways}
         some |= {nodes - copy for copy in copies if 0 <= nodes - copy <= had}
     yield from sorted(some | {nodes})  # what is sold out now may be back
@@ -181,20 +184,18 @@ def _fastest(
     Nothing keeps more than all of its speed, so that only ways that are faster undisturbed than the best is disturbed
     need a second look.
     """
+    if not isinstance(job.speed, Choosing):
+        shapes = [_shape(site.pool, pace.gpus, steady) for pace, steady in zip(paces, steady_C.tolist(), strict=True)]
+        return [0] * len(paces), shapes, _kept(job, site, shapes, nodes_C)
     speeds = {id(pace): _speed(job, pace) for pace in paces}
     best_C = [int(speeds[id(pace)].argmax()) for pace in paces]
 
     def shape(at: int, way: int) -> Shape:
-        return Shape(site.pool, paces[at].gpus, int(steady_C[at]), *paces[at].ways[way])
-
-    def kept(at_X: Sequence[int], shapes: Sequence[Shape]) -> Floats:
-        if site.reclaims == NO_RECLAIMS:
-            return np.ones(len(shapes))
-        return shapes_kept(site.reclaims, job, site.gpu, site.gpus_per_node, shapes, nodes_C[list(at_X)])
+        return _shape(site.pool, paces[at].gpus, int(steady_C[at]), *paces[at].ways[way])
 
     every = range(len(paces))
     shapes = [shape(at, way) for at, way in enumerate(best_C)]
-    kept_C = kept(every, shapes)
+    kept_C = _kept(job, site, shapes, nodes_C)
     least_C = [speeds[id(pace)][way] for pace, way in zip(paces, best_C, strict=True)] * kept_C
     others = [
         (at, way)
@@ -202,12 +203,22 @@ def _fastest(
         for way in np.flatnonzero(speeds[id(paces[at])] > least_C[at]).tolist()
         if way != best_C[at]
     ]
-    kept_X = kept([at for at, _ in others], [shape(at, way) for at, way in others])
+    at_X = np.array([at for at, _ in others], dtype=np.intp)
+    kept_X = _kept(job, site, [shape(at, way) for at, way in others], nodes_C[at_X])
     for (at, way), part in zip(others, kept_X.tolist(), strict=True):
         if speeds[id(paces[at])][way] * part > least_C[at]:
             best_C[at], shapes[at], kept_C[at] = way, shape(at, way), part
             least_C[at] = speeds[id(paces[at])][way] * part
     return best_C, shapes, kept_C
+
+
+_shape = lru_cache(maxsize=1 << 16)(Shape)  # most are the same for all jobs
+
+
+def _kept(job: Job, site: Site, shapes: Sequence[Shape], nodes_C: Ints) -> Floats:
+    if site.reclaims == NO_RECLAIMS:
+        return np.ones(len(shapes))
+    return shapes_kept(site.reclaims, job, site.gpu, site.gpus_per_node, shapes, nodes_C)
 
 
 def _speed(job: Job, pace: Pace) -> Floats:

@@ -8,7 +8,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
-from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market, steady_gpus
+from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market
 
 __all__ = ["Draft"]
 
@@ -28,7 +28,7 @@ class Draft:
         self.room = {name: self.most[name] - gpus for name, gpus in snapshot.promised.items()}
         self._promised = dict(snapshot.promised)
         self._rows = None if rows is None or len(rows) == len(self.most) else rows  # else each pool is one
-        self._steady = {} if self._rows is None else steady_gpus(snapshot)
+        self._steady = dict(snapshot.steady)
         self._shapes: dict[str, Shape | None] = {}
         self._reasons: dict[str, str] = {}
 
@@ -92,8 +92,7 @@ class Draft:
             if step is not None:
                 self._promised[step.pool] += sign * step.gpus
                 self.room[step.pool] -= sign * step.gpus
-                if step.steady and self._rows is not None:
-                    self._steady[step.pool] += sign * step.steady
+                self._steady[step.pool] += sign * step.steady
         self._shapes[state.job.id] = shape
         if why:
             self._reasons[state.job.id] = why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -38,7 +38,7 @@ class Menu:
     start_C: Floats  # the first start, boot included
     restart_C: Floats
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
-    facts_FC: Floats  # GPUs, first start, restart, boot; then by K row, GPUs and whole nodes: to be laid side by side
+    facts_FC: Floats  # GPUs, first start, restart, boot; then by K GPUs and whole nodes: to be laid side by side
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
     def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
@@ -86,7 +86,7 @@ class Menu:
 
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
     """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
-    facts = _Facts(job)
+    facts, sites = _Facts(job), _as_seen(sites, job.max_gpus)
     menu = _menu(facts, sites)
     return menu if held is None or held in menu.column else _with_held(facts, sites, held)
 
@@ -106,6 +106,17 @@ class _Facts:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Facts) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _as_seen(sites: Sites, most_gpus: int) -> Sites:
+    """By a job that has no use for more: what spot has beyond that may change, and its menu does not."""
+    return tuple(
+        site
+        if site.steady is None or math.isinf(site.steady.spot_gpus)
+        else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
+        for site in sites
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -170,7 +181,7 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
         start_C=start_C,
         restart_C=restart_C,
         belief_C=np.array(belief_of, dtype=np.intp),
-        facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], row_KC, gpus_KC, whole_KC)),
+        facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], gpus_KC, whole_KC)),
         doubt_C=doubt_C if doubt_C.any() else None,
     )
 

@@ -157,11 +157,9 @@ def options_of_all(
             for menu, phase, done, state in zip(menus, phase_J, done_J, states, strict=True)
         ]
     )
-    at_J, rate_UC, facts_FUC = _rows(menus, phase_J)
-    rate_JC, facts_FJC = rate_UC[at_J], facts_FUC[:, at_J]
+    rate_JC, facts_FJC, row_KJC = _side_by_side(menus, phase_J)
     gpus_JC, start_JC, restart_JC, boot_JC = facts_FJC[:PLAIN]
-    rows_KJC, gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(3, (len(facts_FJC) - PLAIN) // 3, *rate_JC.shape)
-    row_KJC = rows_KJC.astype(np.intp)
+    gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(2, len(row_KJC), *rate_JC.shape)
     waits_J = np.array([state.shape is None or state.phase is Phase.WAITING for state in states])
     held_J = np.array(
         [
@@ -220,23 +218,29 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
     return np.array([job.pause_s(Change(was=runs_in, now=shape)) for shape in menu.shapes]) / SECONDS_PER_H
 
 
-def _rows(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Ints, Floats, Floats]:
-    """Rates and facts of each menu and phase that there is, once, and where each job finds its own."""
-    at: dict[tuple[int, int], int] = {}
-    kinds: list[tuple[Menu, int]] = []
-    at_J = []
-    for menu, phase in zip(menus, phase_J, strict=True):
-        row = at.setdefault((id(menu), phase), len(kinds))
-        if row == len(kinds):
-            kinds.append((menu, phase))
-        at_J.append(row)
-    most = max(len(menu.shapes) for menu, _ in kinds)
-    rate_UC, facts_FUC = np.zeros((len(kinds), most)), np.zeros((len(kinds[0][0].facts_FC), len(kinds), most))
-    for row, (menu, phase) in enumerate(kinds):
+def _side_by_side(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Floats, Floats, Ints]:
+    """Rates, facts and rows of all jobs: of each menu and phase that there is once, and from there to each job."""
+    pairs = list(zip(menus, phase_J, strict=True))
+    kinds = tuple(dict.fromkeys(pairs))
+    rate_UC, facts_FUC, row_KUC = _stacked(kinds)
+    if len(kinds) == len(pairs):
+        return rate_UC, facts_FUC, row_KUC
+    place = {kind: at for at, kind in enumerate(kinds)}
+    at_J = np.array([place[pair] for pair in pairs], dtype=np.intp)
+    return rate_UC[at_J], facts_FUC[:, at_J], row_KUC[:, at_J]
+
+
+@lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
+def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints]:
+    first, most = kinds[0][0], max(len(menu.shapes) for menu, _ in kinds)
+    rate_UC, facts_FUC = np.zeros((len(kinds), most)), np.zeros((len(first.facts_FC), len(kinds), most))
+    row_KUC = np.zeros((len(first.row_KC), len(kinds), most), dtype=np.intp)
+    for at, (menu, phase) in enumerate(kinds):
         count = len(menu.shapes)
-        rate_UC[row, :count] = menu.rate_EC[phase]
-        facts_FUC[:, row, :count] = menu.facts_FC
-    return np.array(at_J, dtype=np.intp), rate_UC, facts_FUC
+        rate_UC[at, :count] = menu.rate_EC[phase]
+        facts_FUC[:, at, :count] = menu.facts_FC
+        row_KUC[:, at, :count] = menu.row_KC
+    return rate_UC, facts_FUC, row_KUC
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:

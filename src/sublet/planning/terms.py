@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,13 +24,10 @@ from sublet.planning.affordable import (
     most_gpus_alone,
     most_gpus_beside,
     rows_by_market,
-    steady_gpus,
 )
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["Refusals", "Rents", "Site", "Sites", "SteadyPart", "Terms"]
-
-MIXES = False  # jobs are placed whatever the market of a node, so that a pool is one row whatever its markets
 
 # R rows
 
@@ -123,6 +120,16 @@ class Terms:
             refusals=_read_refusals(snapshot, rows, states_R),
         )
 
+    @property
+    def lasting(self) -> Sites:
+        """The sites whatever spot has now: what the long run is thought to be like."""
+        if len(self.rows) == len(self.sites):
+            return self.sites
+        return tuple(
+            site if site.steady is None else replace(site, steady=replace(site.steady, spot_gpus=math.inf))
+            for site in self.sites
+        )
+
     def obtainable(self, wanted_R: Floats) -> Floats:
         """GPUs of each row that can be held together, if this many are wanted: money goes to one or to another."""
         snapshot = self.snapshot
@@ -164,15 +171,14 @@ class Terms:
 
 def _by_market(pool: Pool, states: Sequence[OfferState]) -> list[tuple[Row, list[OfferState]]]:
     """Its rows: spot before on demand where there are both."""
-    parts = {
-        market: [state for state in states if state.offer.market is market]
-        for market in (Market.SPOT, Market.ON_DEMAND)
-    }
-    if not MIXES or not all(parts.values()):
+    if not pool.is_mixed:
         return [(Row(pool.name, pool.name, pool.offer_ids), list(states))]
     return [
-        (Row(f"{pool.name}:{market}", pool.name, tuple(state.offer.id for state in part)), part)
-        for market, part in parts.items()
+        (
+            Row(f"{pool.name}:{market}", pool.name, pool.markets[market]),
+            [state for state in states if state.offer.market is market],
+        )
+        for market in (Market.SPOT, Market.ON_DEMAND)
     ]
 
 
@@ -220,7 +226,7 @@ def _read_refusals(
 ) -> Refusals | None:
     if not any(state.refused for states in states_R for state in states):
         return None
-    promised = rows_by_market(rows, snapshot.promised, steady_gpus(snapshot))
+    promised = rows_by_market(rows, snapshot.promised, snapshot.steady)
     promised_R = np.array([promised[row] for row in rows], dtype=np.float64)
     refused = [_is_refused(states) for states in states_R]
     beside = [most_gpus_beside(snapshot, row, rows) if no else np.inf for row, no in zip(rows, refused, strict=True)]

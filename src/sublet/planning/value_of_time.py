@@ -130,7 +130,7 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
-    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.sites, rent_R, trusted_h)
+    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.lasting, rent_R, trusted_h)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
@@ -160,7 +160,7 @@ def constant_price(terms: Terms, sites: Sites | None = None) -> TimePrice:
     hours = 0.0 if demand is None else demand.hours
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    line, _, _ = _frontier(None, demand, terms.sites if sites is None else sites, terms.listed_R, 0.0)
+    line, _, _ = _frontier(None, demand, terms.lasting if sites is None else sites, terms.listed_R, 0.0)
     return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_R)
 
 

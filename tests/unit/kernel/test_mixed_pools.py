@@ -63,6 +63,27 @@ def test_a_steady_part_that_is_not_there_yet_is_waited_for_though_spot_has_room(
     assert gpus_by_market(settled(driver)) == {"s": 2, "d": 2}
 
 
+def test_what_spot_lacks_is_not_taken_from_what_another_was_promised_on_demand():
+    """Nodes on demand are there before those on spot: who need not be there leaves them to who must."""
+    driver = Driver([SPOT, DEMAND])
+    driver.submit(*(a_job(job_id, gpus=4, min_gpus=1, max_gpus=9) for job_id in "ab"))
+    driver.plan(Plan(hold={"d": 1, "s": 1}, shapes={"a": p(2), "b": p(2, steady=2)}))
+    first = sorted(driver.open, key=lambda order: order.offer_id != "d")
+    driver.answer(first[0])
+    settled(driver)
+    assert [gpus_by_market(driver, job_id) for job_id in "ab"] == [{"s": 2, "d": 0}, {"s": 0, "d": 2}]
+
+
+def test_who_sits_on_demand_without_need_makes_room_for_who_was_promised_it():
+    """Spot had nothing when it came; now it has, and the plan holds on to the node on demand, but for another."""
+    driver = town({"s": 0, "d": 1}, {"a": p(2)})
+    assert gpus_by_market(driver) == {"s": 0, "d": 2}
+    driver.submit(a_job("b", gpus=4, min_gpus=1, max_gpus=9))
+    driver.plan(Plan(hold={"s": 1, "d": 1}, shapes={"b": p(2, steady=2)}))
+    settled(driver)
+    assert [gpus_by_market(driver, job_id) for job_id in "ab"] == [{"s": 2, "d": 0}, {"s": 0, "d": 2}]
+
+
 # ---------------------------------------------------------------------- going back
 
 

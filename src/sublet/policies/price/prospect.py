@@ -9,7 +9,7 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
-from sublet.planning.affordable import most_gpus_beside, rows_by_market, steady_gpus
+from sublet.planning.affordable import most_gpus_beside, rows_by_market
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Terms
@@ -61,7 +61,7 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
 def _left_by_others(terms: Terms) -> Floats:
     """GPUs of each row that are promised to nobody and could be held beside all that is held now."""
     snapshot, rows = terms.snapshot, terms.rows
-    held = rows_by_market(rows, snapshot.promised, steady_gpus(snapshot))
+    held = rows_by_market(rows, snapshot.promised, snapshot.steady)
     return np.array([most_gpus_beside(snapshot, row, rows) - held[row] for row in rows], dtype=np.float64)
 
 
