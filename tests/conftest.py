@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from tests.rigs.sizes import examples
+from tests.rigs.virtual_time import VirtualTime
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=examples(100))
 settings.load_profile("ci")
 
 # Ray ends its workers when the machine is short of memory, whoever uses it: a busy machine would fail tests of ours.
 os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - so Ray spells it
+
+
+@pytest.fixture
+def virtual_time(monkeypatch):
+    """Loops of this test do not wait: time passes at once where nothing else is to be done."""
+    clock = VirtualTime()
+    clock.install(monkeypatch)
+    return clock

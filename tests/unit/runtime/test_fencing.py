@@ -18,6 +18,7 @@ from sublet.runtime.store import MetaKey, Store
 from sublet.testing.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 WRITES = {
     "a fact": lambda store: store.put("a", "b"),
     "an event": lambda store: store.append(1.0, "{}"),

@@ -25,6 +25,7 @@ from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 from tests.rigs.story import Story, adds_up, phase
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 DATA = Path(__file__).parents[2] / "data"
 OURS = DATA / "state-0.1-434ea1a"  # the first with a fence, an archive and a shelf
 LINES = (DATA / "wire-1.jsonl").read_bytes().splitlines(keepends=True)

@@ -13,6 +13,8 @@ from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Deadly(MemoryCloud):
     """A node on which a worker of these jobs starts is gone at once."""

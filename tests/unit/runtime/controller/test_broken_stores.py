@@ -12,6 +12,7 @@ from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 TROUBLES = {
     "full": (sqlite3.OperationalError("database or disk is full"), "make room or repair the disk, then 'sublet up'"),
     "read-only": (

@@ -12,6 +12,8 @@ from sublet.kernel.journal import replay
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def cancelled_at(story, *, now):
     """(the step that was saved, the step that the job had reached when it was told)."""

@@ -30,6 +30,7 @@ from sublet.testing.memory_cloud import Training, api_over
 from tests.rigs.life import a_life
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 SHORT = Paces(events_a_snapshot=4, events_a_file=10, history_kept=15)
 
 

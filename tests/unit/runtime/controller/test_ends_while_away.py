@@ -12,6 +12,8 @@ from sublet.testing.memory_cloud import MemoryCloud
 from sublet.wire import messages as wire
 from tests.rigs.story import OFFERS, Story, a_spec, phase, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Remembering(MemoryCloud):
     """Its agents tell whoever comes back of all ends, as ours do."""

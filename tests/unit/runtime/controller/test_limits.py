@@ -18,6 +18,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 
 

@@ -23,6 +23,7 @@ from sublet.runtime.settings import Settings
 from sublet.testing.memory_cloud import Training, api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 # ---------------------------------------------------------------------- a life without trouble
 
 

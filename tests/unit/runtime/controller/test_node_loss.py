@@ -20,6 +20,7 @@ from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 BOOT_S = 600.0  # a new node takes its time: survivors who may go on do
 
 

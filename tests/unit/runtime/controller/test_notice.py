@@ -13,6 +13,7 @@ from sublet.wire import messages as wire
 from tests.rigs.groups import joined, sent, training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}
 
 LONG_S = 100_000.0  # of the cloud: longer than any test

@@ -16,6 +16,8 @@ from sublet.runtime.providers.protocol import Billed, RentedNode
 from sublet.runtime.store import Store
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 def back_up(story):
     """As 'sqlite3 log.sqlite .backup' does."""

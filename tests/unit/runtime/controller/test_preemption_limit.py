@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sublet.runtime.jobs.file import json_schema
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 async def take_one(story, api, *, notice):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.rigs.asgi import ask
 from tests.rigs.story import Story
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def test_the_age_of_prices_is_among_the_metrics(tmp_path):

@@ -6,6 +6,8 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
+import pytest
+
 from sublet.domain.events import NodeLost
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
@@ -14,6 +16,8 @@ from sublet.policies.max_speedup import MaxSpeedup
 from sublet.runtime.controller import pump
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, phase, until
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 @dataclass

@@ -25,6 +25,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from sublet.testing.walls import WallOf
 from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 OLD = Path(__file__).parents[3] / "data" / "state-0.1-382fdf2"
 
 

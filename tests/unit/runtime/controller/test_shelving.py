@@ -15,6 +15,7 @@ from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 FEW = Paces(jobs_kept=1, jobs_shelved=1)
 
 

@@ -13,6 +13,8 @@ from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_MEMORY
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, trained
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Narrow(MemoryCloud):
     """Four samples at a time fit; sixteen are tried first. `ends`: it is the script that runs short, and it ends."""

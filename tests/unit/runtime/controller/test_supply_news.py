@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sublet.domain.events import AvailabilityChanged
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, phase, until
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):

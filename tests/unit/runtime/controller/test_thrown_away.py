@@ -11,6 +11,8 @@ from sublet.testing.memory_cloud import Training
 from sublet.wire import messages as wire
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def running(story, api, steps=60):
     await api.submit(a_spec(max_workers=1, retries=Retries(user=0)))

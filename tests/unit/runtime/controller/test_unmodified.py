@@ -6,13 +6,13 @@ They are processes that are none: a test says when one saves, ends or hangs.
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
 from sublet.domain.events import TimerFired
 from sublet.domain.timers import CheckPurse
+from sublet.machine.wall import WALL
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
@@ -21,6 +21,8 @@ from sublet.testing.memory_cloud import MemoryCloud
 from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, until
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Scripts(MemoryCloud):
@@ -488,7 +490,7 @@ def test_after_the_third_start_over_its_owner_is_told_what_to_do(tmp_path):
 def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
     story = Scene(tmp_path)
     story.policy = Widths(2)
-    began_s = time.monotonic()
+    began_s = WALL.monotonic()
 
     async def scene(api):
         await api.submit(a_script(min_workers=2, max_workers=2))
@@ -497,7 +499,7 @@ def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
         story.cloud.see(met=False)
         tick(record, began_s + 60.0)
         assert (await api.job("j-1"))["warnings"] == []
-        tick(record, time.monotonic() + 61.0)
+        tick(record, WALL.monotonic() + 61.0)
         (warning,) = (await api.job("j-1"))["warnings"]
         assert "2 models" in warning
         await until(lambda: texts(api, "Alarm"), "no event says so")
@@ -514,7 +516,7 @@ def test_workers_that_meet_are_not_told_of(tmp_path):
         await api.submit(a_script(min_workers=2, max_workers=2))
         await phase(api, "j-1", "running")
         story.cloud.see(met=True)
-        api._controller.router.attempts.tick(api.record("j-1"), time.monotonic() + 600.0)
+        api._controller.router.attempts.tick(api.record("j-1"), WALL.monotonic() + 600.0)
         assert (await api.job("j-1"))["warnings"] == []
 
     living(story, scene)

@@ -14,6 +14,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 
 

@@ -17,6 +17,7 @@ from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 
 

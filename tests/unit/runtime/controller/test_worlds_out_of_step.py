@@ -22,6 +22,8 @@ from sublet.runtime.controller.router import Router
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Unruly(MemoryCloud):
     """A cloud that can be slow, silent and unclear."""

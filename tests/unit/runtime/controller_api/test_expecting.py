@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from sublet.cli.print.submission import expected_line
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Rent
@@ -13,6 +15,7 @@ from sublet.policies.price.policy import Price
 from tests.rigs.asgi import serving
 from tests.rigs.story import Story, a_spec, phase
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 
 

@@ -21,6 +21,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import a_spec
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 WIDE = {"gpu": "T4", "gpus_per_node": 4, "notice_s": 0.0, "boot_s": 120.0, "wind_down_s": 120.0}

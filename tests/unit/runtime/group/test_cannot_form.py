@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sublet.runtime.group import overdue
 from tests.rigs.story import Story, a_spec, phase, until
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, monkeypatch):

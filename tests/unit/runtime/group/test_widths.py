@@ -20,6 +20,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training, Worker, api_over,
 from sublet.wire import messages as wire
 from tests.rigs.story import Story
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 DUPLICATE = (
     "NCCL error in: ncclCommInitRankConfig ... Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000"
 )

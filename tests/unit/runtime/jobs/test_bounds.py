@@ -19,6 +19,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 REFUSED = {
     "name": ["../../../x", "a/b", "a..b", "", ".", "-x", "a b", "x" * 64, "n\n", "\u0430"],
