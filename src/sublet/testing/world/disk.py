@@ -142,10 +142,10 @@ class DiskConnection(sqlite3.Connection):
             return super().execute(sql, parameters)
         if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
             return super().execute("SELECT 1")
+        if sql.startswith("BEGIN"):
+            return super().execute(sql)
         self._disk.changes += 1
-        commits = sql.startswith("COMMIT") or not (
-            super().in_transaction or sql.startswith(("PRAGMA", "BEGIN", "ROLLBACK"))
-        )
+        commits = sql.startswith("COMMIT") or not (super().in_transaction or sql.startswith(("PRAGMA", "ROLLBACK")))
         if not commits:
             return super().execute(sql, parameters)
         found: sqlite3.Cursor = self._disk.commit(
