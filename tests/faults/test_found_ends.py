@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.plan import Phase
-from sublet.kernel import kernel, tenancy
+from sublet.kernel import kernel
+from sublet.kernel.changing import with_gpus
 from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
 from sublet.policies.fifo import Fifo
@@ -223,7 +224,7 @@ def test_a_job_whose_new_node_is_lost_while_its_old_one_is_noticed_waits_for_ano
     def lose_node(self, node, event):
         for job_id in list(node.jobs):
             survives, state = self._placements.lose(job_id, node.id), self.jobs[job_id]
-            state = tenancy._with_gpus(state, survives, Phase.BROKEN, self.now_s)
+            state = with_gpus(state, survives, Phase.BROKEN, self.now_s)
             self._store(state)
             if state.shape is None or state.shape.gpus <= state.gpus:
                 self.settle(state)

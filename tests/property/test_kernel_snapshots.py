@@ -74,11 +74,11 @@ def changing_worlds(draw):
     limits, quotas, budget = draw(limits_and_budgets(drawn))
     driver = Twins(drawn, limits=limits, quotas=quotas, budget=budget)
     workload = draw(jobs(most=6, submits=st.just(0.0)))
-    speeds = {job.id: job.speed for job in workload}
+    models = {job.id: job for job in workload}
     world = ChangingWorld(
         driver, draw(policies), workload, all_offers=tuple(drawn), limits=dict(limits), quotas=dict(quotas)
     )
-    return world, speeds
+    return world, models
 
 
 def written(kernel):
@@ -86,19 +86,22 @@ def written(kernel):
     return json.dumps(kernel.facts())
 
 
-def read(text, speeds):
-    return kernel_from_snapshot(json.loads(text), speed_of=lambda job: speeds[job.id])
+def read(text, models):
+    facts = json.loads(text)
+    return kernel_from_snapshot(
+        facts, speed_of=lambda job: models[job.id].speed, pauses_of=lambda job: models[job.id].pauses
+    )
 
 
 @settings(max_examples=examples(40))
 @given(changing_worlds(), scripts, st.integers(0, 59))
 def test_a_snapshot_and_the_tail_give_the_state_and_the_orders_of_the_whole_log(case, script, cut):
-    world, speeds = case
+    world, models = case
     driver = world.driver
     for step in script[:cut]:
         world.step(*step)
     text = written(driver.kernel)
-    driver.twin = read(text, speeds)
+    driver.twin = read(text, models)
     assert written(driver.twin) == text
     for step in script[cut:]:
         world.step(*step)
@@ -130,19 +133,19 @@ def books(kernel):
 @settings(max_examples=examples(40))
 @given(changing_worlds(), scripts)
 def test_a_recorded_life_can_be_followed_by_its_orders_alone(case, script):
-    world, speeds = case
+    world, models = case
     driver = world.driver
     for step in script:
         world.step(*step)
-    follower = followed(driver.journal, speeds)
-    kernel = read(written(follower), speeds)
+    follower = followed(driver.journal, models)
+    kernel = read(written(follower), models)
     check(kernel)
     assert books(kernel) == books(driver.kernel)
 
 
-def followed(journal, speeds):
+def followed(journal, models):
     follower = kind_from_header(json.loads(journal[0]), Follower)
-    for step in steps_from(journal[1:], speed_of=lambda job: speeds[job.id]):
+    for step in steps_from(journal[1:], speed_of=lambda job: models[job.id].speed):
         follower.follow(step.event, step.orders)
     follower.arrive()
     return follower

@@ -11,6 +11,7 @@ from sublet.errors import InvalidValue, PlanRefused
 __all__ = [
     "Action",
     "MakePlan",
+    "PrepareJob",
     "RefusePlan",
     "ReleaseNode",
     "RentNode",
@@ -60,8 +61,22 @@ class StartJob:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareJob:
+    """It trains on nodes that will be taken, and will then go on in this shape; nobody answers.
+
+    What can be got ready while training goes on should be. Said again, of another shape, it is about that one.
+    """
+
+    job_id: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class ResizeJob:
-    """Move to these GPUs, keeping what can be kept; answer with JobResized."""
+    """Move to these GPUs, keeping what can be kept; answer with JobResized.
+
+    Copies of a grid sit first in the placement and spares last: where the first ones stay, nobody need pause.
+    """
 
     job_id: str
     generation: int
@@ -109,4 +124,6 @@ class TellUser:
     job_id: str = ""
 
 
-Action = MakePlan | RefusePlan | StartJob | ResizeJob | StopJob | RentNode | ReleaseNode | SetTimer | TellUser
+Action = (
+    MakePlan | RefusePlan | StartJob | PrepareJob | ResizeJob | StopJob | RentNode | ReleaseNode | SetTimer | TellUser
+)

@@ -88,6 +88,7 @@ class Change:
     now: Shape
     lost: int = 0  # of the GPUs of `was`: the cloud took them, or told that it will, and they were left
     left_s: float = 0.0  # of the pause before, which this one cut short
+    ready_s: float = 0.0  # for so long it has been prepared while training went on: a loss that was announced
 
     @property
     def is_of_spares(self) -> bool:
@@ -97,6 +98,11 @@ class Change:
 
 class Pauses(Protocol):
     """What changes cost a job, by their kind: of copies or of parts, from peers or from storage."""
+
+    @property
+    def lead_s(self) -> float:
+        """How long, at most, those who leave are needed once a change begins: to write down what they know, say."""
+        ...
 
     def pause_s(self, change: Change) -> float:
         """Seconds without training from the change on, what is left of the pause before it included."""
@@ -119,6 +125,7 @@ class Job:
     checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
     survives: bool = False  # as long as one of its GPUs is left, a loss without notice loses nothing either
     pauses: Pauses | None = field(default=None, repr=False)  # by kind of change; None = `restart_s`, whatever the kind
+    lead_s: float | None = None  # so long before a noticed node is taken it has to leave; None = at the notice
     weight: float = 1.0
     deadline_s: float | None = None
     purse_left_usd: float | None = None  # of what its owner lets it spend, about; None = no limit of its own
@@ -144,6 +151,10 @@ class Job:
         if not self.checkpoint_every_s > 0:
             raise InvalidValue("checkpoint_every_s", self.checkpoint_every_s, "above 0")
         at_least("checkpoint_write_s", self.checkpoint_write_s, 0.0)
+        if self.lead_s is None and self.pauses is not None and self.survives:  # in the record, unlike the pauses
+            object.__setattr__(self, "lead_s", self.pauses.lead_s)
+        if self.lead_s is not None:
+            at_least("lead_s", self.lead_s, 0.0)
         positive("weight", self.weight)
         for pool in self.pools:
             named("pools", pool)

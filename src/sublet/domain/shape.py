@@ -89,7 +89,12 @@ class Shape:
     @property
     def spares(self) -> int:
         """GPUs that are in no copy."""
-        return 0 if self.grid is None else self.gpus - self.grid.gpus
+        return self.gpus - self.used
+
+    @property
+    def used(self) -> int:
+        """GPUs that train: all but the spares."""
+        return self.gpus if self.grid is None else self.grid.gpus
 
     def trains_like(self, other: Shape | None) -> bool:
         """Whether it differs from the other in spares alone, if at all: going from one to the other is no resize."""

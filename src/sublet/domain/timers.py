@@ -7,7 +7,17 @@ from typing import assert_never
 
 from sublet.errors import InvalidValue
 
-__all__ = ["CheckPurse", "FallDue", "GrowAgain", "PlanAgain", "RetryOffer", "Timer", "timer_from_text", "timer_to_text"]
+__all__ = [
+    "CheckPurse",
+    "FallDue",
+    "GrowAgain",
+    "MoveDue",
+    "PlanAgain",
+    "RetryOffer",
+    "Timer",
+    "timer_from_text",
+    "timer_to_text",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,12 @@ class FallDue:
     """Nodes were to be taken by now; if the market has said nothing of it, nothing is known of it any more."""
 
 
-Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue
+@dataclass(frozen=True, slots=True)
+class MoveDue:
+    """A job must leave a node that will be taken, or survivors of a loss have waited long enough for a plan."""
+
+
+Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue | MoveDue
 
 
 def timer_to_text(timer: Timer) -> str:
@@ -57,6 +72,8 @@ def timer_to_text(timer: Timer) -> str:
             return "grow"
         case FallDue():
             return "fall"
+        case MoveDue():
+            return "move"
         case _:
             assert_never(timer)
 
@@ -79,5 +96,7 @@ def timer_from_text(text: str) -> Timer:
             return GrowAgain()
         case "fall" if text == purpose:
             return FallDue()
+        case "move" if text == purpose:
+            return MoveDue()
         case _:
-            raise InvalidValue("timer", text, "plan, purse, grow, fall, or retry and an offer")
+            raise InvalidValue("timer", text, "plan, purse, grow, fall, move, or retry and an offer")

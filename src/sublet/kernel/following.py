@@ -120,6 +120,8 @@ class Follower(Kernel):
                     self.tenancy.stop(action)
                 case order.StartJob() | order.ResizeJob():
                     self.tenancy.move(action)
+                case order.PrepareJob(job_id=job_id, shape=shape):
+                    self.tenancy.departures.tell(job_id, shape)
                 case order.MakePlan() | order.RefusePlan() | order.SetTimer() | order.TellUser():
                     pass
         return recorded

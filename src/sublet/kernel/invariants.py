@@ -33,6 +33,7 @@ def check(kernel: Kernel) -> None:
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
     _nobody_is_stuck(kernel)
+    _nobody_outstays_a_notice(kernel)
 
 
 def _law(holds: bool, law: str, found: str, story: Callable[[], list[str]] = list) -> None:  # noqa: FBT001 - reads as a sentence
@@ -175,3 +176,17 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
 
 def _has(kernel: Kernel, state: JobState, shape: Shape) -> bool:
     return state.gpus == shape.gpus and kernel.cluster.on_demand(kernel.tenancy.placement[state.job.id]) >= shape.steady
+
+
+def _nobody_outstays_a_notice(kernel: Kernel) -> None:
+    """Whoever holds GPUs of a node that will be taken is on its way, needs others, or is woken in time to leave."""
+    tenancy = kernel.tenancy
+    for node in kernel.cluster.nodes.values():
+        for job_id in node.jobs if node.phase is NodePhase.NOTICED else ():
+            state, held = kernel.jobs[job_id], tenancy.placement.get(job_id, ())
+            if state.phase is not Phase.RUNNING or node.id not in dict(held):
+                continue
+            in_line = state.shape is not None and job_id in tenancy.lines[state.shape.pool]
+            due_s, wake_s = tenancy.departures.due_s(state.job, held), tenancy.departures.wake_s
+            woken = wake_s is not None and wake_s <= due_s
+            _law(in_line or woken, "nobody outstays a notice", f"{job_id} on {node.id}", partial(kernel.story, job_id))

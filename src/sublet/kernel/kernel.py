@@ -21,9 +21,10 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, PlanAgain, RetryOffer
+from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, MoveDue, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
+from sublet.kernel.ordering import subject_of
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests
 from sublet.kernel.supply import Supply, foresee, let_go
@@ -69,7 +70,7 @@ class Kernel:
         """
         if not self.now_s <= event.at_s < math.inf:  # also refuses NaN
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
-            raise UnexpectedEvent(event, why, self.story(_subject(event)))
+            raise UnexpectedEvent(event, why, self.story(subject_of(event)))
         before_s, self.now_s = self.now_s, event.at_s
         self.tenancy.now_s = event.at_s
         self.seen += 1
@@ -159,8 +160,8 @@ class Kernel:
         if supply.offering.withdrawn and supply.retire():
             self.tenancy.keep_to(self.pools)
             self._call_for_plan()
-        if (fall_s := supply.offering.wake_for_fall()) is not None:
-            self._actions.append(SetTimer(FallDue(), fall_s))
+        wakes = ((FallDue(), supply.offering.wake_for_fall()), (MoveDue(), self.tenancy.next_move_s()))
+        self._actions += [SetTimer(timer, at_s) for timer, at_s in wakes if at_s is not None]
         ask = plans.since and not plans.is_open
         if (ask or growing.put_aside) and (grow_s := growing.wake(self.active, self.now_s)) is not None:
             self._actions.append(SetTimer(GrowAgain(), grow_s))
@@ -241,7 +242,7 @@ class Kernel:
                 let_go(self.supply, node, self.tenancy.promises, event.at_s)
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
-                self.tenancy.line_up_tenants(node)
+                self.tenancy.line_up_tenants(node, event.lost_s)
             case news.NodeSlow():
                 if node.phase is not NodePhase.READY:
                     return  # it goes already
@@ -251,20 +252,21 @@ class Kernel:
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     let_go(self.supply, node, self.tenancy.promises, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)
-                self.tenancy.growing.forget(node)
+                self.tenancy.forget(node)
                 self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
                 self.tenancy.lose_node(node, event)
                 self.supply.remove_lost(node, event)
             case news.NodeReleased():
                 if node.phase is not NodePhase.RELEASING:
                     raise UnexpectedEvent(event, "the node was not being given back")
-                self.tenancy.growing.forget(node)
+                self.tenancy.forget(node)
                 freed = self.supply.purse.budget.purse is not None and len(self.waiting)  # what was kept back for it
                 if not self.supply.remove_released(node, event) and not freed:
                     return
             case news.RentRefused():
                 if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):
                     raise UnexpectedEvent(event, "the node is ours already")
+                self.tenancy.forget(node)
                 self._actions.append(self.supply.remove_refused(node, event.at_s))
             case _:
                 assert_never(event)
@@ -289,6 +291,9 @@ class Kernel:
                 if not self.supply.offering.memory.pass_by(event.at_s):
                     return  # the market has spoken
                 self.supply.changed = True
+            case MoveDue():
+                self.tenancy.move_due()
+                return
             case PlanAgain():
                 if not self._plans.wake(event.at_s):
                     return
@@ -392,9 +397,3 @@ class Kernel:
         self._spent_s, self._warned = facts["spent_s"], set(facts["warned"])
         self.supply.restore(facts["supply"])
         self.tenancy.restore(facts["tenancy"], self.now_s, job_from)
-
-
-def _subject(event: Event) -> str:
-    if isinstance(event, news.JobSubmitted | news.JobChanged):
-        return event.job.id
-    return str(getattr(event, "job_id", ""))

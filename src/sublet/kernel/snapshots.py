@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.job import Job, Speed
+from sublet.domain.job import Job, Pauses, Speed
 from sublet.domain.offer import Offer
 from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
@@ -20,6 +20,7 @@ from sublet.kernel.values_json import Unrecorded, from_plain
 __all__ = ["kernel_from_snapshot", "kind_from_snapshot", "version_of_snapshot"]
 
 SpeedOf = Callable[[Job], Speed]
+PausesOf = Callable[[Job], Pauses | None]
 K = TypeVar("K", bound=Kernel)
 
 
@@ -28,17 +29,25 @@ def version_of_snapshot(facts: Mapping[str, Any]) -> int:
     return int(facts.get("kernel", 0))
 
 
-def kernel_from_snapshot(facts: Mapping[str, Any], *, speed_of: SpeedOf | None = None) -> Kernel:
-    """A kernel that knows what `Kernel.facts` told; how fast a job goes is asked of `speed_of`."""
-    return kind_from_snapshot(facts, Kernel, speed_of=speed_of)
+def kernel_from_snapshot(
+    facts: Mapping[str, Any], *, speed_of: SpeedOf | None = None, pauses_of: PausesOf | None = None
+) -> Kernel:
+    """A kernel that knows what `Kernel.facts` told.
+
+    How fast a job goes is asked of `speed_of`, what a change costs it of `pauses_of`, where it is not `restart_s`.
+    """
+    return kind_from_snapshot(facts, Kernel, speed_of=speed_of, pauses_of=pauses_of)
 
 
-def kind_from_snapshot(facts: Mapping[str, Any], kind: type[K], *, speed_of: SpeedOf | None = None) -> K:
+def kind_from_snapshot(
+    facts: Mapping[str, Any], kind: type[K], *, speed_of: SpeedOf | None = None, pauses_of: PausesOf | None = None
+) -> K:
     """The same, of this kind."""
 
     def job_from(text: Mapping[str, Any]) -> Job:
         job: Job = from_plain(Job, text)
-        return replace(job, speed=Unrecorded() if speed_of is None else speed_of(job))
+        speed = Unrecorded() if speed_of is None else speed_of(job)
+        return replace(job, speed=speed, pauses=None if pauses_of is None else pauses_of(job))
 
     try:
         supply = facts["supply"]

@@ -6,24 +6,26 @@ some stand in line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sublet.domain.actions import Action, ResizeJob, StartJob, StopJob
+from sublet.domain.actions import Action
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
-from sublet.kernel.changing import as_ordered, trains_on, with_gpus
+from sublet.kernel.changing import as_ordered, with_gpus
 from sublet.kernel.cluster import Node
 from sublet.kernel.growing import Growing
 from sublet.kernel.lines import Lines
-from sublet.kernel.placements import Placements
+from sublet.kernel.ordering import Ordering
 from sublet.kernel.placing import Placing
 from sublet.kernel.supply import Supply
+from sublet.kernel.survivors import pays, shape_of_survivors
 from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
@@ -34,28 +36,20 @@ STOPPED_AT_ONCE = frozenset({Phase.STARTING, Phase.RESIZING})  # by a pause: a m
 CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
 
 
-class Tenancy:
-    """Every job that has not ended, and the GPUs under it. `orders` collects what the world is to do."""
+class Tenancy(Ordering):
+    """Every job that has not ended, and the GPUs under it."""
 
     def __init__(self, supply: Supply) -> None:
-        self.now_s = 0.0
-        self.orders: list[Action] = []
+        super().__init__(supply)
         self.recorded: Sequence[Action] = ()  # in a replay: what followed then from the event at hand
         self.plan_due = False  # what was promised is about to be looked at again
-        self.jobs: dict[str, JobState] = {}  # every job that has not ended
-        self.active: dict[str, JobState] = {}  # those with a shape
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
         self.growing = Growing(supply)  # who has to wait with it
         self.promises = Lines(supply.pools)
         self.lines = self.promises.of
-        self._placements = Placements(supply.cluster)
         self._placing = Placing(supply, self.growing)
-        self.placement, self.leaving = self._placements.held, self._placements.leaving
-        self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
-        self._stories: dict[str, list[Event | Action | str]] = {}
         self._submitted = 0
-        self._supply, self._cluster = supply, supply.cluster
 
     # ------------------------------------------------------------------ a job's life
 
@@ -76,6 +70,8 @@ class Tenancy:
         """
         state = self.jobs[job.id]
         self._stories[job.id].append(event)
+        if job.lead_s != state.job.lead_s:
+            self.stand_in_line(state)
         if job.id in self.waiting:
             self.waiting.remove(job.id)
         # Work so far was done at the speed that was believed until now.
@@ -146,11 +142,8 @@ class Tenancy:
             self.waiting.remove(job_id)
         self._ordered.pop(job_id, None)
         self.growing.put_aside.pop(job_id, None)
+        self.departures.prepared.pop(job_id, None)
         del self.jobs[job_id], self._stories[job_id]
-
-    def story(self, job_id: str) -> list[str]:
-        """What happened to a job so far, oldest first."""
-        return [str(chapter) for chapter in self._stories.get(job_id, ())]
 
     # ------------------------------------------------------------------ nodes and pools go
 
@@ -160,8 +153,9 @@ class Tenancy:
             self.settle(self.promise(state, None))
         self.promises.keep_to(pools)
 
-    def line_up_tenants(self, node: Node) -> None:
-        """A node will be taken: those on it need other GPUs."""
+    def line_up_tenants(self, node: Node, taken_s: float = math.inf) -> None:
+        """A node will be taken, and then: those on it need other GPUs."""
+        self.departures.announce(node.id, taken_s)
         for job_id in node.jobs:
             self.stand_in_line(self.jobs[job_id])
 
@@ -185,30 +179,51 @@ class Tenancy:
             enough = state.shape is None or state.shape.gpus <= state.gpus
             if not (enough and self.settle(state)):
                 self.stand_in_line(state)
-                self._carry_on(state)
+                if state.job.lead_s is None and (state.shape is None or state.shape.grid is None):
+                    self._carry_on(state)
+                else:  # a plan comes first, if it does at this instant
+                    self.departures.broken_s = self.now_s
+
+    def move_due(self) -> None:
+        """Time is up for those who stayed on noticed nodes; and no plan has helped the survivors of a loss."""
+        due = self.departures.due(self.jobs, self.placement, self.now_s)
+        for job_id in due:
+            self.stand_in_line(self.jobs[job_id])
+        self.serve_lines()
+        if self.departures.has_waited(self.now_s):
+            due += [job_id for job_id, state in self.active.items() if state.phase is Phase.BROKEN]
+        for job_id in due:
+            self._carry_on(self.jobs[job_id])
+
+    def forget(self, node: Node) -> None:
+        """It is gone, by whoever's will."""
+        self.growing.forget(node)
+        self.departures.forget(node.id)
 
     def _carry_on(self, state: JobState) -> None:
         """Let the survivors of a loss train, where a new node takes longer to come than two pauses take time.
 
         Or where a new one is not to be counted on, since nodes come and go.
         """
-        if (shape := state.shape) is None or state.phase is not Phase.BROKEN:
+        if (shape := state.shape) is None or state.phase not in (Phase.BROKEN, Phase.RUNNING):
+            return
+        kept, smaller = self._survivors(state)
+        if smaller is None:
             return
         boot_s = min(self._supply.offers[offer_id].boot_s for offer_id in self._supply.pools[shape.pool].offer_ids)
-        if boot_s > 2.0 * state.job.restart_s or self.growing.rests(state, self.now_s):
-            self._keep_to_survivors(state, shape)
+        if pays(state, smaller, boot_s) or self.growing.rests(state, self.now_s):
+            self._order_move(state, smaller, kept)
 
-    def _keep_to_survivors(self, state: JobState, shape: Shape) -> bool:
+    def _keep_to_survivors(self, state: JobState) -> bool:
         """It trains on, on those of its nodes that stay; False = it cannot."""
+        kept, smaller = self._survivors(state)
+        if smaller is not None:
+            self._order_move(state, smaller, kept)
+        return smaller is not None
+
+    def _survivors(self, state: JobState) -> tuple[Placement, Shape | None]:
         kept = self._cluster.healthy(self.placement[state.job.id])
-        gpus = sum(count for _, count in kept)
-        if gpus < state.job.min_gpus or shape.grid is not None:  # which grid is left is for a plan to weigh
-            return False
-        smaller = replace(shape, gpus=gpus, steady=min(shape.steady, self._cluster.on_demand(kept)))
-        if not trains_on(state, smaller, kept, self.recorded):
-            return False
-        self._order_move(state, smaller, kept)
-        return True
+        return kept, shape_of_survivors(state, kept, self._cluster.on_demand(kept), self.recorded)
 
     # ------------------------------------------------------------------ from promises to orders
 
@@ -274,13 +289,17 @@ class Tenancy:
             return True
         kept, owed = self._placing.kept(held, shape), self._owed(shape.pool, job_id)
         placement = self._placing.find(state, kept, self.now_s, owed=owed, closed=closed)
+        if self._stays(state, held, self.lines[shape.pool], placement):
+            if not self.plan_due:
+                self._prepare(state, shape)
+            return placement is not None
         if placement is None:
-            return False
+            return self._begin_without_spares(state, shape, kept, owed=owed, closed=closed)
         if state.phase is Phase.RUNNING and (shunned := self.growing.shunned(state, kept, self.now_s)):
             calm = self._placing.find(state, kept, self.now_s, shunned=shunned, owed=owed, closed=closed)
             if calm is not None:
                 placement = calm
-            elif kept == held or self._keep_to_survivors(state, shape):
+            elif kept == held or self._keep_to_survivors(state):
                 self.growing.put_aside[job_id] = None
                 return True
         if state.phase is not Phase.RUNNING or placement != held or not as_ordered(self._ordered[job_id], shape):
@@ -302,6 +321,18 @@ class Tenancy:
                 owed += max(0, shape.steady - had)
         return owed
 
+    def _begin_without_spares(self, state: JobState, shape: Shape, kept: Placement, *, owed: int, closed: bool) -> bool:
+        """Copies do not wait for spares, which join without a pause; False = it goes on waiting."""
+        if shape.grid is None or (state.phase is Phase.RUNNING and shape.trains_like(state.runs_in)):
+            return False
+        gpus = max(shape.grid.gpus, sum(gpus for _, gpus in kept))
+        fewer = replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
+        placement = self._cluster.rearrange(shape.pool, kept, gpus, steady=fewer.steady, owed=owed, closed=closed)
+        if placement is None:
+            return False
+        self._order_move(state, fewer, placement)
+        return True
+
     def _may_train_on(self, state: JobState) -> bool:
         """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
 
@@ -309,37 +340,11 @@ class Tenancy:
         another plan is due, which will know that a node was refused.
         """
         held, shape = self.placement.get(state.job.id, ()), state.shape
-        if shape is None or state.phase is not Phase.RUNNING or self._cluster.healthy(held) != held:
+        if shape is None or state.phase is not Phase.RUNNING or self.departures.due_s(state.job, held) <= self.now_s:
             return False
         pool = self._supply.pools[shape.pool]
         room = self._cluster.rearrange(pool.name, (), shape.gpus, steady=shape.steady)
         return room is None and (self.plan_due or self._supply.coming(pool))
-
-    def _order_stop(self, state: JobState) -> None:
-        placement = self.placement[state.job.id]
-        state = with_gpus(state, placement, Phase.STOPPING, self.now_s, generation=state.generation + 1)
-        self._store(state)
-        self._order(StopJob(state.job.id, state.generation))
-
-    def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
-        job_id = state.job.id
-        self._placements.move(job_id, placement)
-        self._ordered[job_id] = shape
-        first = state.phase is Phase.WAITING
-        phase, gpu = Phase.STARTING if first else Phase.RESIZING, self._supply.pools[shape.pool].gpu
-        state = with_gpus(state, placement, phase, self.now_s, generation=state.generation + 1, into=(shape, gpu))
-        self._store(state)
-        move = StartJob if first else ResizeJob
-        self._order(move(job_id, state.generation, shape, placement))
-
-    def _order(self, action: StartJob | ResizeJob | StopJob) -> None:
-        self._stories[action.job_id].append(action)
-        self.orders.append(action)
-
-    def _store(self, state: JobState) -> None:
-        self.jobs[state.job.id] = state
-        if state.shape is not None:
-            self.active[state.job.id] = state
 
     # ------------------------------------------------------------------ snapshots
 
@@ -353,6 +358,7 @@ class Tenancy:
             "lines": {pool: list(line) for pool, line in self.lines.items()},
             "ordered": to_plain(self._ordered),
             "growing": self.growing.facts(),
+            "departures": self.departures.facts(),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
         }
@@ -374,4 +380,6 @@ class Tenancy:
         self._ordered = {job_id: from_plain(Shape, shape) for job_id, shape in facts["ordered"].items()}
         if "growing" in facts:  # not in snapshots before version 5
             self.growing.restore(facts["growing"])
+        if "departures" in facts:  # nor in those before version 9
+            self.departures.restore(facts["departures"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class LivePauses:
     """State moves from those who stay to those who come: what a change is expected to cost over who may be lost."""
 
     profile: SpotJob
+    lead_s: float = field(default=0.0, init=False)  # those who stay have the state, or restore what nobody has
 
     def pause_s(self, change: Change) -> float:
         """A change, and regrouping once more where it cuts another short; without a change, the rest of that one."""
@@ -62,7 +64,7 @@ class LivePauses:
         if was is None or not change.lost:
             table_CC = profile.lossless_s()
         else:
-            table_CC = profile.after_loss_s(was.gpus, change.lost)
+            table_CC = profile.after_loss_s(was.gpus, change.lost, change.ready_s)
         pause_s = float(table_CC[source, target])
         if pause_s == 0.0:
             return change.left_s
@@ -74,6 +76,16 @@ class StoragePauses:
     """Every change goes through a checkpoint in storage, even if the grid stays."""
 
     profile: SpotJob
+
+    @cached_property
+    def lead_s(self) -> float:
+        """The longest save."""
+        costs = self.profile.costs
+        writes = (
+            costs.checkpoint_s(*grid, grow=False, saved=True) - costs.checkpoint_s(*grid, grow=False, saved=False)
+            for grid in self.profile.grids[1:]
+        )
+        return max(writes)
 
     def pause_s(self, change: Change) -> float:
         """Save, stop, start and load; stopping once more where it cuts another change short."""

@@ -58,6 +58,7 @@ class _Run:
         "left_s",
         "lost",
         "placement",
+        "prepared",
         "resumes_s",
         "saved",
         "shape",
@@ -78,6 +79,7 @@ class _Run:
         self.saved = 0.0  # of its work, what a checkpoint held when it last stood still
         self.changed_s = -1.0  # when it was last moved, and
         self.before: tuple[Shape | None, int, float] = (None, 0, 0.0)  # shape, GPUs lost and pause left until then
+        self.prepared: tuple[Shape, float] | None = None  # what it gets, or then got, ready for, and since when
         self.version = 0  # a planned end belongs to one version
 
     def done_at(self, now_s: float) -> float:
@@ -88,10 +90,24 @@ class _Run:
 
     def change_to(self, shape: Shape, now_s: float) -> float:
         """It goes on in this shape; when it trains again. All that happens to it at one instant is one change."""
+        if self.changed_s < now_s and self.prepared is not None and self.prepared[1] <= self.changed_s:
+            self.prepared = None  # it was for the change before
         was, lost, left_s = self.before if self.changed_s == now_s else (self.shape, 0, self.left_s)
         self.before = (was, lost + self.lost, left_s)
         self.changed_s, self.shape, self.lost, self.left_s = now_s, shape, 0, 0.0
-        return now_s + self.job.pause_s(Change(was=was, now=shape, lost=self.before[1], left_s=left_s))
+        lost, ready_s = self.before[1], self._ready_s(shape, now_s)
+        return now_s + self.job.pause_s(Change(was=was, now=shape, lost=lost, left_s=left_s, ready_s=ready_s))
+
+    def prepare(self, shape: Shape, now_s: float) -> None:
+        """Get ready for this shape; what was made ready for another is of no use."""
+        self.prepared = (shape, now_s)
+
+    def _ready_s(self, shape: Shape, now_s: float) -> float:
+        """For how long it has been prepared for this shape."""
+        if self.prepared is None:
+            return 0.0
+        prepared, since_s = self.prepared
+        return now_s - since_s if shape == prepared or (shape.grid and shape.trains_like(prepared)) else 0.0
 
     def halt(self, now_s: float) -> None:
         """It does not train from here on; a planned end is void."""
@@ -277,6 +293,9 @@ class World:
                 return self._ask_planner(now_s)
             case order.StartJob() | order.ResizeJob():
                 return self._move(now_s, action)
+            case order.PrepareJob():
+                self._runs[action.job_id].prepare(action.shape, now_s)
+                return []
             case order.StopJob():
                 return self._stop(now_s, action)
             case order.RentNode():

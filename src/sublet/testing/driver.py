@@ -8,6 +8,7 @@ from contextlib import suppress
 from sublet.domain.actions import (
     Action,
     MakePlan,
+    PrepareJob,
     RefusePlan,
     ReleaseNode,
     RentNode,
@@ -80,7 +81,7 @@ class Driver:
                 raise action.error(self.now_s)  # a fault of the policy; whoever wants it so says `expect_refusal`
             if isinstance(action, SetTimer):
                 self.timers[action.timer] = action.at_s
-            elif isinstance(action, TellUser) or (isinstance(action, StopJob) and not action.resumable):
+            elif isinstance(action, PrepareJob | TellUser) or (isinstance(action, StopJob) and not action.resumable):
                 continue  # these are not answered
             else:
                 self.open.append(action)
@@ -126,7 +127,7 @@ class Driver:
                 assert policy is not None
                 self.now_s = self.kernel.now_s  # a plan is of the instant of its snapshot
                 return self.plan(policy.decide(self.kernel.snapshot()))
-            case RefusePlan() | SetTimer() | TellUser():
+            case PrepareJob() | RefusePlan() | SetTimer() | TellUser():
                 raise AssertionError(f"nobody answers {order}")
 
     def settle(self, policy: Policy) -> int:

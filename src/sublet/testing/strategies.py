@@ -21,7 +21,7 @@ from sublet.errors import MissingExtra
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import Physics
-from sublet.testing.values import Changes
+from sublet.testing.values import Changes, EvenPauses
 
 try:
     from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def jobs(
     speeds: st.SearchStrategy[Speed] = speeds,
     submits: st.SearchStrategy[float] = arrivals,
 ) -> list[Job]:
-    """One to `most` jobs: rigid and elastic, with and without pauses and checkpoints."""
+    """One to `most` jobs: rigid and elastic, with and without pauses and checkpoints, or with pauses of their own."""
     return [draw(_job(f"j{at}", speeds, submits)) for at in range(draw(st.integers(1, most)))]
 
 
@@ -76,6 +76,7 @@ def jobs(
 def _job(draw: st.DrawFn, job_id: str, speeds: st.SearchStrategy[Speed], submits: st.SearchStrategy[float]) -> Job:
     gpus = draw(st.integers(1, 10))
     rigid = draw(st.booleans())
+    pauses = draw(st.sampled_from([None, None, EvenPauses(4.0), EvenPauses(9.0, lead_s=TICK_S)]))
     low = min(gpus, WIDEST_MINIMUM) if rigid else draw(st.integers(1, min(gpus, 4)))
     return Job(
         id=job_id,
@@ -88,6 +89,8 @@ def _job(draw: st.DrawFn, job_id: str, speeds: st.SearchStrategy[Speed], submits
         restart_s=draw(st.sampled_from([0.0, 0.0, 7.0, TICK_S])),
         checkpoint_every_s=draw(st.sampled_from([math.inf, 10.0, 40.0])),
         checkpoint_write_s=draw(st.sampled_from([0.0, 5.0, 200.0])),
+        survives=pauses is not None,
+        pauses=pauses,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sublet.domain.events import AvailabilityChanged, PriceChanged
-from sublet.domain.job import Job
+from sublet.domain.job import Change, Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.perf.speedup import Linear
 
-__all__ = ["Changes", "a_job", "an_offer"]
+__all__ = ["Changes", "EvenPauses", "a_job", "an_offer"]
 
 
 def a_job(job_id: str = "a", submit_s: float = 0.0, work: float = 100.0, **fields: Any) -> Job:
@@ -22,6 +23,18 @@ def an_offer(offer_id: str = "spot", gpus: int = 4, usd_per_h: str | float = "1"
     """An offer of spot nodes with `gpus` GPUs at a round price, billed from the first second."""
     facts: dict[str, Any] = {"gpu": "T4", "market": Market.SPOT, "minimum_billing_s": 0.0, **fields}
     return Offer(id=offer_id, gpus_per_node=gpus, price=Price.from_usd_per_h(usd_per_h), **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class EvenPauses:
+    """The same for every change, but for those of spares alone; who leaves is needed for `lead_s` of it."""
+
+    every_s: float = 10.0
+    lead_s: float = 0.0
+
+    def pause_s(self, change: Change) -> float:
+        """What is left of the pause before is spared."""
+        return change.left_s if change.is_of_spares else self.every_s
 
 
 class Changes(tuple[AvailabilityChanged | PriceChanged, ...]):

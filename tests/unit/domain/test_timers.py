@@ -10,6 +10,7 @@ from sublet.domain.timers import (
     CheckPurse,
     FallDue,
     GrowAgain,
+    MoveDue,
     PlanAgain,
     RetryOffer,
     Timer,
@@ -24,6 +25,7 @@ NAMES = {
     CheckPurse(): "purse",
     GrowAgain(): "grow",
     FallDue(): "fall",
+    MoveDue(): "move",
 }
 
 
@@ -35,7 +37,7 @@ def test_every_timer_has_the_name_that_logs_have_always_had():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "plan ", "plan o", "purse now", "grow 1", "fall o", "retry", "retry ", "Plan", "other"]
+    "text", ["", "plan ", "plan o", "purse now", "grow 1", "fall o", "move a", "retry", "retry ", "Plan", "other"]
 )
 def test_a_name_of_no_timer_is_refused(text):
     with pytest.raises(InvalidValue, match="timer"):

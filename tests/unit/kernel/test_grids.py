@@ -48,6 +48,8 @@ def running(nodes, shape, *, resumes_s=0.0, **facts):
     (start,) = driver.open
     driver.open.remove(start)
     driver.tell(JobStarted(driver.now_s, "a", start.generation, 0.0, resumes_s))
+    for order in list(driver.open):  # spares that came while it started
+        driver.answer(order)
     return driver
 
 

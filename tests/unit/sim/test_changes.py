@@ -14,7 +14,7 @@ from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate, Linear
 from sublet.sim.simulator import Cloud, simulate
-from sublet.sim.world import Physics
+from sublet.sim.world import Physics, _Run
 from sublet.testing.values import Changes, a_job, an_offer
 
 OFFER = an_offer("o", gpus=1, pool="p")
@@ -25,6 +25,7 @@ class Listening:
     """Pauses of ten seconds, and what is left; it notes what it was asked."""
 
     heard: list[Change] = field(default_factory=list)
+    lead_s: float = 0.0
 
     def pause_s(self, change):
         self.heard.append(change)
@@ -107,9 +108,57 @@ def test_without_pauses_of_its_own_spares_cost_nothing_either():
     assert (row.resizes, row.done) == (0, 2 * 90.0)
 
 
-def test_who_leaves_noticed_nodes_has_lost_them():
-    heard, _, _ = ride([(0, 8), (50, 6)], notice_s=20.0)
-    assert heard[1:] == [Change(was=p(8), now=p(6), lost=2)]
+def test_who_is_noticed_trains_on_and_leaves_in_time_prepared_for_what_comes_then():
+    heard, row, _ = ride([(0, 8), (50, 6)], notice_s=20.0)
+    assert heard[1:] == [Change(was=p(8), now=p(6), lost=2, ready_s=18.0)]  # two seconds before they are taken
+    assert row.done == 4 * 38.0 + 3 * 42.0
+    assert (row.losses, row.resizes) == (0, 1)
+
+
+def test_whoever_writes_down_what_it_knows_leaves_so_much_earlier():
+    pauses = Listening(lead_s=12.0)
+    heard, row, _ = ride([(0, 8), (50, 6)], notice_s=20.0, pauses=pauses)
+    assert not heard
+    assert [change.ready_s for change in pauses.heard] == [0.0, 6.0]
+    assert row.done == 4 * 26.0 + 3 * 54.0
+
+
+def test_where_the_notice_is_too_short_for_that_it_leaves_at_once():
+    pauses = Listening(lead_s=19.0)
+    _, row, _ = ride([(0, 8), (50, 6)], notice_s=20.0, pauses=pauses)
+    assert [change.ready_s for change in pauses.heard] == [0.0, 0.0]
+    assert row.done == 4 * 20.0 + 3 * 60.0
+
+
+def test_whoever_does_not_survive_a_loss_leaves_at_the_notice():
+    _, row, _ = ride([(0, 8), (50, 6)], notice_s=20.0, survives=False)
+    assert row.done == 4 * 20.0 + 3 * 60.0
+
+
+def test_what_was_prepared_for_another_grid_is_of_no_use():
+    heard, _, _ = ride([(0, 8), (50, 6), (55, 4)], notice_s=20.0)
+    assert [(change.now, change.lost, change.ready_s) for change in heard[1:]] == [(p(4), 4, 13.0)]  # told anew at 35
+    heard, _, _ = ride([(0, 8), (40, 12), (50, 6)], notice_s=20.0, until_s=45.0)
+    assert heard[1:] == [Change(was=p(8), now=p(10), lost=2)]  # it leaves for more than it had, and was told of less
+
+
+@pytest.mark.parametrize(("shape", "ready_s"), [(p(6), 10.0), (p(7), 10.0), (p(4), 0.0)])
+def test_spares_are_not_prepared_for_and_another_grid_is(shape, ready_s):
+    pauses = Listening()
+    run = _Run(a_job(pauses=pauses, survives=True))
+    run.shape = p(8)
+    run.prepare(p(6), 5.0)
+    run.change_to(shape, 15.0)
+    assert pauses.heard == [Change(was=p(8), now=shape, ready_s=ready_s)]
+
+
+def test_what_was_prepared_for_one_change_is_of_no_use_to_the_next():
+    heard, _, _ = ride([(0, 8), (50, 6), (60, 8), (62, 6)], notice_s=3.0)
+    assert [(change.now, change.lost, change.ready_s) for change in heard[1:]] == [
+        (p(6), 2, 1.0),
+        (p(8), 0, 0.0),
+        (p(6), 2, 0.0),
+    ]
 
 
 def test_where_nothing_is_left_the_checkpoint_is_all_there_is():
@@ -135,16 +184,28 @@ class Even:
 
 def test_moves_of_one_instant_are_weighed_from_where_it_began():
     """Survivors go on by themselves at the loss, and the plan of this instant moves them again."""
-    pauses = Listening()
-    job = a_job(work=math.inf, gpus=2, min_gpus=1, max_gpus=99, pauses=pauses, survives=True)
-    changes = Changes(AvailabilityChanged(at_s, "o", nodes) for at_s, nodes in ((0.0, 4), (50.0, 3)))
-    cloud = Cloud(offers=(an_offer("o", gpus=1, pool="p", boot_s=60.0),), physics=Physics(notice_s=0.0), market=changes)
-    run = simulate([job], Even(), cloud, until_s=100.0)
-    assert pauses.heard[1:] == [
+    pauses, row = rise_and_fall(survives=False)
+    weighed = [Change(was=Shape("p", 4), now=Shape("p", 3), lost=1), Change(was=Shape("p", 3), now=Shape("p", 4))]
+    assert pauses.heard[1:3] == weighed  # against the boot of a new node
+    assert pauses.heard[3:] == [
         Change(was=Shape("p", 4), now=Shape("p", 3), lost=1),
         Change(was=Shape("p", 4), now=Shape("p", 2), lost=1),
     ]
-    assert run.record.jobs["a"].done == 4 * 40.0 + 2 * 40.0
+    assert row.done == 2 * 40.0
+
+
+def test_survivors_that_keep_their_state_wait_for_the_plan_of_the_instant():
+    pauses, row = rise_and_fall(survives=True)
+    assert pauses.heard[1:] == [Change(was=Shape("p", 4), now=Shape("p", 2), lost=1)]
+    assert row.done == 4 * 40.0 + 2 * 40.0
+
+
+def rise_and_fall(*, survives):
+    pauses = Listening()
+    job = a_job(work=math.inf, gpus=2, min_gpus=1, max_gpus=99, pauses=pauses, survives=survives)
+    changes = Changes(AvailabilityChanged(at_s, "o", nodes) for at_s, nodes in ((0.0, 4), (50.0, 3)))
+    cloud = Cloud(offers=(an_offer("o", gpus=1, pool="p", boot_s=60.0),), physics=Physics(notice_s=0.0), market=changes)
+    return pauses, simulate([job], Even(), cloud, until_s=100.0).record.jobs["a"]
 
 
 def test_a_timer_rings_until_the_horizon():

@@ -167,6 +167,8 @@ def row_from_order(action: Action, kernel: Kernel, progress: Progress) -> Histor
             return HistoryRow(kind=kind, job_id=job_id, text=text)
         case order.RefusePlan():
             return HistoryRow(kind="Refused", text=str(action.error(kernel.now_s)))
+        case order.PrepareJob(job_id=job_id, shape=shape):
+            return HistoryRow(kind=kind, job_id=job_id, text=f"prepare for {shape}")
         case order.MakePlan() | order.SetTimer():
             return None
 

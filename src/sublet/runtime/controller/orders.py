@@ -55,6 +55,8 @@ class Orders:
             case order.StartJob() | order.ResizeJob() | order.StopJob():
                 if not self.holding:
                     self._router.carry_out(action)
+            case order.PrepareJob():
+                pass  # a group starts newcomers while the old one trains on; there is nothing else to fetch before
             case order.TellUser():
                 log.info("%s", action.text)
             case order.RefusePlan():

@@ -106,7 +106,7 @@ class Recovery:
                 self.engine.expect(node.id, self.leases.token(node.id))
         for job_id, state in kernel.jobs.items():
             if state.gpus:
-                placement, trains = kernel.tenancy.placement[job_id], state.phase is Phase.RUNNING
+                placement, trains = kernel.tenancy.seats(job_id), state.phase is Phase.RUNNING
                 group = self.table.records[job_id].group
                 group.adopt(state.generation, placement, trains=trains, wall_s=self.clock.wall.monotonic())
         self.orders.holding = True  # orders for workers are given when it is known who is still there

@@ -15,7 +15,7 @@ from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
-from sublet.domain.shape import Placement
+from sublet.domain.shape import Placement, first_gpus
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
@@ -112,7 +112,8 @@ class Router:
         if isinstance(action, order.ResizeJob):
             record.resizes += 1
             self._gauges.count_resize(self._why_resize(record, action))
-        record.group.move(action.generation, action.placement, action.shape.batch or 0, self._clock.wall.monotonic())
+        seats = first_gpus(action.placement, action.shape.used)  # a group that hears of no other trains on
+        record.group.move(action.generation, seats, action.shape.batch or 0, self._clock.wall.monotonic())
 
     def _is_void(self, placement: Placement) -> bool:
         """It sends somebody to a node that is gone: the kernel did not know, hears of it next, and orders anew."""
@@ -134,7 +135,7 @@ class Router:
         state, group = self._inbox.kernel.jobs.get(record.id), record.group
         if state is None or not group.idle:
             return
-        placement = self._inbox.kernel.tenancy.placement.get(record.id, ())
+        placement = self._inbox.kernel.tenancy.seats(record.id)
         if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING) and not self._is_void(placement):
             batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
             group.move(state.generation, placement, batch, self._clock.wall.monotonic())

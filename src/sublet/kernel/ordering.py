@@ -1,0 +1,92 @@
+"""Orders to jobs: each is part of the job's story, and its state follows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sublet.domain.actions import Action, PrepareJob, ResizeJob, StartJob, StopJob
+from sublet.domain.events import Event, JobChanged, JobSubmitted
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Placement, Shape, first_gpus
+from sublet.kernel.changing import with_gpus
+from sublet.kernel.departures import Departures
+from sublet.kernel.placements import Placements
+from sublet.kernel.supply import Supply
+
+__all__ = ["Ordering", "subject_of"]
+
+
+class Ordering:
+    """The jobs, the GPUs under them, and what they were told. `orders` collects what the world is to do."""
+
+    def __init__(self, supply: Supply) -> None:
+        self.now_s = 0.0
+        self.orders: list[Action] = []
+        self.jobs: dict[str, JobState] = {}  # every job that has not ended
+        self.active: dict[str, JobState] = {}  # those with a shape
+        self.departures = Departures(supply.cluster)  # who stays on nodes that will be taken
+        self._placements = Placements(supply.cluster)
+        self.placement, self.leaving = self._placements.held, self._placements.leaving
+        self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
+        self._stories: dict[str, list[Event | Action | str]] = {}
+        self._supply, self._cluster = supply, supply.cluster
+
+    def story(self, job_id: str) -> list[str]:
+        """What happened to a job so far, oldest first."""
+        return [str(chapter) for chapter in self._stories.get(job_id, ())]
+
+    def next_move_s(self) -> float | None:
+        """When a job has to move although nothing happens, to be woken then."""
+        return self.departures.wake(self.jobs, self.placement, self.now_s)
+
+    def seats(self, job_id: str) -> Placement:
+        """Where it has workers: spares are held, and have none until they step in."""
+        held, runs_in = self.placement.get(job_id, ()), self.jobs[job_id].runs_in
+        return held if runs_in is None or runs_in.grid is None else first_gpus(held, runs_in.used)
+
+    def _stays(self, state: JobState, held: Placement, line: Collection[str], finds: Placement | None) -> bool:
+        """It trains on where it is, on nodes that will be taken, though others stand in its line."""
+        healthy = self._cluster.healthy(held)
+        if healthy == held:
+            return False
+        others = len(line) > (state.job.id in line)
+        return self.departures.stays(state, held, healthy, self.now_s, finds=finds, wanted=others)
+
+    def _prepare(self, state: JobState, shape: Shape) -> None:
+        """It will go on in this shape when it has to leave."""
+        if self.departures.tell(state.job.id, shape):
+            self.orders.append(PrepareJob(state.job.id, shape))
+
+    def _order_stop(self, state: JobState) -> None:
+        placement = self.placement[state.job.id]
+        state = with_gpus(state, placement, Phase.STOPPING, self.now_s, generation=state.generation + 1)
+        self._store(state)
+        self._order(StopJob(state.job.id, state.generation))
+
+    def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
+        job_id = state.job.id
+        self._placements.move(job_id, placement)
+        self._ordered[job_id] = shape
+        self.departures.prepared.pop(job_id, None)
+        first = state.phase is Phase.WAITING
+        phase, gpu = Phase.STARTING if first else Phase.RESIZING, self._supply.pools[shape.pool].gpu
+        state = with_gpus(state, placement, phase, self.now_s, generation=state.generation + 1, into=(shape, gpu))
+        self._store(state)
+        move = StartJob if first else ResizeJob
+        self._order(move(job_id, state.generation, shape, placement))
+
+    def _order(self, action: StartJob | ResizeJob | StopJob) -> None:
+        self._stories[action.job_id].append(action)
+        self.orders.append(action)
+
+    def _store(self, state: JobState) -> None:
+        self.jobs[state.job.id] = state
+        if state.shape is not None:
+            self.active[state.job.id] = state
+
+
+def subject_of(event: Event) -> str:
+    """The job that it is about, if it is about one."""
+    if isinstance(event, JobSubmitted | JobChanged):
+        return event.job.id
+    return str(getattr(event, "job_id", ""))
