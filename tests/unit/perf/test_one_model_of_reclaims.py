@@ -150,6 +150,30 @@ def test_survivors_that_carry_on_count_alike(facts):
     assert hours_by_ps(offer, job) == pytest.approx(exact, rel=0.02)
 
 
+@pytest.mark.parametrize("survives", [False, True])
+def test_in_a_pool_of_both_markets_all_say_one_number_for_every_mix(survives):
+    spot = replace(SPOT, pool="p", boot_s=600.0)
+    both = [
+        spot,
+        replace(spot, id="steady", market=Market.ON_DEMAND, hazard_per_h=0.0, price=Rent.from_usd_per_h("0.5")),
+    ]
+    job = replace(a_spot_job(checkpoint_every_s=600.0), survives=survives, min_gpus=4, hurry=True)
+    driver = Driver(both)
+    driver.submit(job)
+    snapshot = driver.kernel.snapshot()
+    weighed = {row.shape: row.hours for row in Price().decide(snapshot).weighed["j"].rows()}
+    asked = {shape: row.hours for shape, row in weigh_by_rent(snapshot, JobState(job=job, seq=0)).items()}
+    assert {shape.steady for shape in asked} == {0, 4, 8}
+    for shape, hours in [*weighed.items(), *asked.items()]:
+        kept = shapes_kept(read_reclaims(spot), job, "T4", 4, [shape])[0]
+        exact = job.work / shape.gpus / 3600 / kept
+        assert hours - (600.0 + PAUSE_S) / 3600 == pytest.approx(exact, rel=1e-9), shape
+        facts = {"spot_nodes": (shape.gpus - shape.steady) // 4, "done": 0.0, "left": job.work, "usd_per_h": 1.0}
+        states = list(snapshot.offers.values())
+        ahead = estimate_remaining(states, job, shape, packed(shape.gpus, 4), **facts)
+        assert ahead.left_s["p50"] / 3600 == pytest.approx(exact, rel=0.02)
+
+
 def test_reclaims_count_per_node_not_per_gpu():
     job, small = a_spot_job(), replace(SPOT, gpus_per_node=1, pool="p")
     assert hours_by_asker(small, job)["plan"] > hours_by_asker(SPOT, job)["plan"] + 1.0
