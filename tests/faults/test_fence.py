@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from sublet.errors import StaleController
 from sublet.runtime.store import Store
+from sublet.testing.world.disk import Disk
+from sublet.testing.world.heap import Process, World
 from sublet.testing.world.life import live
 from sublet.testing.world.story import KNOWN, PLAIN, draw_story
 
@@ -44,3 +48,21 @@ def test_a_store_that_lets_anybody_write_breaks_the_law(monkeypatch):
 def test_a_life_with_two_controllers_is_the_same_each_time(seed):
     one, two = (live(draw_story(seed, TWO)) for _ in range(2))
     assert (one.digest, one.events) == (two.digest, two.events)
+
+
+@pytest.mark.parametrize("by", ["another controller", "somebody behind its back"])
+def test_whose_the_store_is_is_seen_at_once_whoever_changed_it(by):
+    disk, world = Disk(), World(0)
+
+    def store_of(name):
+        return Store(Path("log.sqlite"), connect=lambda _: disk.connect(Process(world, name, "here")))
+
+    first = store_of("first")
+    first.claim("first", after=0)
+    first.insist()
+    if by == "another controller":
+        store_of("second").claim("second", after=1)
+    else:
+        assert disk.edit("UPDATE meta SET value = ? WHERE key = 'holder'", ("nobody",)) == 1
+    with pytest.raises(StaleController):
+        first.insist()

@@ -1,4 +1,4 @@
-"""A thousand lives, each with its own jobs, knobs and faults: no law is broken, and every kind of fault does something.
+"""Many lives, each with its own jobs, knobs and faults: no law is broken, and every kind of fault does something.
 
 A seed that fails here is read with `python -m sublet.testing.world --from SEED --seeds 1 --look`, and made small with
 `--shrink 1` (docs/guides/read-a-failing-seed.md).
@@ -22,8 +22,9 @@ from sublet.testing.world.crash_points import Point, die_at, sample_of
 from sublet.testing.world.faults import AT_COMMIT
 from sublet.testing.world.runner import run_seed
 from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
+from tests.rigs.sizes import sized
 
-SEEDS, A_CHUNK = 200, 25  # most of a minute on two cores: all tests must end in time; `make faults` lives more
+SEEDS, A_CHUNK = sized(400, 1000), 25  # all tests must end in time; `make faults` lives more
 CLOUDS_ONCE = tuple(dict.fromkeys(CLOUDS))
 FINGERPRINT = """
 from sublet.testing.world.runner import run_seed
