@@ -58,6 +58,9 @@ def most_gpus(snapshot: Snapshot) -> dict[str, float]:
 def most_gpus_alone(snapshot: Snapshot, rows: Iterable[Row]) -> dict[str, float]:
     """GPUs that could be held in each row if all money went to it."""
     rows = list(rows)
+    if _without_money(snapshot) and not any(pool.quotas for pool in snapshot.pools.values()):
+        most = {offer_id: state.most for offer_id, state in snapshot.offers.items()}
+        return _by_name(snapshot, rows, most)
     found: dict[str, float] = {}
     for row in rows:
         nodes = _acquire(snapshot, {each: math.inf if each == row else 0.0 for each in rows})
@@ -82,6 +85,11 @@ def hold_rows(snapshot: Snapshot, gpus: Mapping[Row, int]) -> dict[str, int]:
     """The same for every row. Precondition: each offer is in one of them."""
     need = {row: math.ceil(many / snapshot.pools[row.pool].gpus_per_node) for row, many in gpus.items()}
     return {offer_id: int(nodes) for offer_id, nodes in _acquire(snapshot, need).items()}
+
+
+def _without_money(snapshot: Snapshot) -> bool:
+    """No money, and no count of nodes, ties what is held of one offer to what is held of others."""
+    return snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None
 
 
 def _by_name(snapshot: Snapshot, rows: Iterable[Row], nodes: Mapping[str, float]) -> dict[str, float]:

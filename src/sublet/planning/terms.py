@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -54,6 +55,14 @@ class Site:
     boot_s: float
     most_gpus: float  # a quota
     steady: SteadyPart | None = None
+    number: int = field(init=False, compare=False, repr=False)  # its hash: it is asked for by every job
+
+    def __post_init__(self) -> None:
+        facts = (self.pool, self.gpu, self.gpus_per_node, self.reclaims, self.boot_s, self.most_gpus, self.steady)
+        object.__setattr__(self, "number", hash(facts))
+
+    def __hash__(self) -> int:
+        return self.number
 
 
 Sites = tuple[Site, ...]
@@ -185,7 +194,7 @@ def _by_market(pool: Pool, states: Sequence[OfferState]) -> list[tuple[Row, list
 def _site(pool: Pool, parts: Sequence[tuple[Row, Sequence[OfferState]]], alone: Mapping[str, float]) -> Site:
     (row, states), *on_demand = parts
     steady = [SteadyPart(_least_boot_s(each), alone[row.name]) for _, each in on_demand]
-    return Site(
+    return _known_site(
         pool.name,
         pool.gpu,
         pool.gpus_per_node,
@@ -194,6 +203,9 @@ def _site(pool: Pool, parts: Sequence[tuple[Row, Sequence[OfferState]]], alone: 
         math.inf if pool.max_gpus is None else pool.max_gpus,
         steady[0] if steady else None,
     )
+
+
+_known_site = lru_cache(maxsize=4096)(Site)  # one object, so that menus are looked up by it without a second look
 
 
 def _least_boot_s(states: Sequence[OfferState]) -> float:

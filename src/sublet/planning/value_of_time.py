@@ -87,13 +87,14 @@ class HourWorth:
     def of(self, menu: Menu) -> float:
         """Of a job with this menu, weight 1."""
         least = LEAST * (max(self.listed_R, default=0.0) or 1.0)
-        if self.usd is not None:
-            return max(self.usd, least)
-        for rent_R in (self.on_demand_R, self.listed_R):
-            usd = float(menu.pay(0.0, rent_R).min(initial=math.inf))
-            if math.isfinite(usd):
-                return max(usd, least)
-        return least
+        return max(_least_usd(menu, self.on_demand_R, self.listed_R) if self.usd is None else self.usd, least)
+
+
+@lru_cache(maxsize=4096)
+def _least_usd(menu: Menu, *rents: Rents) -> float:
+    """An hour of the least that it can run on, by the first of these rents at which it can; 0 if there is none."""
+    usd = (float(menu.pay(0.0, rent_R).min(initial=math.inf)) for rent_R in rents)
+    return next((each for each in usd if math.isfinite(each)), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
