@@ -17,7 +17,7 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
-from sublet.policies.price.congestion import WAIT, Wishes, fit, wishes
+from sublet.policies.price.congestion import WAIT, Wishes, _fill, _trim, fit, wishes
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
@@ -185,6 +185,21 @@ def test_the_order_in_which_jobs_are_listed_does_not_matter_if_their_ranks_diffe
         use_KJC=every.use_KJC[:, back],
     )
     assert fit(turned, rank_J[back], most_R).column_J[back].tolist() == fit(every, rank_J, most_R).column_J.tolist()
+
+
+def test_what_is_left_over_of_either_market_is_given_once():
+    """Two jobs on a spot GPU each; with two more on demand each would cost less, and there are three."""
+    gpus_KJC = np.array([[[1.0, 1.0]] * 2, [[0.0, 2.0]] * 2])
+    every = Wishes(
+        row_J=np.arange(2),
+        cost_JC=np.array([[9.0, 4.0]] * 2),
+        row_KJC=np.array([[[0, 0]] * 2, [[1, 1]] * 2]),
+        gpus_KJC=gpus_KJC,
+        use_KJC=gpus_KJC,
+    )
+    rank_J, most_R = np.array([1.0, 0.0]), np.array([2.0, 3.0])
+    assert _fill(every, np.array([0, 0]), rank_J, most_R).tolist() == [0, 1]
+    assert _trim(every, np.array([1, 1]), rank_J, most_R).tolist() == [0, 1]
 
 
 # ---------------------------------------------------------------------- jobs that can all run on one GPU
