@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -55,14 +55,6 @@ class Site:
     boot_s: float
     most_gpus: float  # a quota
     steady: SteadyPart | None = None
-    number: int = field(init=False, compare=False, repr=False)  # its hash: it is asked for by every job
-
-    def __post_init__(self) -> None:
-        facts = (self.pool, self.gpu, self.gpus_per_node, self.reclaims, self.boot_s, self.most_gpus, self.steady)
-        object.__setattr__(self, "number", hash(facts))
-
-    def __hash__(self) -> int:
-        return self.number
 
 
 Sites = tuple[Site, ...]
