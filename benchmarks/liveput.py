@@ -1,7 +1,7 @@
 """How fast one spot job is planned for, as it grows from 32 instances to 512, beside the sampling that it replaces.
 
 CPU milliseconds of this process. "matrix" has the expected cost of every change between all grids after a loss of a
-sixth of the instances at most, 16 at the most; "decision" is one of `liveput` after a change of capacity, on a random
+sixth of the instances at most, 16 at the most; "decision" is one of `liveput` through the kernel, on a random
 walk, matrices included; "sampled" is one source and one target by 10,000 draws, vectorised.
 `python -m benchmarks.liveput`
 """
@@ -15,14 +15,14 @@ import numpy as np
 
 from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.parcae import parcae_costs
-from sublet.sim.one_job import run_on_market
+from sublet.policies.liveput import Liveput
+from sublet.sim.rides.ride import Way, ride
 from sublet.solve.expectation import Loss, expected_moves
-from sublet.spot.liveput import Liveput
 
 SIZES = (32, 128, 512)
 DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 DRAWS = 10_000
-DECISION_GOAL_MS, MATRIX_GOAL_MS = 10, 30
+DECISION_GOAL_MS, MATRIX_GOAL_MS = 5, 30
 
 
 def main() -> None:
@@ -58,8 +58,7 @@ def _decisions_ms(job: SpotJob, size: int) -> np.ndarray[tuple[int], np.dtype[np
     steps = rng.integers(-min(size // 6, 16), min(size // 6, 16) + 1, 40 if size <= 128 else 6)
     walk = np.clip(size * 3 // 4 + np.cumsum(steps), size // 4, size)
     capacity = np.repeat(walk, 2).tolist()
-    spent = np.array(run_on_market(job, Liveput(), capacity).decision_s)
-    return 1e3 * spent[np.diff(capacity, prepend=0) != 0]
+    return 1e3 * np.array(ride(job, Way(Liveput()), capacity).decision_s)
 
 
 def _sample(size: int, loss: Loss) -> float:

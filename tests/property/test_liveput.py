@@ -8,14 +8,12 @@ import pytest
 from sublet.errors import Infeasible
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.planning.objective import SpotPrices
-from sublet.sim.many_zones import run_in_zones
-from sublet.sim.one_job import run_on_market
-from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.liveput import Liveput
-from sublet.spot.policies import oracle
-from sublet.spot.record import Record
-from sublet.spot.zones import Links, ZonedJob
+from sublet.planning.objective import Objective
+from sublet.sim.rides.bounds import path_value
+from sublet.sim.rides.record import Record
+from sublet.studies.liveput.deadline import Punctual, certain_samples, least_usd, replay_punctual
+from sublet.studies.liveput.many_zones import run_in_zones
+from sublet.studies.liveput.zones import Links, ZonedJob
 from tests.rigs.sizes import sized
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
@@ -38,47 +36,6 @@ def walk(seed, ticks=80, most=12):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_more_notice_never_hurts_who_knows_the_future_nor_makes_more_of_it_than_can_be_prepared(seed):
-    toy, record = job(), Record(capacity=walk(seed))
-    best = [
-        run_on_market(toy, oracle(toy, record, notice_s=notice_s), record, notice_s=notice_s).samples
-        for notice_s in (0.0, 1.0, 5.0, 25.0)
-    ]
-    assert best == sorted(best)
-    losses = sum(b < a for a, b in zip(record.capacity, record.capacity[1:], strict=False))
-    ready_s = max(float(each.max()) for each in toy.ready_C)
-    assert best[-1] - best[0] <= losses * ready_s * max(RATES.values())
-
-
-@pytest.mark.parametrize("notice_s", [5.0, 25.0, 120.0])
-def test_notice_helps_liveput_over_many_markets(notice_s):
-    toy, plain, told = job(), 0.0, 0.0
-    for seed in SEEDS:
-        record = Record(capacity=walk(seed))
-        plain += run_on_market(toy, Liveput(), record).samples
-        told += run_on_market(toy, Liveput(), record, notice_s=notice_s).samples
-    assert told > plain
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_rented_on_demand_for_samples_that_are_worth_nothing(seed):
-    money = SpotPrices(usd_per_sample=0.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
-    done = run_on_market(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
-    assert (done.on_demand_h, done.usd, done.samples) == (0.0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_on_demand_is_rented_only_where_a_sample_is_worth_it(seed):
-    hours = []
-    for value in (1e-6, 2e-5, 1e-2):
-        money = SpotPrices(usd_per_sample=value, usd_per_h=1.0, on_demand_usd_per_h=3.0)
-        done = run_on_market(job(), Liveput(money=money), walk(seed), usd_per_h=1.0, on_demand_usd_per_h=3.0)
-        hours.append(done.on_demand_h)
-    assert hours[0] == 0.0
-    assert hours[-1] > 0.0
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
 def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, share):
     toy, record = job(), Record(capacity=walk(seed, ticks=120))
@@ -88,7 +45,7 @@ def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, sha
         usd_per_h=1.0,
         on_demand_usd_per_h=3.0,
     )
-    done = run_on_market(toy, plan, record, usd_per_h=1.0, on_demand_usd_per_h=3.0)
+    done = replay_punctual(toy, plan, record)
     assert done.samples >= plan.samples
     assert done.usd >= least_usd(toy, record, plan) * (1 - 1e-9)
 
@@ -96,7 +53,7 @@ def test_a_deadline_that_can_be_kept_is_kept_at_no_less_than_the_bound(seed, sha
 def test_a_deadline_that_nobody_could_keep_is_refused_with_its_own_code():
     plan = Punctual(samples=1e9, within_s=3600.0, usd_per_h=1.0, on_demand_usd_per_h=3.0)
     with pytest.raises(Infeasible, match="1,000,000,000 samples of toy") as refused:
-        run_on_market(job(), plan, [8] * 60, on_demand_usd_per_h=3.0)
+        replay_punctual(job(), plan, Record(capacity=(8,) * 60))
     assert refused.value.exit_code == 111
 
 
@@ -124,9 +81,7 @@ def test_one_zone_is_as_without_zones():
     for seed in SEEDS:
         capacity, toy = walk(seed), job()
         alone = run_in_zones(zoned(("z",)), "oracle", [(each,) for each in capacity], usd_per_h=1.0)
-        assert alone.samples == pytest.approx(
-            run_on_market(toy, oracle(toy, Record(capacity=capacity)), capacity).samples
-        )
+        assert alone.samples == pytest.approx(path_value(Objective(toy), Record(capacity=capacity)))
 
 
 def test_a_stage_boundary_never_crosses_zones():

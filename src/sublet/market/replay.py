@@ -79,6 +79,10 @@ class Stock:
         announced = self._announced.get(offer_id)  # a rise that follows a fall does not undo it
         return self.less_struck(offer_id, min(nodes for nodes, _ in announced)) if announced else None
 
+    def was_announced(self, offer_id: str, at_s: float) -> bool:
+        """Whether notices went out for what changes then."""
+        return any(when_s == at_s for _, when_s in self._announced.get(offer_id, ()))
+
     def supply(self, offer_id: str) -> int | None:
         """None = as many as we ask for."""
         recorded = self._recorded.get(offer_id)
@@ -114,27 +118,45 @@ class Stock:
 
 
 class ReplayedMarket:
-    """Which of the nodes that somebody holds go when the record changes. Equal seeds take equal nodes."""
+    """Which of the nodes that somebody holds go when the record changes. Equal seeds take equal nodes.
 
-    def __init__(self, offers: Mapping[str, Offer], rng: np.random.Generator) -> None:
+    Usually a record says how many could be held, and who holds no more than is left loses none. Where a fall
+    `hits_any`, it counts others too, and these are lost as often as those.
+    """
+
+    def __init__(self, offers: Mapping[str, Offer], rng: np.random.Generator, *, hits_any: bool = False) -> None:
         self.stock = Stock()
         self.too_dear: set[str] = set()  # offers whose price is above our cap
-        self._offers, self._rng = offers, rng
+        self._offers, self._rng, self._hits_any = offers, rng, hits_any
 
     def notice(self, fall: Fall, staying: Sequence[str]) -> list[str]:
         """Supply will change: those of the nodes without a notice that are to get one."""
-        self.stock.announce(fall.offer_id, fall.nodes, fall.at_s)
-        return draw_excess(staying, self.stock.less_struck(fall.offer_id, fall.nodes), self._rng)
+        stock = self.stock
+        staying_of = stock.to_stay(fall.offer_id)
+        was = stock.supply(fall.offer_id) if staying_of is None else staying_of
+        stock.announce(fall.offer_id, fall.nodes, fall.at_s)
+        return self._hit(staying, was, stock.less_struck(fall.offer_id, fall.nodes))
 
     def resupply(
         self, change: AvailabilityChanged, nodes: Sequence[str], lost_s: Mapping[str, float], now_s: float
     ) -> list[str]:
         """Supply is another one: those of the offer's nodes that go; `lost_s` is the announced end of some."""
-        self.stock.record(change.offer_id, change.nodes, change.at_s)
-        supply = self.stock.supply(change.offer_id)
+        stock = self.stock
+        was = None if stock.was_announced(change.offer_id, change.at_s) else stock.supply(change.offer_id)
+        stock.record(change.offer_id, change.nodes, change.at_s)
+        supply = stock.supply(change.offer_id)
         if supply is None:
             return []
+        if self._hits_any and not lost_s:
+            return self._hit(nodes, was, supply)
         return choose_lost(nodes, lost_s, supply, max(now_s, change.at_s), self._rng)
+
+    def _hit(self, nodes: Sequence[str], was: int | None, supply: int) -> list[str]:
+        """Of these nodes, those whom a fall to `supply` takes; `was` is not known where notices chose them."""
+        if not self._hits_any or was is None or supply >= was:
+            return draw_excess(nodes, supply, self._rng)
+        ours = self._rng.hypergeometric(len(nodes), max(0, was - len(nodes)), was - supply)
+        return draw_excess(nodes, min(supply, len(nodes) - int(ours)), self._rng)
 
     def reprice(self, change: PriceChanged, nodes: Sequence[str]) -> list[str]:
         """The price is another one. We never pay more than the cap: the cloud takes its nodes back instead, all."""

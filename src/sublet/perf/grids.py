@@ -55,6 +55,14 @@ class SpotJob:
         fits = np.flatnonzero(self.use_C <= instances)
         return int(max(fits, key=lambda config: (self.rate_C[config], -self.moves.wide_C[config])))
 
+    def cut(self, config: int, instances: int) -> int:
+        """The same with as many pipelines as there are instances for; not for one: a single one of all of them."""
+        wide, deep = self.grids[config]
+        if wide * deep <= instances:
+            return config
+        smaller = (instances // deep, deep) if instances >= deep else (1, instances)
+        return self.at.get(smaller, SUSPENDED)
+
     def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, beyond: bool = False) -> Floats:
         """Expected seconds without training from every configuration to every other as instances go from was to now.
 

@@ -52,6 +52,10 @@ class Draft:
         if current != shape:
             self._change(state, current, shape, why)
 
+    def hold_spares(self, pool: str, gpus: int) -> None:
+        """So many GPUs of a pool are held beyond what is promised: they are on their way, and nobody waits for them."""
+        self._promised[pool] += gpus
+
     def take(self, state: JobState, why: str = "") -> None:
         """The job shall give back what it has and wait."""
         current = self._current(state)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sublet.domain.quantity import at_least, whole
 from sublet.market.forecast.score import Forecaster
-from sublet.planning.objective import ANY, NextStates, Objective
+from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
 
@@ -85,8 +85,13 @@ class Contender:
         whole("steps", self.steps, 1)
         at_least("gaps", self.gaps, 0.0)
 
-    def look(self, objective: Objective, seen: Seen, state: int, left_s: float) -> NextStates:
-        """Where to go; `then` is after the first loss that was announced."""
+    def look(
+        self, objective: Objective, seen: Seen, state: int, left_s: float, *, own: Own | None = None
+    ) -> NextStates:
+        """Where to go; `then` is after the first loss that was announced.
+
+        Who holds only some of the instances says what became of its own.
+        """
         history, step_s = seen.history, objective.job.step_s
         steps = self.steps
         if self.gaps:
@@ -95,7 +100,7 @@ class Contender:
         ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
         future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
         only, ready_s = seen.ready
-        next_steps = [Step(now, step_s) for now in future]
+        next_steps = [Step(seen.now, step_s, own=own), *(Step(now, step_s) for now in future[1:])]
         if seen.now < seen.was and only != ANY:
             next_steps[0] = Step(seen.now, step_s, ready_s, only)
         next_steps, then = _cut_at_losses(next_steps, seen.warned, step_s) if seen.warned else (next_steps, 0)
@@ -156,6 +161,7 @@ class Step(NamedTuple):
     lasts_s: float
     ready_s: float = 0.0
     only: int = ANY
+    own: Own | None = None  # None = all that there were, were held
 
 
 def look_ahead(
@@ -181,6 +187,8 @@ def steps_ahead(objective: Objective, was: int, next_steps: Sequence[Step]) -> A
         rate_C=objective.rate_S,
         pause_s=[
             objective.pauses_s(was, step.now, ready_s=step.ready_s, only=step.only)
+            if step.own is None
+            else objective.pauses_of_own_s(step.own, step.now)
             for was, step in zip(points[:-1], next_steps, strict=True)
         ],
         step_s=lasts_s,

@@ -15,7 +15,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SpotJob
 from sublet.solve.arrays import Floats
 
-__all__ = ["ANY", "NextStates", "Objective", "SpotPrices", "short_chance"]
+__all__ = ["ANY", "NextStates", "Objective", "Own", "SpotPrices", "short_chance"]
 
 ANY = -1  # configuration
 
@@ -53,6 +53,14 @@ def short_chance(instances: int, held: int, lost: int, spare: int) -> float:
     return 1.0 - ways / math.comb(instances, lost)
 
 
+class Own(NamedTuple):
+    """Of `held` instances so many were lost, and so many are there to be used at once."""
+
+    held: int
+    lost: int
+    there: int
+
+
 class NextStates(NamedTuple):
     """Where a look ahead leads: the state to go to now, the one at the next step, and the one after a loss foretold."""
 
@@ -75,6 +83,7 @@ class Objective:
         self.again_S = np.tile(job.moves.shrink_C, times)
         self.looked: dict[tuple[object, ...], NextStates] = {}  # markets come back to the same numbers
         self._kept: dict[tuple[int, int, float, int], Floats] = {}
+        self._own: dict[tuple[Own, int], Floats] = {}
 
     def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, only: int = ANY) -> Floats:
         """As for the job, and the boot of instances that were given back; `only` one configuration may be ready."""
@@ -87,6 +96,17 @@ class Objective:
                 table_CC[:, only] = self.job.pauses_s(was, now, ready_s=ready_s, beyond=beyond)[:, only]
             self._kept[key] = table_CC if self.money is None else self._add_boot(table_CC, was, now, self.money)
         return self._kept[key]
+
+    def pauses_of_own_s(self, own: Own, now: int) -> Floats:
+        """Where it is known what was lost of what was held: targets beyond what is there wait for a boot."""
+        key = (own, now)
+        if key not in self._own:
+            boot_s = 0.0 if self.money is None else self.money.boot_s
+            use_C = self.job.use_C
+            table_CC = self.job.after_loss_s(own.held, own.lost) if own.lost else self.job.lossless_s()
+            table_CC = np.where(use_C <= now, table_CC + boot_s * (use_C > own.there), np.inf)
+            self._own[key] = table_CC if self.money is None else np.block([[table_CC] * 2] * 2)
+        return self._own[key]
 
     def _add_boot(self, table_CC: Floats, was: int, now: int, money: SpotPrices) -> Floats:
         use_C, lost, gained = self.job.use_C, max(0, was - now), max(0, now - was)

@@ -13,13 +13,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sublet.domain.plan import JobState, Phase, Plan, Pool, Snapshot
+from sublet.domain.quantity import at_least
 from sublet.domain.shape import Shape
 from sublet.market.forecast.simple import Persistence
 from sublet.perf.gridded import Gridded, config_of
 from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
 from sublet.planning.lookahead import AnnouncedLoss, Contender, next_calm_s
-from sublet.planning.objective import ANY, Objective
+from sublet.planning.objective import ANY, Objective, Own, SpotPrices
 from sublet.planning.turns import fastest_shape, serve_in_turn
 from sublet.solve.arrays import Floats
 
@@ -40,39 +41,77 @@ class _Outlook(NamedTuple):
 class Liveput:
     """First come, first served; a job that knows grids changes its own only where the look ahead says that it pays."""
 
+    # What a sample is worth: GPUs that add less than their rent are not held. None: samples are all that counts.
+    usd_per_sample: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.usd_per_sample is not None:
+            at_least("usd_per_sample", self.usd_per_sample, 0.0)
+
     def decide(self, snapshot: Snapshot) -> Plan:
         """Jobs without grids get the fastest shape that fits."""
         again_s: list[float] = []
+        coming: dict[str, int] = {}
 
         def choose(state: JobState, pool: Pool, gpus: int) -> Shape | None:
             speed = state.job.speed
             if not isinstance(speed, Gridded):
                 return fastest_shape(state, pool, gpus)
             changes = capacity_changes(pool, snapshot, gpus, state.job.max_gpus)
-            config, next_s = _look(speed.profile, state, changes, gpus, snapshot.now_s)
+            objective = _objective(speed.profile, self._money(pool, snapshot))
+            ready = _ready(pool, snapshot)
+            found, next_s = _look(objective, state, changes, gpus, ready, snapshot.now_s)
             again_s.append(next_s)
+            config, hold = objective.split(found)
             grid = speed.grid(config)
-            return None if grid is None else Shape(pool.name, gpus, grid=grid)
+            if grid is None:
+                return None
+            if hold is None and objective.money is not None:  # a grid does not wait for its spares to boot
+                coming[pool.name] = coming.get(pool.name, 0) + gpus - (hold := max(grid.gpus, min(gpus, ready)))
+            return Shape(pool.name, gpus if hold is None else hold, grid=grid)
 
         draft = serve_in_turn(snapshot, choose)
+        for name, gpus in coming.items():
+            draft.hold_spares(name, gpus)
         return draft.plan(min(again_s, default=None))
+
+    def _money(self, pool: Pool, snapshot: Snapshot) -> SpotPrices | None:
+        if self.usd_per_sample is None:
+            return None
+        states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
+        usd_per_h = min(state.price.usd_per_h for state in states) / pool.gpus_per_node
+        boot_s = max(state.offer.boot_s for state in states)
+        return SpotPrices(usd_per_sample=self.usd_per_sample, usd_per_h=usd_per_h, boot_s=boot_s)
 
 
 def _look(
-    profile: SpotJob, state: JobState, changes: list[tuple[float, int]], gpus: int, now_s: float
+    objective: Objective, state: JobState, changes: list[tuple[float, int]], gpus: int, ready: int, now_s: float
 ) -> tuple[int, float]:
-    """The configuration to be in now, and when to look again."""
+    """The state to be in now, and when to look again."""
+    profile = objective.job
     runs = state.runs_in if state.phase is not Phase.WAITING else None
     held = SUSPENDED if runs is None else config_of(profile, runs)
-    was = next((many for at_s, many in reversed(changes) if at_s < now_s), 0) if runs is None else runs.gpus
+    was, own = next((many for at_s, many in reversed(changes) if at_s < now_s), 0), None
+    if runs is not None and objective.money is None:
+        was = runs.gpus
+    elif runs is not None:
+        held += len(profile.grids) * (runs.spares > 0)
+        lost = runs.gpus - state.gpus if state.phase is Phase.BROKEN else 0
+        own = Own(runs.gpus, lost, ready + max(0, gpus - was))  # what has come runs already
     outlook = _Outlook(capacity_by_tick(changes, gpus, now_s, profile.step_s), was, gpus)
-    plan = LOOK.look(_objective(profile), outlook, held, state.pause_left_s(now_s))
+    plan = LOOK.look(objective, outlook, held, state.pause_left_s(now_s), own=own)
     if plan.soon != plan.now:
         return plan.now, (math.floor(now_s / profile.step_s) + 1) * profile.step_s
     return plan.now, next_calm_s(changes[-1][0], now_s, profile.step_s)
 
 
+def _ready(pool: Pool, snapshot: Snapshot) -> int:
+    """GPUs that are held and have booted."""
+    states = (snapshot.offers[offer_id] for offer_id in pool.offer_ids)
+    return sum(state.held - state.coming for state in states) * pool.gpus_per_node
+
+
 @lru_cache(maxsize=64)
-def _objective(profile: SpotJob) -> Objective:
-    """Tables that follow from a profile alone."""
-    return Objective(profile)
+def _objective(profile: SpotJob, money: SpotPrices | None = None) -> Objective:
+    """Tables that follow from a profile and prices alone."""
+    return Objective(profile, money)

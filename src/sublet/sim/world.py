@@ -37,6 +37,8 @@ class Physics:
     notice_s: float = 120.0  # what AWS documents before a spot node is taken; best effort
     planning_s: float = 0.0  # how long the policy thinks
     round_s: float = 0.0  # plan only at multiples of this; 0 = at every event that calls for it
+    hits_any: bool = False  # a fall hits any of those that the record counts; else only what is held beyond it
+    arrives_booted: bool = False  # what comes runs already, as where a record counts running instances
 
     def __post_init__(self) -> None:
         for name in ("provision_s", "release_s", "notice_s", "planning_s", "round_s"):
@@ -178,7 +180,8 @@ class World:
         self._doomed: dict[str, tuple[float, float]] = {}  # node -> (noticed, lost)
         self._on_node: dict[str, dict[str, None]] = defaultdict(dict)  # node -> jobs
         self._timers: dict[Timer, float] = {}
-        self._market = ReplayedMarket(self._offers, rng)
+        self._market = ReplayedMarket(self._offers, rng, hits_any=physics.hits_any)
+        self._booted: dict[str, tuple[float, int]] = {}  # offer -> when nodes came that run, how many are left
         self._ahead = ReadAhead(market, physics.notice_s)
         self._read_market(0.0)
 
@@ -251,6 +254,9 @@ class World:
 
     def _take_back(self, now_s: float, change: news.AvailabilityChanged) -> list[Event]:
         nodes = list(self._nodes[change.offer_id])
+        if self._physics.arrives_booted:
+            risen = (change.nodes or 0) - (self._market.stock.supply(change.offer_id) or 0)
+            self._booted[change.offer_id] = (now_s, risen)
         lost_s = {node_id: self._doomed[node_id][1] for node_id in nodes if node_id in self._doomed}
         lost = self._market.resupply(change, nodes, lost_s, now_s)
         return [event for node_id in lost for event in self._lose(now_s, node_id)]
@@ -348,11 +354,18 @@ class World:
             return [news.RentRefused(now_s, action.node_id)]
         self._node_offer[action.node_id] = action.offer_id
         self._nodes[action.offer_id][action.node_id] = None
-        ready = news.NodeReady(now_s + self._physics.provision_s, action.node_id)
-        if self._physics.provision_s == 0.0:
+        ready = news.NodeReady(now_s + self._provision_s(now_s, action.offer_id), action.node_id)
+        if ready.at_s == now_s:
             return [ready]
         self.agenda.put(ready.at_s, Tie.NODE, _NodeNews(ready))
         return []
+
+    def _provision_s(self, now_s: float, offer_id: str) -> float:
+        since_s, left = self._booted.get(offer_id, (-1.0, 0))
+        if since_s != now_s or left < 1:
+            return self._physics.provision_s
+        self._booted[offer_id] = (now_s, left - 1)
+        return 0.0
 
     def _release(self, now_s: float, action: order.ReleaseNode) -> list[Event]:
         released = news.NodeReleased(now_s + self._physics.release_s, action.node_id)

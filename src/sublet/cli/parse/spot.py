@@ -1,4 +1,4 @@
-"""From the options of `sublet spot` to policies, a job, dollars, a deadline and the instances of every minute."""
+"""From the options of `sublet spot` to policies, a job, dollars, a deadline and a record of instances."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from sublet.errors import InvalidValue, UnknownName
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.perf.grids import SpotJob
-    from sublet.spot.deadline import Punctual
+    from sublet.sim.rides.record import Record
+    from sublet.studies.liveput.deadline import Punctual
 
 __all__ = [
     "POLICIES",
     "check_hours",
     "deadline_policy",
-    "find_capacity",
     "find_job",
+    "find_record",
     "parse_policies",
     "parse_usd",
     "refuse_beside_zones",
@@ -58,29 +59,30 @@ def parse_usd(option: str, text: str, *, least: float | None = None) -> float:
 def find_job(model: str) -> SpotJob:
     """A model that was measured."""
     from sublet.perf.parcae import PARCAE_MODELS
-    from sublet.spot.measured import measured_job
+    from sublet.perf.spot_models import measured_job
 
     if model not in PARCAE_MODELS:
         raise UnknownName("spot model", model, PARCAE_MODELS)
     return measured_job(model)
 
 
-def find_capacity(market: SpotTrace, zone: str | None, *, most: int, hours: float | None) -> tuple[int, ...]:
-    """Instances at every minute, in one zone or in all of them together."""
+def find_record(market: SpotTrace, zone: str | None, *, most: int, hours: float | None) -> tuple[SpotTrace, Record]:
+    """The trace, or one zone of it, and its instances at every minute and change, all zones together."""
+    from dataclasses import replace
+
     from sublet.domain.quantity import whole
-    from sublet.sim.one_job import capacity_of
+    from sublet.sim.rides.record import record_of
 
     whole("--most", most, 1)
-    if zone is None:
-        capacity = capacity_of(market)
-    elif zone in market.zones:
-        capacity = [market.value_at(zone, 60.0 * tick) for tick in range(int(market.end_s[zone] // 60.0) + 1)]
-    else:
-        raise UnknownName("zone", zone, market.zones)
+    if zone is not None:
+        if zone not in market.zones:
+            raise UnknownName("zone", zone, market.zones)
+        end_s = market.end_s[zone]
+        market = replace(market, series={zone: market.series[zone]}, end_s={zone: end_s}, span_s=end_s)
     if hours is not None:
         check_hours(hours, [market])
-        capacity = capacity[: max(1, round(hours * 60.0))]
-    return tuple(min(each, most) for each in capacity)
+    ticks = None if hours is None else max(1, round(hours * 60.0))
+    return market, record_of(market, most=most, ticks=ticks)
 
 
 def check_hours(hours: float, markets: Sequence[SpotTrace]) -> None:
@@ -99,7 +101,7 @@ def deadline_policy(
 ) -> Punctual | None:
     """What has to be done by when, if it was said."""
     from sublet.domain.quantity import positive
-    from sublet.spot.deadline import Punctual
+    from sublet.studies.liveput.deadline import Punctual
 
     if deadline is None and samples is None:
         return None

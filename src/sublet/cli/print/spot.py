@@ -12,9 +12,10 @@ from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
-    from sublet.sim.one_job import RunResult
-    from sublet.sim.report.spot import SpotRuns, ZoneRuns
-    from sublet.spot.deadline import Punctual
+    from sublet.sim.report.spot import SpotRuns
+    from sublet.sim.rides.ride import RideResult
+    from sublet.studies.liveput.deadline import Punctual
+    from sublet.studies.liveput.many_zones import ZoneRuns
 
 __all__ = ["json_from_runs", "note_on_deadline", "notes_on_runs", "print_runs", "print_zone_runs"]
 
@@ -36,12 +37,12 @@ def notes_on_runs(
     found: SpotRuns, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
 ) -> list[str]:
     """What the figures rest on."""
-    from sublet.spot.measured import least_usd_per_sample
+    from sublet.perf.spot_models import least_usd_per_sample
 
     job = found.job
     where = f"zone {zone}" if zone else f"{len(market.zones)} zones together" if len(market.zones) > 1 else "one zone"
     least = f"a sample costs USD {least_usd_per_sample(job, usd_per_h):.3g} at the least"
-    paid = f"every instance that is to be had is held at USD {usd_per_h:g} per hour, suspended or not"
+    paid = f"every instance that is to be had is held at USD {usd_per_h:g} per hour, but none while suspended"
     if found.usd_per_sample is not None and "liveput" in found.runs:
         paid += f", but by liveput only while it earns USD {found.usd_per_sample:g} a sample"
     notes = [
@@ -62,7 +63,7 @@ def notes_on_runs(
     return notes
 
 
-def note_on_deadline(name: str, policy: Punctual, run: RunResult) -> str:
+def note_on_deadline(name: str, policy: Punctual, run: RideResult) -> str:
     """Whether it was kept, and what on demand had to do with it."""
     ended = "on time" if run.samples >= policy.samples else f"only {run.samples / policy.samples:.1%} done: too late"
     return (

@@ -89,7 +89,6 @@ def spot(  # noqa: PLR0913 - one argument per option
     from sublet.market.traces import load_trace
     from sublet.sim.report.folder import prepare_folder
     from sublet.sim.report.spot import SpotRuns, write_spot_report
-    from sublet.spot.record import Record
 
     names = parse.parse_policies(policy)
     usd_per_h = parse.parse_usd("--price", price, least=0.0)
@@ -108,11 +107,11 @@ def spot(  # noqa: PLR0913 - one argument per option
         labels, command = [market.name for market in markets], command_line(context)
         print_zone_runs(by_zones, labels, command=command, every_s=work.OFTEN_S, document=document)
         return
-    trace = markets[0]
-    capacity = parse.find_capacity(trace, zone, most=most, hours=hours)
+    trace, record = parse.find_record(markets[0], zone, most=most, hours=hours)
+    capacity = record.capacity
     if report is not None:
         prepare_folder(report)
-    market = work.SpotMarket(record=Record(capacity=capacity), usd_per_h=usd_per_h, notice_s=notice)
+    market = work.market_of(trace, record, most=most, usd_per_h=usd_per_h, notice_s=notice)
     if plan is not None and plan.within_s > market.record.span_s:
         allowed = f"within the {market.record.span_s / SECONDS_PER_H:.3g} h of the record"
         raise InvalidValue("--deadline", f"{plan.within_s / SECONDS_PER_H:g}h", allowed)

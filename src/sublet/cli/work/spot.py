@@ -12,13 +12,12 @@ from sublet.errors import Infeasible
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.perf.grids import SpotJob
-    from sublet.sim.many_zones import ZonedRunResult
-    from sublet.sim.one_job import RunResult
-    from sublet.sim.report.spot import ZoneRuns
-    from sublet.spot.deadline import Punctual
-    from sublet.spot.record import Record
+    from sublet.sim.rides.record import Record
+    from sublet.sim.rides.ride import RideResult, Supply
+    from sublet.studies.liveput.deadline import Punctual
+    from sublet.studies.liveput.many_zones import ZonedRunResult, ZoneRuns
 
-__all__ = ["OFTEN_S", "SpotMarket", "run_deadline", "run_frontier", "run_policies", "run_zones"]
+__all__ = ["OFTEN_S", "SpotMarket", "market_of", "run_deadline", "run_frontier", "run_policies", "run_zones"]
 
 VALUES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of a sample, as multiples of what it costs at the least
 OFTEN_S = 300.0  # between decisions where zones are chosen
@@ -26,11 +25,26 @@ OFTEN_S = 300.0  # between decisions where zones are chosen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotMarket:
-    """What there was to be had, for how much, and how long before a loss it is announced."""
+    """What there was to be had, for how much, and how long before a loss it is announced.
+
+    `record` has all zones together, for those who know it beforehand; `supply` has each.
+    """
 
     record: Record
+    supply: Supply
     usd_per_h: float
     notice_s: float = 0.0
+    seed: int = 0
+
+
+def market_of(trace: SpotTrace, record: Record, *, most: int, usd_per_h: float, notice_s: float) -> SpotMarket:
+    """Zones are offers of one pool, of which at most so many are held."""
+    from sublet.domain.quantity import at_least
+    from sublet.sim.rides.ride import Supply
+
+    at_least("--notice", notice_s, 0.0)
+    supply = Supply.of_trace(trace, most=most, ends_s=record.span_s)
+    return SpotMarket(record=record, supply=supply, usd_per_h=usd_per_h, notice_s=notice_s)
 
 
 def run_policies(
@@ -40,49 +54,49 @@ def run_policies(
     *,
     usd_per_sample: float | None,
     begin: Callable[[str], None],
-) -> dict[str, RunResult]:
+) -> dict[str, RideResult]:
     """Each policy over the record; with the value of a sample, liveput weighs it against the rent."""
-    from sublet.planning.objective import SpotPrices
-    from sublet.sim.one_job import run_on_market
-    from sublet.spot.liveput import Liveput
-    from sublet.spot.registry import policies_by_name
+    from sublet.sim.rides.ride import ride
+    from sublet.sim.rides.ways import way_of
+    from sublet.studies.liveput.bamboo import replay_bamboo
 
-    known = policies_by_name(job, market.record, notice_s=market.notice_s)
-    by_name = {name.replace(", ", "-"): policy for name, policy in known.items()}  # commas separate names
-    if usd_per_sample is not None:
-        by_name["liveput"] = Liveput(money=SpotPrices(usd_per_sample=usd_per_sample, usd_per_h=market.usd_per_h))
     runs = {}
     for name in names:
         begin(name)
-        runs[name] = run_on_market(
-            job, by_name[name], market.record, notice_s=market.notice_s, usd_per_h=market.usd_per_h
-        )
+        if name == "bamboo":
+            runs[name] = replay_bamboo(job, market.record, usd_per_h=market.usd_per_h)
+        elif name == "liveput" and usd_per_sample is not None:
+            runs[name] = _ride_for_money(job, market, usd_per_sample)
+        else:
+            way = way_of(name, job, market.record)
+            usd_per_h, notice_s = market.usd_per_h, market.notice_s
+            runs[name] = ride(job, way, market.supply, notice_s=notice_s, usd_per_h=usd_per_h, seed=market.seed)
     return runs
 
 
-def run_deadline(job: SpotJob, policy: Punctual, market: SpotMarket) -> RunResult:
+def _ride_for_money(job: SpotJob, market: SpotMarket, usd_per_sample: float) -> RideResult:
+    """Instances that were given back take their time to boot again."""
+    from sublet.policies.liveput import Liveput
+    from sublet.sim.rides.ride import BOOT_S, Way, ride
+
+    way, usd_per_h, notice_s = Way(Liveput(usd_per_sample)), market.usd_per_h, market.notice_s
+    return ride(job, way, market.supply, notice_s=notice_s, usd_per_h=usd_per_h, boot_s=BOOT_S, seed=market.seed)
+
+
+def run_deadline(job: SpotJob, plan: Punctual, market: SpotMarket) -> RideResult:
     """So many samples in time, on demand where spot is too slow."""
-    from sublet.sim.one_job import run_on_market
+    from sublet.studies.liveput.deadline import replay_punctual
 
-    on_demand_usd_per_h = policy.on_demand_usd_per_h
-    return run_on_market(
-        job, policy, market.record, usd_per_h=market.usd_per_h, on_demand_usd_per_h=on_demand_usd_per_h
-    )
+    return replay_punctual(job, plan, market.record)
 
 
-def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RunResult]:
+def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RideResult]:
     """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
-    from sublet.planning.objective import SpotPrices
-    from sublet.sim.one_job import run_on_market
-    from sublet.spot.liveput import Liveput
-    from sublet.spot.measured import least_usd_per_sample
+    from sublet.perf.spot_models import least_usd_per_sample
 
     least, runs = least_usd_per_sample(job, market.usd_per_h), {}
     for times in VALUES:
-        money = SpotPrices(usd_per_sample=times * least, usd_per_h=market.usd_per_h)
-        runs[f"liveput, value {times * least:.3g}"] = run_on_market(
-            job, Liveput(money=money), market.record, notice_s=market.notice_s, usd_per_h=market.usd_per_h
-        )
+        runs[f"liveput, value {times * least:.3g}"] = _ride_for_money(job, market, times * least)
     return runs
 
 
@@ -91,10 +105,8 @@ def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RunResult]:
 
 def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hours: float | None) -> ZoneRuns:
     """Zones are chosen together with the grid."""
-    from sublet.sim.many_zones import CHOICES, have_of, run_in_zones
-    from sublet.sim.report.spot import ZoneRuns
-    from sublet.spot.measured import measured_zoned_job
-    from sublet.spot.zones import Links
+    from sublet.studies.liveput.many_zones import CHOICES, ZoneRuns, have_of, measured_zoned_job, run_in_zones
+    from sublet.studies.liveput.zones import Links
 
     span_s = None if hours is None else hours * SECONDS_PER_H
     zones, have_T = have_of(markets, step_s=OFTEN_S, span_s=span_s)

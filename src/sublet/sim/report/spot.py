@@ -14,18 +14,17 @@ import numpy as np
 
 from sublet import __version__
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.sim.many_zones import ZonedRunResult
-from sublet.sim.one_job import RunResult
 from sublet.sim.report.figures import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style
+from sublet.sim.rides.ride import RideResult
 from sublet.solve.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpotRuns", "ZoneRuns", "frontier_plot", "rows_from_runs", "timeline", "write_spot_report"]
+__all__ = ["SpotRuns", "frontier_plot", "rows_from_runs", "timeline", "write_spot_report"]
 
 PAGE, PICTURE, FRONTIER, FACTS = "report.html", "timeline.png", "frontier.png", "spot.json"
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
@@ -39,30 +38,22 @@ class SpotRuns:
     job: SpotJob
     trace: str
     capacity: Sequence[int]
-    runs: Mapping[str, RunResult]
+    runs: Mapping[str, RideResult]
     usd_per_sample: float | None  # what a sample is worth; None = it was not said
-    frontier: Mapping[str, RunResult] = field(default_factory=dict)  # liveput from the cheapest to the fastest
+    frontier: Mapping[str, RideResult] = field(default_factory=dict)  # liveput from the cheapest to the fastest
 
     @property
     def span_s(self) -> float:
         """How long the run was."""
         return len(self.capacity) * self.job.step_s
 
-    def net_usd(self, run: RunResult) -> float | None:
+    def configs(self, run: RideResult) -> tuple[int, ...]:
+        """Its configuration at every tick."""
+        return run.config_T(len(self.capacity), self.job.step_s)
+
+    def net_usd(self, run: RideResult) -> float | None:
         """What is left of the worth of the samples after rent."""
         return None if self.usd_per_sample is None else self.usd_per_sample * run.samples - run.usd
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZoneRuns:
-    """Every way to choose in all zones, and liveput in each alone."""
-
-    model: str
-    zones: Sequence[str]
-    span_h: float
-    runs: Mapping[tuple[str, str], ZonedRunResult]  # (zones, policy)
-    least: int  # instances that a pipeline needs
-    most: Mapping[str, int]  # instances that a zone ever had
 
 
 def rows_from_runs(found: SpotRuns) -> tuple[list[str], list[list[str]]]:
@@ -124,7 +115,7 @@ def timeline(found: SpotRuns) -> bytes:
     from matplotlib.patches import Patch
 
     buffer = io.BytesIO()
-    used = {found.job.grids[config][1] for run in found.runs.values() for config in run.config_T} - {0}
+    used = {found.job.grids[config][1] for run in found.runs.values() for config in found.configs(run)} - {0}
     colours = {deep: GROUP_COLOURS[place % len(GROUP_COLOURS)] for place, deep in enumerate(sorted(used))}
     unit_s, unit = (3600.0, "hours") if found.span_s >= 7200.0 else (60.0, "minutes")  # noqa: PLR2004 - two hours
     edges = np.arange(len(found.capacity) + 1, dtype=np.float64) * (found.job.step_s / unit_s)
@@ -149,7 +140,7 @@ def timeline(found: SpotRuns) -> bytes:
 
 
 def _frontier_lines(found: SpotRuns) -> dict[str, list[tuple[float, float]]]:
-    def points(runs: Mapping[str, RunResult]) -> list[tuple[float, float]]:
+    def points(runs: Mapping[str, RideResult]) -> list[tuple[float, float]]:
         return sorted((run.samples, 1e6 * run.usd / run.samples) for run in runs.values() if run.samples)
 
     ours = {name: run for name, run in found.runs.items() if name == "liveput"}
@@ -179,9 +170,9 @@ def frontier_plot(lines: Mapping[str, Mapping[str, list[tuple[float, float]]]]) 
     return buffer.getvalue()
 
 
-def _draw_grids(ax: Axes, found: SpotRuns, run: RunResult, edges: Floats, colours: Mapping[int, str]) -> None:
+def _draw_grids(ax: Axes, found: SpotRuns, run: RideResult, edges: Floats, colours: Mapping[int, str]) -> None:
     """Instances in the grid, the grid itself where there is room, and a mark above every change of it."""
-    config_T = np.array(run.config_T)
+    config_T = np.array(found.configs(run))
     use_T, deep_T = found.job.use_C[config_T], np.array([grid[1] for grid in found.job.grids])[config_T]
     for deep, colour in colours.items():
         ax.stairs(*_merge_level_steps(np.where(deep_T == deep, use_T, 0), edges), fill=True, color=colour, alpha=0.8)

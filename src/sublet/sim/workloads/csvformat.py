@@ -15,6 +15,7 @@ from sublet.data.csvfile import TextTable, read_columns
 from sublet.domain.job import Job, Speed
 from sublet.domain.shape import packed
 from sublet.errors import BadInput, InvalidValue
+from sublet.perf.gridded import Gridded
 from sublet.perf.speedup import Amdahl
 from sublet.sim.workloads.jobrows import GPUS_PER_NODE, JobRows
 from sublet.sim.workloads.profiled import Source, is_sized_by_profile
@@ -34,6 +35,7 @@ COLUMNS = (
     "job_id", "submit_s", "duration_s", "gpus", "model", "batch_size", "steps", "group", "gpu", "deadline_s", "klass",
 )  # fmt: skip
 OPTIONAL_COLUMNS = ("min_gpus", "max_gpus", "restart_s", "weight", "checkpoint_every_s", "checkpoint_write_s")
+SAMPLES = "samples"  # of a job that trains in grids; written where there are such jobs
 REQUIRED_COLUMNS = ("job_id", "submit_s", "gpus")
 
 DEFAULT_SPEEDUP: Speed = Amdahl(parallel=0.95)  # median fit to profiles/elasticflow_throughputs.csv, T4, 8 to 64 GPUs
@@ -93,13 +95,15 @@ def csv_from_workload(workload: Workload) -> str:
     """The text of the file; `duration_s` is the time on the requested GPUs, empty where a profile gives it."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*COLUMNS, *OPTIONAL_COLUMNS))
-    writer.writerows(_row_from_job(job) for job in workload.jobs)
+    samples = (SAMPLES,) if any(isinstance(job.speed, Gridded) for job in workload.jobs) else ()
+    writer.writerow((*COLUMNS, *OPTIONAL_COLUMNS, *samples))
+    for job in workload.jobs:
+        writer.writerow((*_row_from_job(job), *(_samples_of(job) for _ in samples)))
     return text.getvalue()
 
 
 def _table(file: Path | bytes, source: str) -> TextTable:
-    known = (*COLUMNS, *OPTIONAL_COLUMNS)
+    known = (*COLUMNS, *OPTIONAL_COLUMNS, SAMPLES)
     table = read_columns(file, REQUIRED_COLUMNS, source=source, known=known, forgiving=True, row_is="job")
     if "duration_s" not in table.columns and "model" not in table.columns:
         raise BadInput(source, "missing columns: duration_s (or model)", line=1)
@@ -119,7 +123,7 @@ def _row_from_job(job: Job) -> tuple[str, ...]:
     return (
         job.id,
         _text_of(job.submit_s),
-        "" if is_sized_by_profile(job) else _text_of(_duration_s(job)),
+        "" if isinstance(job.speed, Gridded) or is_sized_by_profile(job) else _text_of(_duration_s(job)),
         str(job.gpus),
         job.model,
         "",
@@ -135,6 +139,10 @@ def _row_from_job(job: Job) -> tuple[str, ...]:
         "" if job.checkpoint_every_s == math.inf else _text_of(job.checkpoint_every_s),
         _text_of(job.checkpoint_write_s),
     )
+
+
+def _samples_of(job: Job) -> str:
+    return _text_of(job.work) if isinstance(job.speed, Gridded) else ""
 
 
 def _duration_s(job: Job) -> float:

@@ -13,6 +13,9 @@ from sublet.domain.job import Job, Speed
 from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.errors import InvalidValue
+from sublet.perf.gridded import LivePauses
+from sublet.perf.parcae import PARCAE_MODELS
+from sublet.perf.spot_models import gridded_job, shared_job
 from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
 
 __all__ = ["GPUS_PER_NODE", "MAX_GPUS", "JobRows"]
@@ -31,6 +34,7 @@ OPTIONAL_NUMBERS: Mapping[str, Bounds] = {
     "weight": Bounds(above=0),
     "checkpoint_every_s": Bounds(above=0),
     "checkpoint_write_s": Bounds(least=0),
+    "samples": Bounds(above=0),
 }
 
 _Main = tuple[str, float, float | None, int, str, str, str, str]  # id, submit_s, duration_s, gpus, TEXT_COLUMNS
@@ -54,7 +58,7 @@ class JobRows:
         self._fixed_batch = fixed_batch
         self._drop_unsized = drop_unsized
         self._rate_by_shape: dict[tuple[str, int], float] = {}
-        self._sized_by_duration = self._sized_by_profile = self._unsized = self._fractional = 0
+        self._sized_by_duration = self._sized_by_profile = self._in_grids = self._unsized = self._fractional = 0
 
     def jobs(self) -> Iterator[Job]:
         """One job per row, but for rows that were to be dropped."""
@@ -100,6 +104,12 @@ class JobRows:
                 f"{self._profiles.capitalize()}, at {batch}; a restart takes what its simulator charges"
             )
 
+        if self._in_grids:
+            yield (
+                f"{self._in_grids} jobs train in grids, with the speeds and costs of migration that Parcae measured on "
+                "V100, whatever the kind of GPU"
+            )
+
     def _main_columns(self) -> Iterator[_Main]:
         table = self._table
         asked_R = table.floats("gpus", Bounds(above=0, most=MAX_GPUS))  # R rows
@@ -117,6 +127,8 @@ class JobRows:
     def _job(self, main: _Main, given: dict[str, Any]) -> Job | None:
         """None for a row to drop."""
         job_id, submit_s, duration_s, gpus, model, kind, group, klass = main
+        if "samples" in given:
+            return self._gridded(main, given)
         if duration_s is None:
             sizing = self._sizing(model, given.get("batch_size"))
             if sizing is None:
@@ -140,6 +152,30 @@ class JobRows:
             model=model,
             group=group or klass,
             **given,
+        )
+
+    def _gridded(self, main: _Main, given: dict[str, Any]) -> Job:
+        """A job that trains in grids: so many samples of a model whose grids were measured."""
+        job_id, submit_s, duration_s, gpus, model, _, group, klass = main
+        if duration_s is not None:
+            raise InvalidValue("samples", given["samples"], "given without duration_s: they say how long it trains")
+        if model not in PARCAE_MODELS:
+            raise InvalidValue("model", model, f"with samples, one of {', '.join(PARCAE_MODELS)}")
+        profile = shared_job(model)
+        if gpus < profile.least:
+            raise InvalidValue("gpus", gpus, f"at least {profile.least}, what {model} needs")
+        self._in_grids += 1
+        facts = {name: value for name, value in given.items() if name not in ("samples", "batch_size")}
+        return gridded_job(
+            profile,
+            LivePauses(profile),
+            id=job_id,
+            submit_s=submit_s,
+            work=given["samples"],
+            gpus=gpus,
+            model=model,
+            group=group or klass,
+            **{"max_gpus": max(gpus, int(profile.use_C.max())), **facts},
         )
 
     def _texts(self, name: str) -> Sequence[str]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SpotJob
 from sublet.perf.parcae import PARCAE_MODELS
-from sublet.planning.objective import SpotPrices
-from sublet.sim.one_job import RunResult, run_on_market
+from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
+from sublet.policies.liveput import Liveput
 from sublet.sim.report.spot import frontier_plot
-from sublet.spot.deadline import Punctual, certain_samples, least_usd
-from sublet.spot.liveput import Liveput
-from sublet.spot.measured import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
-from sublet.spot.policies import Parcae, Scripted
-from sublet.spot.record import Record
+from sublet.sim.rides.bounds import constant, most_kept
+from sublet.sim.rides.record import Record
+from sublet.sim.rides.ride import BOOT_S, RideResult, Way, ride
+from sublet.sim.rides.ways import way_of
+from sublet.studies.liveput.deadline import Punctual, certain_samples, least_usd, replay_punctual
 from sublet.studies.study import Check, Findings, StudyTable, at_least, at_most, within
 
 __all__ = ["money_findings"]
@@ -60,11 +60,11 @@ def money_findings(job_of: JobOf, whole: Record, low: Record, *, quick: bool) ->
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bought:
     least_usd: float
-    runs: Mapping[str, RunResult]
-    by_value: Mapping[float, RunResult]
-    constant: Mapping[float, tuple[str, RunResult]]  # grid
+    runs: Mapping[str, RideResult]
+    by_value: Mapping[float, RideResult]
+    constant: Mapping[float, tuple[str, RideResult]]  # grid
 
-    def kept(self, times: float, one: RunResult) -> float:
+    def kept(self, times: float, one: RideResult) -> float:
         return times * self.least_usd * one.samples - one.usd
 
     def points(self) -> dict[str, list[tuple[float, float]]]:
@@ -83,19 +83,35 @@ class _Bought:
 
 def _bought(job: SpotJob, whole: Record, *, quick: bool) -> _Bought:
     least = least_usd_per_sample(job)
-    ticks = len(whole.capacity)
-    constant = {
-        config: run_on_market(job, Scripted((config,) * ticks, (), (int(job.use_C[config]),) * ticks), whole)
-        for config in range(1, len(job.grids))
-    }
+    rivals = _ConstantGrids(job, whole)
     by_value, best = {}, {}
     for times in (LOW_VALUE, 4.0) if quick else VALUES:
-        money = SpotPrices(usd_per_sample=times * least, usd_per_h=SPOT_USD_PER_H)
-        by_value[times] = run_on_market(job, Liveput(money=money), whole)
-        config = max(constant, key=lambda each: times * least * constant[each].samples - constant[each].usd)
-        best[times] = ("x".join(map(str, job.grids[config])), constant[config])
-    runs = {"parcae": run_on_market(job, Parcae(), whole), "liveput": run_on_market(job, Liveput(), whole)}
+        by_value[times] = ride(job, Way(Liveput(times * least)), whole, boot_s=BOOT_S)
+        best[times] = rivals.best(times * least)
+    runs = {name: ride(job, way_of(name, job, whole), whole) for name in ("parcae", "liveput")}
     return _Bought(least_usd=least, runs=runs, by_value=by_value, constant=best)
+
+
+class _ConstantGrids:
+    """One grid throughout, for each; those are run that could be the best, were their changes free."""
+
+    def __init__(self, job: SpotJob, whole: Record) -> None:
+        self._job, self._whole = job, whole
+        self._runs: dict[int, RideResult] = {}
+
+    def best(self, usd_per_sample: float) -> tuple[str, RideResult]:
+        """In hindsight, at this worth of a sample."""
+        most_C = most_kept(self._job, self._whole, usd_per_sample, SPOT_USD_PER_H)
+        found, config = -float("inf"), 1
+        for each in sorted(range(1, len(most_C)), key=lambda each: -most_C[each]):
+            if most_C[each] <= found:
+                break
+            if each not in self._runs:
+                self._runs[each] = ride(self._job, Way(constant(each)), self._whole, boot_s=BOOT_S)
+            kept = usd_per_sample * self._runs[each].samples - self._runs[each].usd
+            if kept > found:
+                found, config = kept, each
+        return "x".join(map(str, self._job.grids[config])), self._runs[config]
 
 
 def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
@@ -131,7 +147,7 @@ def _money_table(found: Mapping[str, _Bought]) -> StudyTable:
     return StudyTable(title="Money, whole trace: the cheapest to the fastest", columns=columns, rows=rows, texts=2)
 
 
-def _figures(one: RunResult, base: float) -> list[str]:
+def _figures(one: RideResult, base: float) -> list[str]:
     return [
         f"{one.samples:,.0f}",
         f"{one.usd:,.2f}",
@@ -149,7 +165,7 @@ def _floors(job: SpotJob, low: Record) -> dict[int, tuple[float, float]]:
     for floor in FLOORS[job.name]:
         have = tuple(min(MOST, each + floor) for each in low.capacity)
         before = tuple(min(MOST, each + floor) for each in low.before)
-        done = run_on_market(job, Liveput(), Record(capacity=have, before=before))
+        done = ride(job, Way(Liveput()), Record(capacity=have, before=before))
         spot_h = sum(each - floor for each in have) / 60.0
         found[floor] = (done.samples, spot_h * SPOT_USD_PER_H + floor * len(have) / 60.0 * ON_DEMAND_USD_PER_H)
     return found
@@ -184,13 +200,13 @@ def _floor_table(floors: Mapping[str, Mapping[int, tuple[float, float]]]) -> Stu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Due:
     plan: Punctual
-    run: RunResult
+    run: RideResult
     bound_usd: float
 
 
 def _due(job: SpotJob, whole: Record, *, quick: bool) -> dict[float, _Due]:
     within = Record(capacity=whole.capacity[: int(WITHIN_S // whole.step_s)])
-    usual, found = run_on_market(job, Liveput(), within).samples, {}
+    usual, found = ride(job, Way(Liveput()), within).samples, {}
     for share in (LOOSE, 1.0) if quick else SHARES:
         samples = share * usual
         if samples > certain_samples(job, WITHIN_S):
@@ -198,8 +214,7 @@ def _due(job: SpotJob, whole: Record, *, quick: bool) -> dict[float, _Due]:
         plan = Punctual(
             samples=samples, within_s=WITHIN_S, usd_per_h=SPOT_USD_PER_H, on_demand_usd_per_h=ON_DEMAND_USD_PER_H
         )
-        done = run_on_market(job, plan, within, on_demand_usd_per_h=ON_DEMAND_USD_PER_H)
-        found[share] = _Due(plan=plan, run=done, bound_usd=least_usd(job, within, plan))
+        found[share] = _Due(plan=plan, run=replay_punctual(job, plan, within), bound_usd=least_usd(job, within, plan))
     return found
 
 

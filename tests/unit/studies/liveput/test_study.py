@@ -6,7 +6,7 @@ import pytest
 
 from sublet import plugins
 from sublet.errors import MissingData
-from sublet.spot.measured import measured_job
+from sublet.perf.spot_models import measured_job
 from sublet.studies.liveput import study as liveput
 from sublet.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, run_policies
 
@@ -24,7 +24,7 @@ def test_an_hour_is_as_published_and_ours_is_near_the_oracle(part, model):
     by_name = run_policies(measured_job(model), part)
     assert round(by_name["ideal"].samples) == IDEAL[model]["hh"]
     assert round(by_name["checkpoint-restart"].samples) == CHECKPOINT[model]["hh"]
-    assert by_name["parcae, truth"].samples == pytest.approx(TRUTH[model]["hh"], rel=1e-3)
+    assert by_name["parcae-truth"].samples == pytest.approx(TRUTH[model]["hh"], rel=1e-3)
     assert by_name["parcae"].samples == pytest.approx(PREDICT[model]["hh"], rel=0.02)
     ours, best = by_name["liveput"].samples, by_name["oracle"].samples
     assert ours >= GOAL[model] / 100 * best

@@ -4,9 +4,9 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.market.spot import read_trace
-from sublet.sim.many_zones import have_of
-from sublet.sim.one_job import record_of
-from sublet.spot.zones import region_of
+from sublet.sim.rides.record import record_of
+from sublet.studies.liveput.many_zones import have_of
+from sublet.studies.liveput.zones import region_of
 
 
 def trace(tmp_path, name, rows):

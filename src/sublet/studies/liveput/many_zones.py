@@ -1,8 +1,12 @@
-"""One job on the spot markets of several zones: where it runs is chosen together with its grid."""
+"""One job on the spot markets of several zones, replayed: where it runs is chosen together with its grid.
+
+This is a replay of its own and no policy of the kernel: a job that moves between zones needs a look ahead over places,
+with the losses of each at their pace of late, and no policy has one yet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,10 +17,12 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.perf.grids import SUSPENDED
+from sublet.perf.parcae import PARCAE_BATCHES
+from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample, measured_job
 from sublet.solve.arrays import Floats
-from sublet.spot.zones import Have, ZonedJob, zoned_look, zoned_oracle
+from sublet.studies.liveput.zones import Have, Links, ZonedJob, zoned_look, zoned_oracle
 
-__all__ = ["CHOICES", "Chooses", "ZonedRunResult", "have_of", "run_in_zones"]
+__all__ = ["CHOICES", "Chooses", "ZoneRuns", "ZonedRunResult", "have_of", "measured_zoned_job", "run_in_zones"]
 
 Chooses = Literal["oracle", "greedy-live", "liveput"]
 CHOICES: tuple[Chooses, ...] = get_args(Chooses)
@@ -39,6 +45,34 @@ class ZonedRunResult:
     def samples_per_usd(self) -> float:
         """0 where nothing was paid."""
         return self.samples / self.usd if self.usd else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneRuns:
+    """Every way to choose in all zones, and liveput in each alone."""
+
+    model: str
+    zones: Sequence[str]
+    span_h: float
+    runs: Mapping[tuple[str, str], ZonedRunResult]  # (zones, policy)
+    least: int  # instances that a pipeline needs
+    most: Mapping[str, int]  # instances that a zone ever had
+
+
+def measured_zoned_job(
+    model: str, zones: Sequence[str], have_T: Sequence[Have], *, step_s: float, links: Links
+) -> ZonedJob:
+    """A model in several zones; nobody pays more for a sample than it costs on demand."""
+    job = measured_job(model, step_s=step_s)
+    return ZonedJob(
+        job,
+        zones,
+        np.array(have_T).max(axis=0).tolist(),
+        batch=PARCAE_BATCHES[model],
+        links=links,
+        usd_per_h=SPOT_USD_PER_H,
+        most_usd=least_usd_per_sample(job, ON_DEMAND_USD_PER_H),
+    )
 
 
 def have_of(traces: Sequence[SpotTrace], *, step_s: float, span_s: float | None = None) -> tuple[list[str], list[Have]]:

@@ -3,36 +3,27 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.planning.lookahead import AnnouncedLoss
-from sublet.spot.record import Record
+from sublet.sim.rides.record import Record
 
 
-def test_without_notice_moments_are_the_ticks():
+def test_moments_are_the_ticks():
     moments = Record(capacity=(4, 4, 3), before=(2,)).moments()
     assert [(each.at_s, each.lasts_s, each.was, each.now) for each in moments] == [
         (0.0, 60.0, 2, 4),
         (60.0, 60.0, 4, 4),
         (120.0, 60.0, 4, 3),
     ]
-    assert not any(each.warned for each in moments)
 
 
-def test_a_loss_is_announced_ahead_of_it_and_an_arrival_is_not():
-    moments = Record(capacity=(4, 6, 3)).moments(25.0)
-    assert [each.at_s for each in moments] == [0.0, 60.0, 95.0, 120.0]
-    assert [each.warned for each in moments] == [(), (), (AnnouncedLoss(25.0, 3),), ()]
-    assert [each.on_tick for each in moments] == [True, True, False, True]
-
-
-def test_several_losses_may_be_announced_at_a_time():
-    moments = Record(capacity=(6, 5, 3)).moments(120.0)
-    assert moments[0].warned == (AnnouncedLoss(60.0, 1), AnnouncedLoss(120.0, 2))
-    assert moments[1].warned == (AnnouncedLoss(60.0, 2),)
+def test_earlier_ticks_are_on_the_same_clock():
+    record = Record(capacity=(4, 4, 3), before=(2, 2))
+    assert record.begins_s == 120.0
+    assert record.with_before() == [(0.0, 2), (120.0, 4), (240.0, 3)]
 
 
 def test_changes_between_ticks_are_moments_and_all_time_is_covered():
     record = Record(capacity=(4, 2), between=((30.0, 3), (90.0, 5)))
-    moments = record.moments(10.0)
+    moments = record.moments()
     assert sum(each.lasts_s for each in moments) == record.span_s
     assert [(each.at_s, each.now) for each in moments if each.now != each.was] == [(0, 4), (30, 3), (60, 2), (90, 5)]
 

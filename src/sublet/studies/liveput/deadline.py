@@ -6,13 +6,15 @@ instances on demand. A constant value is what the best plan in hindsight has, so
 
 Whatever happens, the deadline is kept if it can be: when the fastest grid, on demand alone, has just enough time to
 finish, it starts.
+
+This is a replay of its own and no policy of the kernel yet: it remembers what it reached of the speed at which it
+should have settled, and a grid of which a part is on demand goes back to spot, instance by instance, where there is some.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,13 +23,14 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.market.forecast.score import Persistence
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.planning.lookahead import Contender, worth_a_look
-from sublet.planning.objective import Objective, SpotPrices
+from sublet.planning.lookahead import AnnouncedLoss, Contender, worth_a_look
+from sublet.planning.objective import ANY, Objective, SpotPrices, short_chance
+from sublet.sim.rides.bounds import path_value
+from sublet.sim.rides.record import Moment, Record
+from sublet.sim.rides.ride import RideResult
 from sublet.solve.arrays import Floats
-from sublet.spot.policies import Observation, SpotAgent, SpotDecision, path_value
-from sublet.spot.record import Record
 
-__all__ = ["Punctual", "certain_samples", "least_usd"]
+__all__ = ["Punctual", "certain_samples", "least_usd", "replay_punctual"]
 
 LEVEL = 1.1  # between two values tried
 REACHED, PRIOR_S = 0.92, 1800.0  # share of the settled speed, until it has been seen, worth so long of seeing
@@ -45,14 +48,13 @@ class Punctual:
     usd_per_h: float
     on_demand_usd_per_h: float
     boot_s: float = 45.0
-    blind: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         positive("samples", self.samples)
         positive("within_s", self.within_s)
         at_least("on_demand_usd_per_h", self.on_demand_usd_per_h, self.usd_per_h)
 
-    def start(self, job: SpotJob, before: Sequence[int]) -> SpotAgent:  # noqa: ARG002 - the history has it
+    def refuse_if_hopeless(self, job: SpotJob) -> None:
         """Refused where not even instances on demand would be fast enough."""
         certain = certain_samples(job, self.within_s)
         if self.samples > certain:
@@ -64,7 +66,6 @@ class Punctual:
                 hint="give it more time, or ask for less",
                 exit_code=TIME_IS_SHORT,
             )
-        return _PunctualAgent(self, job)
 
 
 def certain_samples(job: SpotJob, within_s: float) -> float:
@@ -135,6 +136,78 @@ def _steepest(job: SpotJob) -> float:
     return float(((use[top] - use[:top]) / (rate[top] - rate[:top])).max())
 
 
+# ---------------------------------------------------------------------- the replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What is known at a moment: instances of every tick so far and of now, and how far the job is."""
+
+    history: Floats
+    was: int
+    held: int  # configuration
+    left_s: float  # of its pause
+    at_s: float
+    samples: float
+    warned: tuple[AnnouncedLoss, ...] = ()
+    ready: tuple[int, float] = (ANY, 0.0)
+
+    @property
+    def now(self) -> int:
+        return int(self.history[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fleet:
+    """What is rented."""
+
+    spot: int = 0
+    on_demand: int = 0
+
+    def short_chance(self, moment: Moment, use: int) -> float:
+        """P(more are needed than are there)."""
+        lost, gained = max(0, moment.was - moment.now), max(0, moment.now - moment.was)
+        there = self.spot + self.on_demand + gained
+        return short_chance(max(moment.was, self.spot), self.spot, lost, there - use)
+
+
+def replay_punctual(job: SpotJob, plan: Punctual, record: Record) -> RideResult:
+    """Over a record. Instances that were not held, and are needed, take a boot; losses hit any that could be held."""
+    plan.refuse_if_hopeless(job)
+    known = np.array(record.capacity, dtype=np.float64)
+    agent, fleet = _PunctualAgent(plan, job), _Fleet()
+    held, left_s = SUSPENDED, 0.0
+    samples = usd = on_demand_s = suspended_s = 0.0
+    changes, shapes = 0, [(0.0, SUSPENDED)]
+    for moment in record.moments():
+        tick, over_s = divmod(moment.at_s, record.step_s)
+        history = known[: int(tick) + 1] if not over_s else np.append(known[: int(tick) + 1], moment.now)
+        seen = _Seen(history=history, was=moment.was, held=held, left_s=left_s, at_s=moment.at_s, samples=samples)
+        config, wanted = agent.decide(seen)
+        was = moment.was if fleet.spot else moment.now  # who holds nothing on spot loses nothing
+        pause_s = float(job.pauses_s(was, moment.now, beyond=True)[held, config])
+        pause_s += plan.boot_s * fleet.short_chance(moment, int(job.use_C[config]))
+        gained, left_s = job.advance(left_s, config, pause_s, moment.lasts_s)
+        samples += gained
+        fleet, held = wanted, config
+        usd_per_h = fleet.spot * plan.usd_per_h + fleet.on_demand * plan.on_demand_usd_per_h
+        usd += usd_per_h * moment.lasts_s / SECONDS_PER_H
+        on_demand_s += fleet.on_demand * moment.lasts_s
+        suspended_s += moment.lasts_s * (config == SUSPENDED)
+        changes += pause_s > 0
+        if config != shapes[-1][1]:
+            shapes.append((moment.at_s, config))
+    return RideResult(
+        samples=samples,
+        usd=usd,
+        on_demand_h=on_demand_s / SECONDS_PER_H,
+        changes=changes,
+        suspended_s=suspended_s,
+        shapes=tuple(shapes),
+        decision_s=(),
+    )
+
+
 class _PunctualAgent:
     def __init__(self, plan: Punctual, job: SpotJob) -> None:
         self._plan, self._job, self._values = plan, job, _Values(plan, job)
@@ -144,31 +217,32 @@ class _PunctualAgent:
         self._full, self._at_s, self._speed = 0.0, 0.0, 0.0  # samples as settled, until then; speed since
         self._last = False  # whether it is too late for anything but the fastest
 
-    def decide(self, seen: Observation) -> SpotDecision:
+    def decide(self, seen: _Seen) -> tuple[int, _Fleet]:
         todo, left_s = self._plan.samples - seen.samples, self._plan.within_s - seen.at_s
         if todo <= 0 or left_s <= 0:
             self._state = SUSPENDED
-            return SpotDecision(config=SUSPENDED, hold=0, on_demand=0)
+            return SUSPENDED, _Fleet()
         fastest = self._job.fastest(int(self._job.use_C.max()))
         self._last = self._last or left_s < self._reserve_s(seen, fastest, todo)
         if self._last:
-            return SpotDecision(config=fastest, hold=0, on_demand=int(self._job.use_C[fastest]))
+            return fastest, _Fleet(on_demand=int(self._job.use_C[fastest]))
         level = self._values.level(seen.history, todo / left_s / self._share_reached(seen))
         self._speed = self._values.settled(level, seen.now)
         if level != self._level or seen.now != seen.was or self._waits or worth_a_look(seen.history):
             plan = self._ahead.look(self._at(level), seen, self._state, seen.left_s)
             self._state, self._waits, self._level = plan.now, plan.soon != plan.now, level
         config, hold = self._at(level).split(self._state)
-        return SpotDecision(config=config, hold=hold)
+        spot = seen.now if hold is None else min(hold, seen.now)
+        return config, _Fleet(spot=spot, on_demand=max(0, int(self._job.use_C[config]) - spot))
 
-    def _share_reached(self, seen: Observation) -> float:
+    def _share_reached(self, seen: _Seen) -> float:
         """Share of the speed at which it should have settled that was reached: pauses, and changes not worth while."""
         self._full += self._speed * (seen.at_s - self._at_s)
         self._at_s = seen.at_s
         prior = PRIOR_S * float(self._job.rate_C.max())
         return min(1.0, max(LEAST_REACHED, (REACHED * prior + seen.samples) / (prior + self._full)))
 
-    def _reserve_s(self, seen: Observation, fastest: int, todo: float) -> float:
+    def _reserve_s(self, seen: _Seen, fastest: int, todo: float) -> float:
         """Time that the fastest needs, started at the next tick, after a loss in between."""
         most = int(self._job.use_C.max())
         pause_s = max(_start_s(self._job, fastest), float(self._job.pauses_s(most, most)[seen.held, fastest]))
