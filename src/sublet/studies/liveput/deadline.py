@@ -8,7 +8,7 @@ Whatever happens, the deadline is kept if it can be: when the fastest grid, on d
 finish, it starts.
 
 This is a replay of its own and no policy of the kernel yet: it remembers what it reached of the speed at which it
-should have settled, and a grid of which a part is on demand goes back to spot, instance by instance, where there is some.
+should have settled, and a grid of which a part is on demand goes back to spot, instance by instance, where it can.
 """
 
 from __future__ import annotations
