@@ -58,7 +58,7 @@ def notes_on_runs(
         notes.append("bounds in samples: oracle and parcae-truth know the future, and for ideal migrations are free")
     if notice_s:
         notes.append(
-            f"losses are announced {notice_s:g} s ahead; liveput and oracle prepare for them, the others do not"
+            f"losses are announced {notice_s:g} s ahead, and jobs prepare for them; bounds and bamboo have no notice"
         )
     return notes
 

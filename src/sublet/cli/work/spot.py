@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OFTEN_S", "SpotMarket", "market_of", "run_deadline", "run_frontier", "run_policies", "run_zones"]
 
 VALUES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of a sample, as multiples of what it costs at the least
+BOUNDS = frozenset({"oracle", "ideal", "parcae-truth"})  # they know the future, and need no notice of it
 OFTEN_S = 300.0  # between decisions where zones are chosen
 
 
@@ -69,7 +70,7 @@ def run_policies(
             runs[name] = _ride_for_money(job, market, usd_per_sample)
         else:
             way = way_of(name, job, market.record)
-            usd_per_h, notice_s = market.usd_per_h, market.notice_s
+            usd_per_h, notice_s = market.usd_per_h, 0.0 if name in BOUNDS else market.notice_s
             runs[name] = ride(job, way, market.supply, notice_s=notice_s, usd_per_h=usd_per_h, seed=market.seed)
     return runs
 
