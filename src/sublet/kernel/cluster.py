@@ -142,18 +142,22 @@ class Cluster:
         *,
         steady: int = 0,
         owed: int = 0,
-        closed: bool = False,
+        closed: Collection[Market] = (),
     ) -> Placement | None:
         """A placement of `gpus` GPUs that keeps as much of `kept` as it can; None when there is not enough room.
 
         `steady` of them, at least, are on demand. The rest is on spot, as far as there is room, but for what is on
         demand already. Those that it keeps come first, then those on demand. Nothing more is taken of nodes that are
-        shunned, nor, where it is `closed`, on demand. What spot lacks leaves those on demand that are `owed` to others.
+        shunned, nor of markets that are `closed`. What spot lacks leaves those on demand that are `owed` to others.
         """
         ahead = self.on_market(Market.ON_DEMAND, kept)
         had = sum(count for _, count in ahead)
         sure = max(steady, gpus - self.spot_room(pool, kept, shunned), min(had, gpus))
-        if closed and sure > had:
+        if Market.ON_DEMAND in closed and sure > had:
+            return None
+        if Market.SPOT in closed and gpus - max(steady, min(had, gpus)) > sum(
+            count for _, count in self.on_market(Market.SPOT, kept)
+        ):
             return None
         if sure > max(steady, had) and sure - had + owed > self._open((pool, Market.ON_DEMAND), shunned):
             return None

@@ -7,12 +7,13 @@ that decide are silent here, those that keep books do their work, and the record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sublet.domain import actions as order
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
+from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import SubletError
@@ -49,7 +50,7 @@ class _Renting(Supply):
 class _Running(Tenancy):
     """Starts, moves and stops whom it is told to."""
 
-    def settle(self, state: JobState, *, closed: bool = False) -> bool:
+    def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Nothing of its own accord."""
         del state, closed
         return True

@@ -44,11 +44,11 @@ class Placing:
         *,
         shunned: Collection[str] = NONE,
         owed: int = 0,
-        closed: bool = False,
+        closed: Collection[Market] = (),
     ) -> Placement | None:
         """What brings it to its promised shape; None = not enough free GPUs.
 
-        `closed`: none more on demand. `owed`: GPUs on demand that others were promised, and that are kept for them.
+        `closed`: no more of these markets. `owed`: GPUs on demand that others were promised, kept for them.
         """
         if (shape := state.shape) is None:
             return None
@@ -60,14 +60,15 @@ class Placing:
             shape.pool, left, shape.gpus, shunned, steady=shape.steady, owed=owed, closed=closed
         )
 
-    def waits_for_on_demand(self, state: JobState, held: Placement) -> bool:
-        """It waits, though spot has room for all of it that may be there."""
+    def waits_for(self, state: JobState, held: Placement) -> frozenset[Market]:
+        """The markets that it keeps those behind it from: of a pool with both, one that it lacks GPUs of."""
         shape = state.shape
-        if shape is None or not shape.steady or not self._supply.pools[shape.pool].is_mixed:
-            return False
+        if shape is None or not self._supply.pools[shape.pool].is_mixed:
+            return frozenset(Market)
         if held and self._cluster.nodes[held[0][0]].offer.pool != shape.pool:
-            return False
-        return shape.gpus - shape.steady <= self._cluster.spot_room(shape.pool, self._cluster.healthy(held))
+            return frozenset(Market)
+        enough = shape.gpus - shape.steady <= self._cluster.spot_room(shape.pool, self._cluster.healthy(held))
+        return frozenset({Market.ON_DEMAND if shape.steady and enough else Market.SPOT})
 
     def given_up(self, pool: str, owed: int = 0) -> list[Node]:
         """On-demand nodes beyond what is wanted, the emptiest first; none in a pool of one market.

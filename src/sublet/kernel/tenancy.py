@@ -7,13 +7,14 @@ some stand in line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sublet.domain.actions import Action
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
 from sublet.domain.job import Job
+from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
@@ -252,16 +253,17 @@ class Tenancy(Ordering):
     def serve_lines(self) -> None:
         """Give free GPUs to the jobs in line, until the first that must go on waiting; then let others go back to spot.
 
-        One that waits for GPUs on demand leaves spot to those behind it. One that leaves another pool for this one
-        keeps its place: what it leaves for is not given to those behind it.
+        One that waits for GPUs of one market leaves the other one to those behind it. One that leaves another pool for
+        this one keeps its place: what it leaves for is not given to those behind it.
         """
         for pool, line in self.lines.items():
-            served, closed = [], False
+            served: list[str] = []
+            closed: set[Market] = set()
             for job_id in line:
                 if not self.settle(self.jobs[job_id], closed=closed):
-                    if not self._placing.waits_for_on_demand(self.jobs[job_id], self.placement.get(job_id, ())):
+                    closed |= self._placing.waits_for(self.jobs[job_id], self.placement.get(job_id, ()))
+                    if len(closed) == len(Market):
                         break
-                    closed = True
                     continue
                 if self.jobs[job_id].phase is Phase.STOPPING and self._placements.pool_of(job_id) not in (None, pool):
                     break
@@ -270,12 +272,12 @@ class Tenancy(Ordering):
                 del line[job_id]
             for job_id in [each for node in self._placing.given_up(pool, self._owed(pool)) for each in node.jobs]:
                 if self.jobs[job_id].phase is Phase.RUNNING and job_id not in line:
-                    self.settle(self.jobs[job_id], closed=True)
+                    self.settle(self.jobs[job_id], closed={Market.ON_DEMAND})
 
-    def settle(self, state: JobState, *, closed: bool = False) -> bool:
+    def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Order what brings the job to its promised shape; False = not enough free GPUs yet.
 
-        Where it is `closed`, those on demand are kept for somebody else.
+        Those of markets that are `closed` are kept for somebody else.
         """
         if state.phase in IN_TRANSIT:
             return True  # looked at again when the answer comes
@@ -321,7 +323,9 @@ class Tenancy(Ordering):
                 owed += max(0, shape.steady - had)
         return owed
 
-    def _begin_without_spares(self, state: JobState, shape: Shape, kept: Placement, *, owed: int, closed: bool) -> bool:
+    def _begin_without_spares(
+        self, state: JobState, shape: Shape, kept: Placement, *, owed: int, closed: Collection[Market]
+    ) -> bool:
         """Copies do not wait for spares, which join without a pause; False = it goes on waiting."""
         if shape.grid is None or (state.phase is Phase.RUNNING and shape.trains_like(state.runs_in)):
             return False

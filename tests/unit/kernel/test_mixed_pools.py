@@ -150,6 +150,27 @@ def test_one_that_waits_for_on_demand_leaves_spot_to_those_behind_it():
     assert gpus_by_market(driver, "e") == {"s": 1, "d": 0}
 
 
+def resizes(driver):
+    return [order.job_id for order in driver.open if isinstance(order, ResizeJob)]
+
+
+def test_one_that_waits_for_spot_leaves_what_is_on_demand_to_those_behind_it():
+    """It waits for what the other leaves: were it served first and alone, both would wait for ever."""
+    driver = town({"s": 2, "d": 1}, {"a": p(2), "b": p(2)})
+    driver.plan(Plan(hold={"s": 3}, shapes={"a": p(6), "b": p(2, steady=2)}))
+    assert resizes(driver) == ["b"]
+    settled(driver)
+    assert (gpus_by_market(driver, "a"), gpus_by_market(driver, "b")) == ({"s": 6, "d": 0}, {"s": 0, "d": 2})
+
+
+def test_nobody_takes_the_spot_gpus_that_one_before_it_waits_for():
+    driver = town({"s": 2, "d": 1}, {"a": p(2), "b": p(2, steady=2)})
+    driver.plan(Plan(hold={"s": 4}, shapes={"a": p(6), "b": p(4, steady=2)}))
+    assert resizes(driver) == []  # there is room for the second, which the first waits for
+    settled(driver)
+    assert (gpus_by_market(driver, "a"), gpus_by_market(driver, "b")) == ({"s": 6, "d": 0}, {"s": 2, "d": 2})
+
+
 def test_nobody_takes_the_on_demand_gpus_that_one_before_it_waits_for():
     driver = town({"s": 1, "d": 1}, {})
     driver.submit(a_job("b", gpus=4, min_gpus=1), a_job("c", gpus=3, min_gpus=1))
