@@ -8,13 +8,16 @@ import pytest
 
 from sublet.domain.events import PriceChanged
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import away, leases
+from sublet.runtime.controller import away, leases, pump
+from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.testing.world.plain import PlainCloud
+from sublet.testing.world.ray import RayCloud
 from sublet.testing.world.stage import Stage
+from sublet.testing.world.story import draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 NO_ROOM_FOR_A_MARK = a_story(
@@ -176,6 +179,43 @@ DEARER_WHILE_THE_CONTROLLER_SLEPT = a_story(
     ],
     [(91.583, "stop_controller", 346153383), (103.308, "reprice", 616159420)],
 )
+HEARD_AFTER_OTHER_THINGS = a_story(
+    51,
+    [a_job("job0", 21.792, 600, 0.2, 1.925, 1.82, checkpoint_every_s=8.0)],
+    [
+        (60.767, "reprice", 845197393),
+        (108.21, "stop_controller", 400266149),
+        (140.244, "stop_controller", 647539666),
+        (144.632, "reprice", 974681729),
+    ],
+    told_inside=True,
+)
+HEARD_AFTER_A_SCRIPT = a_story(
+    141,
+    [a_job("job1", 30.015, 119, 1.0, 3.956, 1.985, sdk=False)],
+    [(29.675, "reprice", 1002231788), (109.432, "stop_controller", 471046697), (110.188, "reprice", 34144552)],
+    told_inside=True,
+)
+HEARD_AFTER_AN_ORDER = a_story(
+    210,
+    [
+        a_job("job0", 60.19, 10, 0.2, 2.301, 1.972, hang_s=60.0, on_node_loss="replace", checkpoint_every_s=25.0),
+        a_job("job2", 26.315, 10, 1.0, 3.435, 2.575, hang_s=300.0),
+    ],
+    [(44.544, "stop_controller", 968340045), (63.41, "reprice", 67557440)],
+)
+BACK_BEFORE_THE_CLOCK_WAS_SET = a_story(
+    7872,
+    [a_job("job0", 3.062, 353, 1.0, 2.117, 2.865, hang_s=60.0, checkpoint_every_s=25.0)],
+    [
+        (151.024, "end_agent", 91445328),
+        (230.999, "restart_machine", 910548440),
+        (239.869, "short_of_memory", 752187114),
+        (265.593, "take_told", 701631531),
+    ],
+    cap=2.0,
+)
+HEARD_OFTEN_AND_WITHOUT_RECORDS = draw_story(235, ("stop_controller", "reprice"), cloud="plain")
 
 
 @pytest.mark.parametrize(
@@ -205,6 +245,8 @@ def test_a_price_counts_from_when_it_began_not_from_when_somebody_was_there_to_h
     monkeypatch.setattr(
         away, "_ends_first", lambda told, first, now_s, latest_s, _: sort(told, first, now_s, latest_s, ())
     )
+    assert not breaks(DEARER_WHILE_NOBODY_WAS_THERE)  # heard in any order it counts from when it began
+    monkeypatch.setattr(pump, "_heard_at", lambda event, at_s: replace(event, at_s=at_s))
     assert breaks(DEARER_WHILE_NOBODY_WAS_THERE) == "I6"
 
 
@@ -286,3 +328,29 @@ def test_the_pump_leaves_a_price_that_is_told_late_at_its_own_time(monkeypatch):
 
     monkeypatch.setattr(Pump, "_hear", at_its_hearing)
     assert breaks(DEARER_WHILE_THE_CONTROLLER_SLEPT) == "I6"
+
+
+@pytest.mark.parametrize(
+    "story",
+    [HEARD_AFTER_OTHER_THINGS, HEARD_AFTER_A_SCRIPT, HEARD_AFTER_AN_ORDER, HEARD_OFTEN_AND_WITHOUT_RECORDS],
+    ids=lambda story: str(story.seed),
+)
+def test_a_price_counts_from_when_it_began_whatever_was_heard_before_it(monkeypatch, story):
+    """It counted from the last thing that had been heard: off by that time at the difference of the prices."""
+    assert not breaks(story)
+    monkeypatch.setattr(pump, "_heard_at", lambda event, at_s: replace(event, at_s=at_s))
+    assert breaks(story) == "I6"
+
+
+def test_nothing_is_booked_before_the_time_is_found_out(monkeypatch):
+    """An agent came back before a clock that was ahead was set back; what is booked, nothing may happen before."""
+    assert not breaks(BACK_BEFORE_THE_CLOCK_WAS_SET)
+    monkeypatch.setattr(Bill, "waits", property(lambda self: False, lambda self, _: None))
+    assert breaks(BACK_BEFORE_THE_CLOCK_WAS_SET) == "I6"
+
+
+def test_nobody_sets_another_price_on_a_cluster_of_ray(monkeypatch):
+    """A false alarm: the world charged what nobody tells there."""
+    assert not breaks(draw_story(5372))
+    monkeypatch.setattr(RayCloud, "reprice", PlainCloud.reprice)
+    assert breaks(draw_story(5372)) == "I6"

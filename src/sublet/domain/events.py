@@ -40,6 +40,7 @@ __all__ = [
     "PlanMade",
     "PriceChanged",
     "PriceDoubted",
+    "PriceHeardLate",
     "ProgressReported",
     "RentRefused",
     "TimerFired",
@@ -222,6 +223,13 @@ class PriceChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceHeardLate(PriceChanged):
+    """... and has since `since_s`: later things were heard before it."""
+
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PriceDoubted:
     """The market says this price, and it is not believed yet: charged where it is more, and no plan is made on it.
 
@@ -303,6 +311,7 @@ Event = (
     | NodesFound
     | PriceChanged
     | PriceDoubted
+    | PriceHeardLate
     | AvailabilityChanged
     | OffersChanged
     | BudgetChanged

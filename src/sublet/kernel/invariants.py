@@ -119,15 +119,17 @@ def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
 def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
     """Bill every lease anew, interval by interval, the long way round; a closed one is final, so once is enough."""
     ledger = kernel.ledger
-    count, grains = _audited.get(ledger, (0, ledger.forgotten_grains))
+    count, grains, anew = _audited.get(ledger, (0, ledger.forgotten_grains, ledger.billed_anew))
+    if anew != ledger.billed_anew:
+        count, grains = 0, ledger.forgotten_grains
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.closed[count:])
-    _audited[ledger] = (len(ledger.closed), grains)
+    _audited[ledger] = (len(ledger.closed), grains, ledger.billed_anew)
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.open_leases())
     spent = ledger.spent(kernel.now_s)
     _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
 
 
-_audited: WeakKeyDictionary[Ledger, tuple[int, int]] = WeakKeyDictionary()  # closed leases seen, and their bill
+_audited: WeakKeyDictionary[Ledger, tuple[int, int, int]] = WeakKeyDictionary()  # closed leases seen, their bill, ...
 
 
 def _billed_anew(kernel: Kernel, lease: Lease) -> int:

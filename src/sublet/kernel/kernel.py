@@ -117,7 +117,7 @@ class Kernel:
             case news.NodesFound():
                 self.supply.numbered = max(self.supply.numbered, event.highest)
             case news.PriceChanged():
-                self.supply.reprice(self._offer_id(event), event.price, event.at_s)
+                self.supply.reprice(self._offer_id(event), event)
                 self._call_for_plan()
             case news.PriceDoubted():
                 self.supply.offering.doubt(self._offer_id(event), event.price, event.at_s)

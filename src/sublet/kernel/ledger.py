@@ -1,14 +1,15 @@
 """The ledger of leases: every held node, at every price, to the grain.
 
 Each offer has a meter: what one node would have cost since the meter began. A lease costs the difference of two
-readings, so a price change is one update however many nodes are held, and the bill so far is a sum over offers.
+readings, so a price change is one update however many nodes are held, and the bill so far is a sum over offers. A price
+that is heard late counts from when it began: what was opened or closed since is billed anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sublet.domain.money import Money, Price, microseconds
@@ -37,7 +38,7 @@ class Lease:
 class _Meter:
     """What one node of one offer has cost since the beginning, and the readings at which open leases began."""
 
-    __slots__ = ("by_us", "minimum_us", "open_count", "open_readings", "price", "read_us", "reading")
+    __slots__ = ("by_us", "minimum_us", "open_count", "open_readings", "price", "read_us", "reading", "touched_us")
 
     def __init__(self, price: Price, minimum_us: int, by_us: int = 0) -> None:
         self.price, self.minimum_us, self.by_us = price, minimum_us, by_us
@@ -45,6 +46,7 @@ class _Meter:
         self.read_us = 0
         self.open_count = 0
         self.open_readings = 0  # sum over open leases
+        self.touched_us = 0  # when the last lease was opened, or ended
 
     def charged_us(self, held_us: int) -> int:
         """What a lease of this length is charged for, at the least."""
@@ -69,6 +71,8 @@ class Ledger:
         self.forgotten_grains = 0  # of leases that ended before the snapshot which this ledger began with
         self._aim, self._aim_since_us, self._allowed_grains = 0, 0, 0
         self.closed: list[Lease] = []
+        self.billed_anew = 0  # leases that had ended
+        self._final_us = 0  # no lease that ended until then is billed anew
 
     def open(self, node_id: str, offer_id: str, at_s: float) -> None:
         """A node is paid for from now on: a cloud charges for boot time too."""
@@ -77,6 +81,7 @@ class Ledger:
         self._open[node_id] = (offer_id, now_us, reading)
         meter.open_count += 1
         meter.open_readings += reading
+        meter.touched_us = max(meter.touched_us, now_us)
 
     def close(
         self, node_id: str, at_s: float, *, billed_from_s: float | None = None, billed_to_s: float | None = None
@@ -93,7 +98,7 @@ class Ledger:
                 start_us = min(max(start_us, microseconds(billed_from_s)), now_us)
             if billed_to_s is not None:
                 end_us = min(max(start_us, microseconds(billed_to_s)), now_us)
-            cost, price = self._between(offer_id, start_us, end_us)
+            cost, price = self.between(offer_id, start_us, end_us)
         charged_us = meter.charged_us(end_us - start_us)
         cost += price.micro_usd_per_h * max(0, charged_us - (end_us - start_us))
         lease = Lease(
@@ -107,7 +112,7 @@ class Ledger:
         )
         return self._settle(meter, begun, lease)
 
-    def _between(self, offer_id: str, start_us: int, end_us: int) -> tuple[int, Price]:
+    def between(self, offer_id: str, start_us: int, end_us: int) -> tuple[int, Price]:
         """Grains of one node for a time that is over, and the price at its end. O(changes of the price since)."""
         grains, until_us, last = 0, end_us, None
         for since_us, price in reversed(self.prices[offer_id]):
@@ -127,7 +132,7 @@ class Ledger:
         self._settle(self._meters[offer_id], begun, lease)
 
     def reprice(self, offer_id: str, price: Price, at_s: float) -> None:
-        """From now on nodes of this offer cost `price`, beyond doubt."""
+        """From then on nodes of this offer cost `price`, beyond doubt; but not from before the price of until now."""
         self._believed.pop(offer_id, None)
         self._charge(offer_id, price, at_s)
 
@@ -137,9 +142,33 @@ class Ledger:
         self._charge(offer_id, max(believed, price), at_s)
 
     def _charge(self, offer_id: str, price: Price, at_s: float) -> None:
-        meter, now_us = self._meters[offer_id], microseconds(at_s)
-        meter.reading, meter.read_us, meter.price = meter.at(now_us), now_us, price
-        self.prices[offer_id].append((now_us, price))
+        meter = self._meters[offer_id]
+        since_us = max(microseconds(at_s), meter.read_us, self._final_us)
+        more = price.micro_usd_per_h - meter.price.micro_usd_per_h
+        meter.reading, meter.read_us, meter.price = meter.at(since_us), since_us, price
+        self.prices[offer_id].append((since_us, price))
+        if meter.touched_us > since_us:
+            self._bill_anew(offer_id, meter, since_us, more)
+
+    def _bill_anew(self, offer_id: str, meter: _Meter, since_us: int, more: int) -> None:
+        """Whatever was opened or has ended since then, at a price that is `more` than was believed. O(nodes held)."""
+        for node_id, (offer, start_us, begun) in self._open.items():
+            if offer == offer_id and start_us > since_us:
+                late = more * (start_us - since_us)
+                self._open[node_id] = (offer, start_us, begun + late)
+                meter.open_readings += late
+        for index in range(max(0, len(self.closed) - REMEMBERED), len(self.closed)):
+            lease = self.closed[index]
+            if lease.offer_id == offer_id and not lease.void and (lease.end_us or 0) > since_us:
+                self.closed[index] = self._at_other_prices(lease)
+                self._closed_grains += self.closed[index].cost.grains - lease.cost.grains
+                self.billed_anew += 1
+
+    def _at_other_prices(self, lease: Lease) -> Lease:
+        end_us = lease.end_us or 0
+        cost, price = self.between(lease.offer_id, lease.start_us, end_us)
+        cost += price.micro_usd_per_h * max(0, lease.minimum_us - (end_us - lease.start_us))
+        return replace(lease, cost=Money(cost), last_price=price)
 
     def offer(self, offer: Offer, at_s: float) -> None:
         """From now on this offer is known, or its bill has another minimum."""
@@ -191,8 +220,11 @@ class Ledger:
     def _settle(self, meter: _Meter, begun: int, lease: Lease) -> Money:
         meter.open_count -= 1
         meter.open_readings -= begun
+        meter.touched_us = max(meter.touched_us, lease.end_us or 0)
         self._closed_grains += lease.cost.grains
         self.closed.append(lease)
+        if len(self.closed) > REMEMBERED:
+            self._final_us = max(self._final_us, self.closed[-REMEMBERED - 1].end_us or 0)
         return lease.cost
 
     # ------------------------------------------------------------------ snapshots
@@ -215,6 +247,7 @@ class Ledger:
             "open": to_plain(self._open),
             "closed": to_plain(kept),
             "closed_grains": self._closed_grains,
+            "final_us": self._final_us,
             "aim": [self._aim, self._aim_since_us, self._allowed_grains],
         }
 
@@ -237,7 +270,11 @@ class Ledger:
             self._meters[offer_id].open_count += 1
             self._meters[offer_id].open_readings += begun
         self.closed = [from_plain(Lease, lease) for lease in facts["closed"]]
+        for lease in [*self.closed, *self.open_leases()]:
+            meter = self._meters[lease.offer_id]
+            meter.touched_us = max(meter.touched_us, lease.start_us, lease.end_us or 0)
         self._closed_grains = facts["closed_grains"]
+        self._final_us = facts.get("final_us", max((lease.end_us or 0 for lease in self.closed), default=0))
         self.forgotten_grains = self._closed_grains - sum(lease.cost.grains for lease in self.closed)
         self._aim, self._aim_since_us, self._allowed_grains = facts["aim"]
 

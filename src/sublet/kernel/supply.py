@@ -7,8 +7,7 @@ from typing import Any
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import NodeLost, NodeReleased
-from sublet.domain.money import Price
+from sublet.domain.events import NodeLost, NodeReleased, PriceChanged, PriceHeardLate
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Pool
 from sublet.domain.timers import RetryOffer
@@ -79,10 +78,11 @@ class Supply:
             del self.hold[offer_id]
         return bool(gone)
 
-    def reprice(self, offer_id: str, price: Price, now_s: float) -> None:
+    def reprice(self, offer_id: str, event: PriceChanged) -> None:
         """The market set another price: what was refused may be had at it, though nobody says so."""
-        self.ledger.reprice(offer_id, price, now_s)
-        self.offering.memory.price(offer_id, price, now_s)
+        since_s = event.since_s if isinstance(event, PriceHeardLate) else event.at_s
+        self.ledger.reprice(offer_id, event.price, since_s)
+        self.offering.memory.price(offer_id, event.price, event.at_s)
         self.retry(offer_id)
 
     def restock(self, offer_id: str, nodes: int | None, now_s: float) -> None:

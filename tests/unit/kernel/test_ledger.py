@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublet.domain.money import Money, Price
-from sublet.kernel.ledger import Ledger
+from sublet.kernel.ledger import REMEMBERED, Ledger
 from sublet.testing.values import an_offer
 
 OFFER = an_offer("o", usd_per_h="6", minimum_billing_s=60.0)
@@ -48,6 +48,42 @@ def test_a_price_change_does_not_touch_what_has_ended():
     ledger.close("n1", 3600.0)
     ledger.reprice("o", Price.from_usd_per_h("1000"), 3600.0)
     assert ledger.spent(1e6) == usd("6")
+
+
+def test_a_price_that_is_heard_late_counts_from_when_it_began():
+    """For what is held, what was ordered since and what has ended since; 1800 s at 6 and 1800 s at 12 are USD 9."""
+    ledger = ledger_with_a_node()
+    ledger.open("n2", "o", 2700.0)
+    ledger.open("n3", "o", 0.0)
+    ledger.close("n3", 3600.0)
+    ledger.reprice("o", Price.from_usd_per_h("12"), 1800.0)
+    assert [lease.cost for lease in ledger.closed] == [usd("9")]
+    assert ledger.spent(3600.0) == usd("21")
+    assert ledger.close("n1", 3600.0) == usd("9")
+    assert ledger.close("n2", 3600.0) == usd("3")
+    assert ledger.spent(3600.0) == usd("21")
+
+
+def test_a_price_that_is_heard_late_counts_for_no_time_at_which_another_is_known():
+    ledger = ledger_with_a_node()
+    ledger.reprice("o", Price.from_usd_per_h("12"), 1800.0)
+    ledger.reprice("o", Price.from_usd_per_h("24"), 900.0)
+    assert ledger.spent(3600.0) == usd("15")  # 1800 s at 6, 1800 s at 24
+
+
+def test_leases_that_a_snapshot_forgets_are_billed_for_good():
+    """Or the ledger that went on from it and the one that read the whole log would differ."""
+    ledger = ledger_with_a_node()
+    for number in range(REMEMBERED + 1):
+        ledger.open(f"m{number}", "o", 60.0 * number)
+        ledger.close(f"m{number}", 60.0 * number + 60.0)
+    later = Ledger([OFFER])
+    later.restore(ledger.facts())
+    for each in (ledger, later):
+        each.reprice("o", Price.from_usd_per_h("12"), 0.0)
+    assert ledger.spent(3600.0) == later.spent(3600.0) == usd("22")  # n1: 60 s at 6, 3540 s at 12; m0, and fifty at 12
+    assert ledger.closed[0].cost == usd("0.1")
+    assert ledger.closed[1].cost == usd("0.2")
 
 
 def test_a_refused_node_costs_nothing_however_late_the_refusal():

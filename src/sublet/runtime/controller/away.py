@@ -8,8 +8,10 @@ there again to hear of it.
 
 After a boot of this machine the time away was read from a wall clock. Then an agent that does come back proves that no
 lease has passed, and that the clock is wrong; one that comes for the first time proves nothing, nor does one that was
-there in time and whose provider took long to answer. A time that was measured is believed whoever comes: agents stay
-longer than their lease where they slept themselves, or where controllers came and went without leaving a mark.
+there in time and whose provider took long to answer. So does a provider's record of an end that comes after all that
+was leased has ended: by the same clock it has everything too late, and by as much. A time that was measured is believed
+whoever comes: agents stay longer than their lease where they slept themselves, or where controllers came and went
+without leaving a mark.
 """
 
 from __future__ import annotations
@@ -68,13 +70,15 @@ class Absence:
         survivors = any(node_id in self._agents for node_id in nodes)
         leased = any(node.id in self._agents for node in nodes.values() if node.phase in LEASED)
         if leased and not self._clock.certain and self._came_s > self._latest_s:
-            self._clock.set_back(self._latest_s + self._clock.now_s() - self._came_s)  # what took us time did pass
-            text = "agents are back that end with their lease: the clock was set forward, and is not believed"
-            self._pump.note(HistoryRow(kind="Alarm", text=text))
+            self._set_back(self._came_s - self._latest_s, "agents are back that end with their lease")
         gone = [node_id for node_id in nodes if node_id not in self._agents]
+        leased_gone = [node_id for node_id in gone if nodes[node_id].phase in LEASED]
         if gone:
             ending = [asyncio.ensure_future(self._leases.release_lost(node_id)) for node_id in gone]
             await asyncio.wait(ending, timeout=CONFIRMED_WITHIN_S)
+        ahead_s = 0.0 if self._clock.certain else self._ahead_s(leased_gone)
+        if ahead_s > 0.0:
+            self._set_back(ahead_s, "nodes that end with their lease ended later, on record")
         now_s = self._pump.now_s()
         jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
         nothing = [] if survivors else [self._nothing_wanted()]
@@ -85,6 +89,27 @@ class Absence:
             if not any(node_id in self._agents for node_id, _ in placement):
                 group = self._table.records[job_id].group
                 group.adopt(state.generation, placement, trains=False, wall_s=self._clock.wall.monotonic())
+
+    def _ahead_s(self, leased: Container[str]) -> float:
+        """By how much the clock is ahead, as records of these nodes show: at least so that all ended with their lease.
+
+        At most so that none began before its order: an agent that slept may have outlived its lease.
+        """
+        lived = [
+            (event.node_id, event.billed_from_s, event.billed_to_s)
+            for event in self._pump.waiting
+            if isinstance(event, news.NodeLost | news.NodeReleased) and event.node_id in leased
+        ]
+        late_s = [to_s - self._latest_s for _, _, to_s in lived if to_s is not None]
+        ordered_s = self._pump.kernel.ledger.ordered_s
+        most_s = [from_s - (ordered_s(node_id) or 0.0) for node_id, from_s, _ in lived if from_s is not None]
+        return min(max(late_s, default=0.0), min(most_s, default=0.0))
+
+    def _set_back(self, by_s: float, why: str) -> None:
+        """What took us time did pass; what was told meanwhile is as much too late as the clock was."""
+        self._clock.set_back(self._clock.now_s() - by_s)
+        self._pump.set_back(by_s)
+        self._pump.note(HistoryRow(kind="Alarm", text=f"{why}: the clock was set forward, and is not believed"))
 
     async def wait_for_agents(self) -> None:
         """Until all have come, or long enough."""

@@ -27,14 +27,16 @@ from sublet.domain.events import (
     OffersChanged,
     PriceChanged,
     PriceDoubted,
+    PriceHeardLate,
     ProgressReported,
 )
 from sublet.domain.money import Money, microseconds
-from sublet.domain.offer import Market
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Placement
 from sublet.kernel.following import Follower
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.ledger import Ledger
 from sublet.runtime.controller.states import Ending
 
 __all__ = ["PURPOSES", "Account", "Bill", "Purpose"]
@@ -86,6 +88,13 @@ class Account:
         self.useful -= grains - first
         setattr(self, purpose, getattr(self, purpose) + grains)
 
+    def add(self, purpose: Purpose, grains: int) -> None:
+        """So much more for this, or less; where there is not as much, of something else."""
+        for each in (purpose, Purpose.RESTART, Purpose.UNKNOWN, Purpose.USEFUL):
+            changed = max(grains, -getattr(self, each))
+            setattr(self, each, getattr(self, each) + changed)
+            grains -= changed
+
     def keep(self, grains: int) -> None:
         """So much of what was unknown is saved for good."""
         grains = max(0, min(grains, self.unknown))
@@ -130,6 +139,8 @@ class _Held:
     leaving: Placement
     gpus: Counter[str]  # by offer
     trained: bool  # when it was looked at
+    placed_us: int  # since when it is there
+    booked: Purpose = Purpose.RESTART  # what its last rent was for
 
 
 @dataclass(slots=True)
@@ -145,6 +156,7 @@ class Bill:
     doubts: Callable[[str], bool] = lambda _: False  # it finished, and nobody knows what that is worth
     working: Callable[[str], int | None] = lambda _: None  # GPUs on which it makes steps; None = on all that it holds
     replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
+    waits: bool = False  # nothing is booked now: what time it is has not been found out yet
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     _at_us: int = 0
     _spent: int = 0  # grains of the ledger at the last `settle`
@@ -169,9 +181,20 @@ class Bill:
         if isinstance(event, PriceChanged | PriceDoubted | OffersChanged):
             self.settle(event.at_s)
             self._list_price.clear()
-        return self._whose(event)
+        jobs = self._whose(event)
+        if isinstance(event, NodeLost) and event.billed_to_s is not None:
+            for job_id in jobs:
+                self.settle_job(job_id, event.at_s)
+                if held := self._held.get(job_id):
+                    offer = self.kernel.cluster.nodes[event.node_id].offer
+                    ended_us = microseconds(event.billed_to_s)
+                    _pay_back(self.jobs[job_id], held, event.node_id, ended_us, offer, self.kernel.ledger)
+        return jobs
 
     def _after(self, event: Event, jobs: set[str], orders: Iterable[Action]) -> None:
+        if isinstance(event, PriceHeardLate):
+            _book_late(self.jobs, self._held, self.kernel.supply.offering.every[event.offer_id], self.kernel.ledger)
+            self._spent = self.kernel.ledger.spent(self._at_us / 1e6).grains
         jobs.update(job_id for order in orders if (job_id := getattr(order, "job_id", "")))
         for job_id in jobs:
             self.settle_job(job_id, event.at_s)
@@ -185,17 +208,18 @@ class Bill:
         tenancy = self.kernel.tenancy
         for job_id in self._held.keys() | tenancy.placement.keys() | tenancy.leaving.keys():
             self.settle_job(job_id, now_s)
-        self._at_us = max(self._at_us, microseconds(now_s))
+        self._at_us = self._at_us if self.waits else max(self._at_us, microseconds(now_s))
         self._spent = self.kernel.ledger.spent(self._at_us / 1e6).grains
 
     def settle_job(self, job_id: str, now_s: float, *, trained: bool | None = None) -> None:
         """Book what it held until now, and look what it holds from now on."""
-        now_us = self._at_us = max(microseconds(now_s), self._at_us)
+        now_us = self._at_us = self._at_us if self.waits else max(microseconds(now_s), self._at_us)
         tenancy, held = self.kernel.tenancy, self._held.get(job_id)
         if held is not None and now_us > held.since_us:
             if trained is None:
                 trained = held.trained if self.replaying else self.trains(job_id)
             self._book(job_id, held, now_us - held.since_us, trains=trained)
+            held.booked = _training(tells=self.tells(job_id)) if trained else Purpose.RESTART
             held.since_us = now_us
         placement, leaving = tenancy.placement.get(job_id, ()), tenancy.leaving.get(job_id, ())
         if not placement and not leaving:
@@ -203,7 +227,7 @@ class Bill:
             return
         if held is None or held.placement is not placement or held.leaving is not leaving:
             gpus = self._by_offer(placement, leaving)
-            held = self._held[job_id] = _Held(now_us, placement, leaving, gpus, trained=False)
+            held = self._held[job_id] = _Held(now_us, placement, leaving, gpus, trained=False, placed_us=now_us)
         held.trained = self._runs(job_id) if self.replaying else self.trains(job_id)
 
     def _runs(self, job_id: str) -> bool:
@@ -222,10 +246,7 @@ class Bill:
                 unused, spare = share * idle // gpus, spare - idle
                 account.restart += unused
                 share, gpus = share - unused, gpus - idle  # noqa: PLW2901 - what is left of this job
-                if self.tells(job_id):
-                    account.useful += share
-                else:
-                    account.unknown += share
+                account.add(_training(tells=self.tells(job_id)), share)
                 account.training_gpu_us += gpus * passed_us
                 account.on_demand += self._on_demand(offer.gpu) * gpus * passed_us
             else:
@@ -293,7 +314,7 @@ class Bill:
 
     def take_over(self, job_id: str, told: Mapping[str, int], outcome: Ending) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
-        self.jobs[job_id].restore_split(told, Purpose.USEFUL if self.tells(job_id) else Purpose.UNKNOWN)
+        self.jobs[job_id].restore_split(told, _training(tells=self.tells(job_id)))
         if outcome is Ending.FINISHED and not self.doubts(job_id):
             self.keep_work(job_id)
         elif outcome in (Ending.FAILED, Ending.CANCELLED):
@@ -319,7 +340,10 @@ class Bill:
             "jobs": {job_id: asdict(account) for job_id, account in self.jobs.items()},
             "at_us": self._at_us,
             "spent": self._spent,
-            "held": {job_id: [held.since_us, held.trained] for job_id, held in self._held.items()},
+            "held": {
+                job_id: [held.since_us, held.trained, held.placed_us, held.booked]
+                for job_id, held in self._held.items()
+            },
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -332,9 +356,11 @@ class Bill:
         self._list_price.clear()
         tenancy = self.kernel.tenancy
         self._held = {}
-        for job_id, (since_us, trained) in facts.get("held", {}).items():
+        for job_id, (since_us, trained, *more) in facts.get("held", {}).items():
             placement, leaving = tenancy.placement.get(job_id, ()), tenancy.leaving.get(job_id, ())
-            self._held[job_id] = _Held(since_us, placement, leaving, self._by_offer(placement, leaving), trained)
+            placed_us, booked = more or (since_us, Purpose.RESTART)  # not in older snapshots
+            gpus = self._by_offer(placement, leaving)
+            self._held[job_id] = _Held(since_us, placement, leaving, gpus, trained, placed_us, Purpose(booked))
 
     def _by_offer(self, placement: Placement, leaving: Placement) -> Counter[str]:
         gpus = Counter[str]()
@@ -346,3 +372,27 @@ class Bill:
     def total(self) -> Money:
         """The ledger's bill at the time of the last `settle`."""
         return Money(self._spent)
+
+
+def _training(*, tells: bool) -> Purpose:
+    """What the training of a job is booked as, which says itself what it lost, or does not."""
+    return Purpose.USEFUL if tells else Purpose.UNKNOWN
+
+
+def _pay_back(account: Account, held: _Held, node_id: str, ended_us: int, offer: Offer, ledger: Ledger) -> None:
+    """Its node ended by then, as the provider has it on record: what was booked beyond that was not charged."""
+    if held.since_us <= (ended_us := max(ended_us, held.placed_us)):
+        return
+    gpus = sum(count for each, count in (*held.placement, *held.leaving) if each == node_id)
+    grains, _ = ledger.between(offer.id, ended_us, held.since_us)
+    account.add(held.booked, -(grains * gpus // offer.gpus_per_node))
+
+
+def _book_late(jobs: Mapping[str, Account], held_by: Mapping[str, _Held], offer: Offer, ledger: Ledger) -> None:
+    """Whoever is where it was as this price began was booked at the one before; who has left was, too, for good."""
+    (_, known), (since_us, price) = ledger.prices[offer.id][-2:]
+    for job_id, held in held_by.items():
+        passed_us = held.since_us - max(since_us, held.placed_us)
+        if passed_us > 0 and (gpus := held.gpus[offer.id]):
+            more = (price.micro_usd_per_h - known.micro_usd_per_h) * passed_us * gpus // offer.gpus_per_node
+            jobs[job_id].add(held.booked, more)

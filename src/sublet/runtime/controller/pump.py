@@ -32,6 +32,7 @@ from sublet.runtime.store import STORE_FAILURES, Store, next_step
 __all__ = ["Journal", "Outlet", "Pump"]
 
 log = logging.getLogger("sublet.controller")
+TIMES = ("at_s", "billed_from_s", "billed_to_s", "lost_s", "resumes_s")  # of events
 
 
 class Journal(Protocol):
@@ -124,14 +125,23 @@ class Pump:
     # ------------------------------------------------------------------ for whoever is in charge
 
     def stop_listening(self) -> None:
-        """The kernel hears nothing until `hear_first`."""
-        self._listening = False
+        """The kernel hears nothing until `hear_first`, and nothing is booked."""
+        self._listening, self._bill.waits = False, True
 
     def hear_first(self, sort: Callable[[list[Event]], list[Event]]) -> None:
         """Listen again, to what was told meanwhile in another order."""
         self._pending = deque(sort(list(self._pending)))
-        self._listening = True
+        self._listening, self._bill.waits = True, False
         self.carry_on()
+
+    @property
+    def waiting(self) -> Sequence[Event]:
+        """What was told, and the kernel has not heard."""
+        return tuple(self._pending)
+
+    def set_back(self, by_s: float) -> None:
+        """The clock was ahead by so much, and so is all that was told since the kernel hears nothing."""
+        self._pending = deque(_earlier(event, by_s) for event in self._pending)
 
     def carry_on(self) -> None:
         """Let groups say what they have to say, now, and the kernel hear it."""
@@ -198,7 +208,7 @@ class Pump:
         if isinstance(event, news.RentRefused) and self._is_here(event.node_id):  # its agent was quicker
             event = news.NodeLost(event.at_s, event.node_id)
         if event.at_s < (earliest_s := max(self.kernel.now_s, self._bill.settled_s)):
-            event = replace(event, at_s=earliest_s)
+            event = _heard_at(event, earliest_s)
         before: list[Action] = []
         if isinstance(event, news.NodeLost):  # before the kernel forgets who was there
             for first in self._outlet.warn(event):
@@ -224,6 +234,19 @@ class Pump:
         if isinstance(event, news.PlanMade):
             self._outlet.hear_plan(event, refusal_among(actions))
         return [*before, *actions]
+
+
+def _heard_at(event: Event, at_s: float) -> Event:
+    """Now, since later things were heard before it; a price counts from when it began all the same."""
+    if isinstance(event, news.PriceChanged):
+        return news.PriceHeardLate(at_s, event.offer_id, event.price, since_s=event.at_s)
+    return replace(event, at_s=at_s)
+
+
+def _earlier(event: Event, by_s: float) -> Event:
+    """The same, with all its times so much before."""
+    times = {name: told_s for name in TIMES if (told_s := getattr(event, name, None)) is not None}
+    return replace(event, **{name: told_s - by_s for name, told_s in times.items()})
 
 
 def _is_old(event: Event, kernel: Kernel) -> bool:

@@ -88,6 +88,10 @@ class Cloud(Protocol):
         """What it rents."""
 
     @property
+    def keeps_records(self) -> bool:
+        """Whoever rents is told what is charged."""
+
+    @property
     def rates(self) -> Rates:
         """How often its calls may be made."""
 

@@ -15,7 +15,7 @@ at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
@@ -56,6 +56,8 @@ class Laws:
         self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
         self._no_plan_s: float | None = None
         self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
+        self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
+        self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
@@ -196,7 +198,9 @@ class Laws:
         if hindered:
             self.allowed_grains += stage.cloud.burn_grains_per_s() * passed_s
         self._purse_holds()
-        self._own_purses_hold(controller, passed_s, hindered=hindered)
+        slept = process is not None and now_s >= process.stopped_until_s > now_s - passed_s
+        slept = slept and not stage.cloud.keeps_records
+        self._own_purses_hold(controller, passed_s, hindered=hindered, slept=slept)
         self._nodes_are_known(controller)
         if not stage.controllers.ready:
             return
@@ -218,23 +222,36 @@ class Laws:
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
             )
 
-    def _own_purses_hold(self, controller: Controller, passed_s: float, *, hindered: bool) -> None:
+    def _own_purses_hold(self, controller: Controller, passed_s: float, *, hindered: bool, slept: bool) -> None:
         """J: like the purse of all; and nobody ends what is on a node that cannot be reached, but its lease."""
-        users = self._stage.users
-        now_s, parted = self._stage.world.now_s, self._stage.parted_until_s
-        lined = {i.node_id for i in self._stage.cloud.alive() if i.node is not None and i.node.connected}
-        reached = {node_id for node_id in lined if now_s - LOOK_S > parted.get(node_id, -math.inf)}
+        users, reached = self._stage.users, self._reached()
+        offers, ledger = controller.kernel.supply.offers.values(), controller.kernel.ledger
+        dearest_usd_per_s = max(ledger.price(each.id).usd_per_h / each.gpus_per_node for each in offers) / 3600.0
         for plan in self._stage.story.jobs:
             job_id = users.promised.get(plan.name, "")
             if plan.purse_usd is None or job_id not in controller.records:
                 continue
             workers = controller.records[job_id].group.workers.values()
-            if hindered or not reached.issuperset(worker.node_id for worker in workers):
-                burn_usd_per_s = controller.bill.burn_usd_per_h(job_id) / 3600.0
+            burn_usd_per_s = controller.bill.burn_usd_per_h(job_id) / 3600.0
+            if slept:  # what it held then may be gone by now, and no record says since when
+                burn_usd_per_s = max(burn_usd_per_s, self._held_gpus[job_id] * dearest_usd_per_s)
+            if hindered or slept or not reached.issuperset(worker.node_id for worker in workers):
                 self._allowed_usd[plan.name] += burn_usd_per_s * passed_s
+            self._held_gpus[job_id] = sum(gpus for _, gpus in controller.kernel.tenancy.placement.get(job_id, ()))
             purse_usd, spent_usd = plan.purse_usd + users.topped_up[plan.name], controller.bill.jobs[job_id].total.usd
             if spent_usd > purse_usd + self._allowed_usd[plan.name]:
                 self.break_law("J", f"{job_id} is billed USD {spent_usd:.5f} of its own USD {purse_usd:.5f}")
+
+    def _reached(self) -> set[str]:
+        """Nodes whose agents have heard all that they were told since the last look."""
+        stage, since_s = self._stage, self._stage.world.now_s - LOOK_S
+        swallowed = {each.socket.host for each in stage.network.connections if each.down.hole}
+        deaf, self._swallowed = swallowed | self._swallowed, swallowed
+        for instance in stage.cloud.alive():
+            node, parted_s = instance.node, stage.parted_until_s.get(instance.node_id, -math.inf)
+            if node is None or not node.connected or max(parted_s, node.stopped_until_s) >= since_s:
+                deaf.add(instance.node_id)
+        return {instance.node_id for instance in stage.cloud.alive()} - deaf
 
     def _nodes_are_known(self, controller: Controller) -> None:
         stage, now_s = self._stage, self._stage.world.now_s
