@@ -85,9 +85,6 @@ class RayCloud(PlainCloud):
 
     # ------------------------------------------------------------------ what it is made to do
 
-    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
-        """Prices are those of its owner's list of nodes: nobody sets another."""
-
     def notice(self, instance: Instance, in_s: float) -> None:
         """Its machine is drained; where it is not taken after all, nobody says so, and it stays."""
         if (machine := self._machine_of(instance)) is not None:
