@@ -307,13 +307,13 @@ class Cluster:
 
 
 def _by_pool(rooms: Mapping[Room, list[dict[str, None]]]) -> dict[str, list[list[str]]]:
-    """[free GPUs] -> nodes of both markets: which of them is of which is known of a node."""
+    """[free GPUs] -> nodes of both markets, in an order of their own: which is of which is known of a node."""
     found: dict[str, list[list[str]]] = {}
-    for (pool, _), buckets in rooms.items():
+    for (pool, _), buckets in sorted(rooms.items(), key=lambda each: each[0]):
         both = found.setdefault(pool, [[] for _ in buckets])
         for nodes, more in zip(both, buckets, strict=True):
             nodes.extend(more)
-    return found
+    return {pool: both for pool, both in found.items() if any(both)}
 
 
 def _first(rooms: list[dict[str, None]], sizes: range | tuple[int, ...], taken: dict[str, bool]) -> str:
