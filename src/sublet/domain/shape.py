@@ -62,9 +62,9 @@ class Grid:
 class Shape:
     """`gpus` GPUs of one pool; which nodes they are on is the kernel's business, not the policy's.
 
-    `steady` of them, at least, are on demand. `grid` is how they are used, and what is over is spare: held, idle, the
-    first to step in. `batch` is the global batch size that the plan chose. None leaves grid or batch to the job's own
-    speed model.
+    `steady` of them, at least, are on demand, and hold one whole copy where there are enough (`domain.seats`). `grid`
+    is how they are used, and what is over is spare: held, idle, the first to step in. `batch` is the global batch size
+    that the plan chose. None leaves grid or batch to the job's own speed model.
     """
 
     pool: str
@@ -85,6 +85,11 @@ class Shape:
             whole("batch", self.batch, 1)
             if self.batch > MOST_BATCH:
                 raise InvalidValue("batch", self.batch, f"at most {MOST_BATCH}")
+
+    @property
+    def is_seated(self) -> bool:
+        """Who sits where counts: some are on demand, and stay. Elsewhere all are alike, and any may be lost."""
+        return self.grid is not None and self.steady > 0
 
     @property
     def spares(self) -> int:

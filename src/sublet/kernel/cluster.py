@@ -13,7 +13,8 @@ from typing import Any
 
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Packing
-from sublet.domain.shape import Placement
+from sublet.domain.seats import Seats, seats
+from sublet.domain.shape import Grid, Placement
 
 __all__ = ["Cluster", "Node", "NodePhase"]
 
@@ -123,6 +124,10 @@ class Cluster:
     def on_demand(self, placement: Placement) -> int:
         """How many of its GPUs are on demand."""
         return sum(gpus for _, gpus in self.on_market(Market.ON_DEMAND, placement))
+
+    def seats(self, placement: Placement, grid: Grid) -> Seats:
+        """Who sits where of those who are placed so."""
+        return seats(placement, grid, {node_id for node_id, _ in self.on_market(Market.ON_DEMAND, placement)})
 
     def spot_room(self, pool: str, placement: Placement, shunned: Collection[str] = frozenset()) -> int:
         """GPUs of spot nodes that who is placed so could have: its own, and those free."""

@@ -29,6 +29,7 @@ def check(kernel: Kernel) -> None:
     _gpus_are_counted_once(kernel)
     _promises_add_up(kernel)
     _steady_gpus_are_on_demand(kernel)
+    _grids_are_whole(kernel)
     _paid_nodes_are_held_nodes(kernel)
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
@@ -102,6 +103,24 @@ def _steady_gpus_are_on_demand(kernel: Kernel) -> None:
             sure = kernel.cluster.on_demand(kernel.tenancy.placement[job_id])
             found = f"{job_id}: {sure} of {state.runs_in.steady}"
             _law(sure >= state.runs_in.steady, "steady GPUs are on demand", found, partial(kernel.story, job_id))
+
+
+def _grids_are_whole(kernel: Kernel) -> None:
+    for job_id, state in kernel.jobs.items():
+        if (shape := state.runs_in) is None or (grid := shape.grid) is None or state.phase not in PLACED:
+            continue
+        story, placement = partial(kernel.story, job_id), kernel.tenancy.placement[job_id]
+        seated = kernel.cluster.seats(placement, grid)
+        found = f"{job_id}: {grid} on {placement}"
+        places = [place for each in seated.values() for place in each if place is not None]
+        spread = {node_id: len(each) for node_id, each in seated.items()}
+        _law(spread == dict(placement), "a GPU is in at most one place of one grid", found, story)
+        every = sorted((copy, part) for copy in range(grid.copies) for part in range(grid.parts))
+        _law(sorted(places) == every, "every part of a running grid has its copies", found, story)
+        sure = kernel.cluster.on_market(Market.ON_DEMAND, placement)
+        pinned = {place[1] for node_id, _ in sure for place in seated[node_id] if place is not None}
+        whole = shape.steady < grid.parts or len(pinned) == grid.parts
+        _law(whole, "a steady part that is a whole copy holds every part", found, story)
 
 
 def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:

@@ -25,6 +25,7 @@ from sublet.kernel.growing import Growing
 from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
 from sublet.kernel.placing import Placing
+from sublet.kernel.spares import is_spare_of, without_spares
 from sublet.kernel.supply import Supply
 from sublet.kernel.survivors import pays, shape_of_survivors
 from sublet.kernel.values_json import from_plain, to_plain
@@ -168,12 +169,20 @@ class Tenancy(Ordering):
                 self._order_stop(state)
 
     def lose_node(self, node: Node, event: NodeLost) -> None:
-        """A node was taken: those on it hold what survives, and stand still until they are moved or stopped."""
+        """A node was taken: those on it hold what survives, and stand still until they are moved or stopped.
+
+        But for those who lost spares alone: they train on.
+        """
         for job_id in list(node.jobs):
             self._stories[job_id].append(event)
-            survives, state = self._placements.lose(job_id, node.id), self.jobs[job_id]
+            state = self.jobs[job_id]
+            spare = is_spare_of(state, self.placement.get(job_id, ()), node.id, self._cluster)
+            survives = self._placements.lose(job_id, node.id)
             stopping = state.phase is Phase.STOPPING  # what it saves is what it comes back with
-            state = with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
+            if spare:
+                state = without_spares(state, survives, self.now_s)
+            else:
+                state = with_gpus(state, survives, Phase.STOPPING if stopping else Phase.BROKEN, self.now_s)
             self._store(state)
             # One that needs no GPUs of others is settled at once: they may wait for those that it leaves. What it still
             # holds may be about to be taken as well: then it does need others.

@@ -63,6 +63,8 @@ class LivePauses:
         source = SUSPENDED if was is None else config_of(profile, was)
         if was is None or not change.lost:
             table_CC = profile.lossless_s()
+        elif source != SUSPENDED and (pinned := _pinned(was, change.lost)):
+            table_CC = profile.after_loss_beside_s(source, was.gpus, change.lost, pinned)
         else:
             table_CC = profile.after_loss_s(was.gpus, change.lost, change.ready_s)
         pause_s = float(table_CC[source, target])
@@ -94,6 +96,14 @@ class StoragePauses:
         grow = change.was is None or now.gpus > change.was.gpus
         pause_s = costs.checkpoint_s(*grid, grow=grow, saved=change.was is not None)
         return pause_s + (costs.restart_s(*grid, grow=grow) if change.left_s > 0 else 0.0)
+
+
+def _pinned(was: Shape | None, lost: int) -> int:
+    """Whole copies on demand: who is lost is among the others, unless there are not so many of them."""
+    if was is None or was.grid is None:
+        return 0
+    copies = min(was.steady // was.grid.parts, was.grid.copies)
+    return copies if lost <= was.gpus - copies * was.grid.parts else 0
 
 
 def config_of(profile: SpotJob, shape: Shape) -> int:

@@ -102,6 +102,14 @@ class SpotJob:
             self.kept[key] = table_CC
         return self.kept[key]
 
+    def after_loss_beside_s(self, config: int, was: int, lost: int, pinned: int) -> Floats:
+        """The same from one configuration, of which the first `pinned` copies are out of reach; else infinite."""
+        reach = Loss(
+            instances=was - pinned * self.grids[config][1], lost=lost, pipelines=self.grids[config][0] - pinned
+        )
+        from_C = np.arange(len(self.moves)) == config
+        return expected_moves(self.moves, [reach], from_C=from_C)
+
 
 def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, step_s: float = 60.0) -> SpotJob:
     """A job from a table of speeds and a cost model."""

@@ -140,9 +140,12 @@ class Recorder:
 
     def _lost_node(self, event: news.NodeLost, kernel: Kernel) -> None:
         self.losses += 1
-        for job_id, (_, gpus, _) in list(self._running.items()):
+        for job_id, (_, gpus, trains_s) in list(self._running.items()):
             left = sum(g for _, g in kernel.tenancy.placement.get(job_id, ()))
-            if left < gpus and kernel.jobs[job_id].phase == "broken":
+            if left < gpus and kernel.jobs[job_id].phase == "running":  # spares: it trains on
+                self._leave(job_id, event.at_s)
+                self._running[job_id] = (event.at_s, left, max(trains_s, event.at_s))
+            elif left < gpus and kernel.jobs[job_id].phase == "broken":
                 self._leave(job_id, event.at_s)
                 self.jobs[job_id].losses += 1
                 self._shapes.pop(job_id, None)  # whatever comes next is a change

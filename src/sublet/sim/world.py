@@ -18,8 +18,9 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.job import Change, Job
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least
+from sublet.domain.seats import Seats, has_all_parts, is_spare, seats
 from sublet.domain.shape import Placement, Shape, Spread
 from sublet.domain.timers import Timer
 from sublet.market.replay import Fall, MarketChange, ReadAhead, ReplayedMarket
@@ -63,6 +64,7 @@ class _Run:
         "prepared",
         "resumes_s",
         "saved",
+        "seats",
         "shape",
         "spread",
         "version",
@@ -76,6 +78,7 @@ class _Run:
         self.spread: Spread = ()
         self.placement: Placement = ()
         self.shape: Shape | None = None  # of the last order; None = its state lies in storage
+        self.seats: Seats = {}  # who sits where, less those taken since; empty where all are alike
         self.lost = 0  # of its GPUs, taken since
         self.left_s = 0.0  # of a pause that was cut short
         self.saved = 0.0  # of its work, what a checkpoint held when it last stood still
@@ -111,6 +114,18 @@ class _Run:
         prepared, since_s = self.prepared
         return now_s - since_s if shape == prepared or (shape.grid and shape.trains_like(prepared)) else 0.0
 
+    def lose(self, node_id: str) -> None:
+        """A node was taken, or is left since it will be: those on it are lost, unless they were spare."""
+        if node_id not in self.seats or not is_spare(self.seats.pop(node_id)):
+            self.lost += dict(self.placement)[node_id]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether those who are left have its state between them; what pauses of its own restore is in these."""
+        if self.shape is None or self.shape.grid is None or not self.seats or self.job.pauses is not None:
+            return bool(self.placement)
+        return has_all_parts(self.seats, self.shape.grid)
+
     def halt(self, now_s: float) -> None:
         """It does not train from here on; a planned end is void."""
         if self.resumes_s < math.inf:
@@ -122,7 +137,7 @@ class _Run:
     def forget(self) -> None:
         """What it knew lies in storage."""
         self.saved = self.done
-        self.shape, self.lost, self.left_s, self.changed_s = None, 0, 0.0, -1.0
+        self.shape, self.lost, self.left_s, self.changed_s, self.seats = None, 0, 0.0, -1.0, {}
 
     def saved_at(self, now_s: float) -> float:
         """Work that the last periodic checkpoint holds."""
@@ -272,13 +287,17 @@ class World:
             run = self._runs[job_id]
             warned = now_s - noticed_s >= run.job.checkpoint_write_s and noticed_s < now_s
             trained = run.resumes_s < math.inf
+            if trained and node_id in run.seats and is_spare(run.seats[node_id]):
+                run.lose(node_id)
+                run.placement = tuple(part for part in run.placement if part[0] != node_id)
+                continue  # it trains on
             run.halt(now_s)
-            run.lost += dict(run.placement)[node_id]
+            run.lose(node_id)
             run.placement = tuple(part for part in run.placement if part[0] != node_id)
             if warned:
                 run.saved = run.done
             elif run.job.survives:
-                run.done = run.done if run.placement else run.saved
+                run.done = run.done if run.is_alive else run.saved
             elif trained:
                 run.done = run.saved
             told.append(news.ProgressReported(now_s, job_id, run.done))
@@ -319,7 +338,9 @@ class World:
         run = self._runs[action.job_id]
         run.halt(now_s)
         stays = {node_id for node_id, _ in action.placement}
-        run.lost += sum(gpus for node_id, gpus in run.placement if node_id in self._doomed and node_id not in stays)
+        for node_id, _ in run.placement:
+            if node_id in self._doomed and node_id not in stays:
+                run.lose(node_id)
         self._leave(action.job_id, run)
         run.placement = action.placement
         run.spread = tuple(gpus for _, gpus in action.placement)
@@ -332,11 +353,18 @@ class World:
             return []
         run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
         run.resumes_s = run.change_to(action.shape, now_s)
+        run.seats = self._seats(action.shape, action.placement)
         needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
         if math.isfinite(needs_s):
             self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(action.job_id, run.version))
         answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized
         return [answer(now_s, action.job_id, action.generation, run.done, run.resumes_s)]
+
+    def _seats(self, shape: Shape, placement: Placement) -> Seats:
+        if shape.grid is None or not shape.is_seated:
+            return {}
+        markets = {node_id: self._offers[self._node_offer[node_id]].market for node_id, _ in placement}
+        return seats(placement, shape.grid, {n for n, market in markets.items() if market is Market.ON_DEMAND})
 
     def _stop(self, now_s: float, action: order.StopJob) -> list[Event]:
         run = self._runs[action.job_id]

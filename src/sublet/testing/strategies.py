@@ -37,6 +37,7 @@ __all__ = [
     "jobs",
     "limits_and_budgets",
     "markets",
+    "mixed_clouds",
     "offers",
     "physics",
     "policies",
@@ -191,6 +192,20 @@ def clouds(
     return Cloud(
         offers=drawn, limits=limits, quotas=quotas, budget=budget, physics=draw(physics), market=Changes(changes)
     )
+
+
+@st.composite
+def mixed_clouds(draw: st.DrawFn, *, most: int = 12) -> Cloud:
+    """A pool of both markets, which come and go, and no budget. In the end there is plenty of both."""
+    size = draw(st.sampled_from([1, 2, 4]))
+    drawn = [
+        Offer(id=str(market), gpu="T4", gpus_per_node=size, market=market, price=draw(prices), pool="p0")
+        for market in draw(st.permutations(list(Market)))
+    ]
+    limits = {offer.id: Limit(max_nodes=draw(st.sampled_from([None, WIDEST_MINIMUM]))) for offer in drawn}
+    quotas = draw(st.sampled_from([{}, {"p0:on-demand": WIDEST_MINIMUM}, {"p0": 4 * WIDEST_MINIMUM}]))
+    market = Changes(draw(markets(drawn, most=most)))
+    return Cloud(offers=drawn, limits=limits, quotas=quotas, physics=draw(physics), market=market)
 
 
 policies: st.SearchStrategy[Policy] = st.sampled_from(plugins.names("sublet.policies")).map(

@@ -132,3 +132,62 @@ def test_what_is_left_of_a_pause_is_counted_from_the_loss_and_not_from_the_notic
 def test_a_log_that_says_stages_still_reads(words, shape):
     assert from_plain(Shape, words) == shape
     assert from_plain(Shape, to_plain(shape)) == shape
+
+
+# ---------------------------------------------------------------------- a steady part
+
+
+def on_both(shape, hold):
+    """A driver with one job in this shape, on nodes of one GPU of both markets."""
+    driver = Driver([an_offer("s", gpus=1, pool="p"), an_offer("d", gpus=1, pool="p", market=Market.ON_DEMAND)])
+    driver.submit(a_job("a", gpus=shape.gpus, max_gpus=99, min_gpus=1, speed=TwiceAsDeep(), work=1e9))
+    driver.plan(Plan(hold=hold, shapes={"a": shape}))
+    while driver.open:
+        driver.answer(driver.open[0])
+    return driver
+
+
+def seated(driver):
+    kernel = driver.kernel
+    return kernel.cluster.seats(kernel.tenancy.placement["a"], kernel.jobs["a"].runs_in.grid)
+
+
+def test_the_steady_part_of_a_grid_is_one_whole_copy():
+    driver = on_both(Shape("p", 7, steady=2, grid=Grid(3, 2)), {"s": 5, "d": 2})
+    on_demand = [places for node, places in seated(driver).items() if driver.kernel.cluster.nodes[node].offer.id == "d"]
+    assert sorted(on_demand) == [((0, 0),), ((0, 1),)]
+
+
+@pytest.mark.parametrize(("steady", "phase"), [(2, Phase.RUNNING), (0, Phase.BROKEN)])
+def test_losing_a_spare_alone_does_not_break_a_job_that_knows_who_sits_where(steady, phase):
+    driver = on_both(Shape("p", 5, steady=steady, grid=Grid(2, 2)), {"s": 5 - steady, "d": steady})
+    (spare,) = [node for node, places in seated(driver).items() if places == (None,)]
+    driver.tell(NodeLost(10.0, spare))
+    state = driver.kernel.jobs["a"]
+    assert (state.phase, state.gpus) == (phase, 4)
+    if phase is Phase.RUNNING:
+        assert state.done_at(20.0) == 80.0  # two parts at two a second each, from the start
+        driver.plan(Plan(shapes={"a": Shape("p", 5, steady=2, grid=Grid(2, 2))}))
+        while driver.open:
+            driver.answer(driver.open[0])
+        assert driver.kernel.jobs["a"].gpus == 5  # another spare came
+
+
+def test_losing_a_member_breaks_it():
+    driver = on_both(Shape("p", 5, steady=2, grid=Grid(2, 2)), {"s": 3, "d": 2})
+    member = next(n for n, places in seated(driver).items() if places[0] == (1, 0))
+    driver.tell(NodeLost(10.0, member))
+    assert driver.kernel.jobs["a"].phase is Phase.BROKEN
+
+
+def test_the_rest_of_a_pause_is_as_long_when_a_spare_is_lost_during_it():
+    driver = Driver([an_offer("s", gpus=1, pool="p"), an_offer("d", gpus=1, pool="p", market=Market.ON_DEMAND)])
+    driver.submit(a_job("a", gpus=3, speed=TwiceAsDeep()))
+    driver.plan(Plan(hold={"s": 2, "d": 1}, shapes={"a": Shape("p", 3, steady=1, grid=Grid(2, 1))}))
+    for order in [o for o in driver.open if not isinstance(o, StartJob)]:
+        driver.answer(order)
+    (start,) = driver.open
+    driver.tell(JobStarted(0.0, "a", start.generation, 0.0, 30.0))
+    (spare,) = [node for node, places in seated(driver).items() if places == (None,)]
+    driver.tell(NodeLost(10.0, spare))
+    assert driver.kernel.jobs["a"].pause_left_s(12.0) == 18.0

@@ -114,6 +114,7 @@ def test_only_so_many_go_back_as_nodes_are_given_up_and_the_steady_part_stays():
     assert gpus_by_market(settled(driver)) == {"s": 2, "d": 2}
     driver.plan(Plan(hold={"d": 0}, shapes={"a": p(4, steady=2)}))
     assert gpus_by_market(settled(driver)) == {"s": 2, "d": 2}
+    assert driver.kernel.jobs["a"].runs_in == p(4, steady=2)
 
 
 def test_going_back_waits_for_the_spot_node():
@@ -129,9 +130,10 @@ def test_going_back_waits_for_the_spot_node():
 def test_who_shrinks_leaves_what_the_plan_gives_up():
     for given_up, left in (("d", "s"), ("s", "d")):
         driver = town({"s": 1, "d": 1}, {"a": p(4)})
-        orders = driver.plan(Plan(hold={given_up: 0}, shapes={"a": p(2)}))
-        assert sum(isinstance(order, ResizeJob) for order in orders) == 1
+        before = driver.kernel.jobs["a"].generation
+        driver.plan(Plan(hold={given_up: 0}, shapes={"a": p(2)}))
         assert gpus_by_market(settled(driver)) == {left: 2, given_up: 0}
+        assert driver.kernel.jobs["a"].generation == before + 1  # in one move
         assert driver.kernel.cluster.held[given_up] == 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.domain.job import Change
@@ -42,6 +44,18 @@ def test_live_pauses_are_the_expectation_over_who_is_lost():
     assert lost == PROFILE.pauses_s(9, 7)[was, now] > 0.0
     start = pauses.pause_s(Change(was=None, now=p(9, 2, 4)))
     assert start == PROFILE.pauses_s(0, 9)[SUSPENDED, was] > 0.0
+
+
+def test_with_a_whole_copy_on_demand_a_loss_is_of_the_others_and_nothing_is_restored_from_storage():
+    pauses = LivePauses(PROFILE)
+    was = replace(p(8, 2, 4), steady=4)
+    regroup = float(PROFILE.moves.regroup_C[PROFILE.at[1, 4]])
+    for lost in (1, 3, 4):
+        assert pauses.pause_s(Change(was=was, now=p(4, 1, 4), lost=lost)) == pytest.approx(regroup)
+        assert pauses.pause_s(Change(was=p(8, 2, 4), now=p(4, 1, 4), lost=lost)) >= regroup
+    assert pauses.pause_s(Change(was=p(8, 2, 4), now=p(4, 1, 4), lost=4)) > regroup + 1e-3
+    more = Change(was=was, now=p(4, 1, 4), lost=5)  # one on demand went, too: then any may have
+    assert pauses.pause_s(more) == pauses.pause_s(replace(more, was=p(8, 2, 4)))
 
 
 def test_a_change_that_cuts_another_short_regroups_once_more_and_no_change_waits_for_the_rest():

@@ -1,0 +1,55 @@
+"""Who sits where in a grid: a place (copy, part) for each GPU, so that GPUs on demand hold one whole copy.
+
+GPUs are seated copy by copy, those on demand first, then in the order of the placement; what is over is spare. So as
+many parts as there are GPUs on demand are on demand, and all of them where `steady` is a whole copy. Within a copy each
+GPU takes a part that its node has not, where there is one: copies of one part are then on different nodes. Spares are
+last, and who sits before them does not move when they go.
+
+>>> seats((("s", 1), ("d", 2)), Grid(1, 2), steady={"d"})
+{'d': ((0, 0), (0, 1)), 's': (None,)}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sublet.domain.shape import Grid, Placement
+
+__all__ = ["Place", "Seats", "has_all_parts", "is_spare", "seats"]
+
+Place = tuple[int, int]  # (copy, part)
+Seats = dict[str, tuple[Place | None, ...]]  # node -> the place of each of its GPUs; None = spare
+
+
+def seats(placement: Placement, grid: Grid, steady: Collection[str]) -> Seats:
+    """The places of a job's GPUs; `steady` are the nodes on demand. Precondition: as many GPUs as the grid has."""
+    ordered = sorted(placement, key=lambda share: share[0] not in steady)
+    open_parts: dict[int, None] = {}
+    copy = -1
+    found: Seats = {}
+    for node_id, gpus in ordered:
+        places: list[Place | None] = []
+        here: set[int] = set()
+        for _ in range(gpus):
+            if not open_parts and copy + 1 < grid.copies:
+                copy, open_parts = copy + 1, dict.fromkeys(range(grid.parts))
+            if not open_parts:
+                places.append(None)
+                continue
+            part = next((each for each in open_parts if each not in here), next(iter(open_parts)))
+            del open_parts[part]
+            here.add(part)
+            places.append((copy, part))
+        found[node_id] = tuple(places)
+    return found
+
+
+def is_spare(places: Iterable[Place | None]) -> bool:
+    """Nobody who trains sits there."""
+    return all(place is None for place in places)
+
+
+def has_all_parts(seated: Seats, grid: Grid) -> bool:
+    """Whether those who are seated hold the whole model between them."""
+    held = {place[1] for places in seated.values() for place in places if place is not None}
+    return len(held) == grid.parts
