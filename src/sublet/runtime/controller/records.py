@@ -263,7 +263,7 @@ def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
         known = ", ".join(sorted({offer.market.value for offer in kinds}))
         raise InvalidValue("resources.spot", str(spec.market), f"a market that there is: {known}")
     if spec.market != "auto":  # in a pool of both it might be placed on either
-        both = {offer.pool for offer in offers if offer.market != spec.market}
+        both = {offer.pool for offer in offers if str(offer.market) != str(spec.market)}
         fits = [offer for offer in fits if offer.pool not in both]
         if not fits:
             raise InvalidValue("resources.spot", str(spec.market), "auto: every pool here has nodes of both markets")
