@@ -54,7 +54,8 @@ class Anyhow:
         for market, offer_ids in pool.markets.items():
             gpus = sum(snapshot.offers[offer_id].most for offer_id in offer_ids) * size
             most[market] = min(gpus, pool.max_of.get(market, math.inf), 64)
-        room, sure = min(sum(most.values()), pool.max_gpus or math.inf) // size * size, most[Market.ON_DEMAND]
+        quota = math.inf if pool.max_gpus is None else pool.max_gpus - size  # both markets are rounded up to nodes
+        room, sure = min(sum(most.values()), quota) // size * size, most[Market.ON_DEMAND]
         shapes, promised, steady = {}, 0, 0
         for state in sorted([*snapshot.active.values(), *snapshot.waiting.by(lambda s: s.seq)], key=lambda s: s.seq):
             job, dice = state.job, crc32(f"{self.seed} {state.job.id}".encode())

@@ -79,19 +79,28 @@ class Placing:
             return []
         coming = self._cluster.requested  # these go first
         wanted = self._supply.pools[pool].markets[Market.ON_DEMAND]
-        if owed > self._cluster.free_on_demand(pool) and not any(coming[o] for o in wanted):
+        held, hold = self._cluster.held, self._supply.hold
+        comes = any(
+            coming[o] and held[o] - len(coming[o]) < hold[o] for o in wanted
+        )  # and is not about to be given back
+        if owed > self._cluster.free_on_demand(pool) and not comes:
             return self._cluster.in_use_beyond(dict.fromkeys(wanted, 0))
         return self._cluster.in_use_beyond({o: self._supply.hold[o] + len(coming[o]) for o in wanted})
 
     def _stays(self, kept: Placement, shape: Shape, shunned: Collection[str], owed: int) -> Placement:
-        """Of what it keeps, what it does not leave for spot: nodes that are given up go whole, while spot has room."""
+        """Of what it keeps, what it does not leave for spot: nodes that are given up go whole, while spot has room.
+
+        For who was promised GPUs on demand and lacks them, so many go as it lacks.
+        """
         nodes = {node.id for node in self.given_up(shape.pool, owed)}
         if not nodes:
             return kept
         had, room = self._cluster.on_demand(kept), self._cluster.spot_room(shape.pool, kept, shunned)
-        left = set()
+        lack = max(0, owed - self._cluster.free_on_demand(shape.pool))
+        whole, stay = not lack, dict(kept)
         for node_id, gpus in sorted(kept, key=lambda part: part[1]):
-            if node_id in nodes and had - gpus >= shape.steady and shape.gpus - (had - gpus) <= room:
-                left.add(node_id)
-                had -= gpus
-        return tuple(part for part in kept if part[0] not in left)
+            goes = gpus if whole else min(gpus, had - shape.steady, lack)
+            if node_id in nodes and goes > 0 and had - goes >= shape.steady and shape.gpus - (had - goes) <= room:
+                stay[node_id] -= goes
+                had, lack = had - goes, lack - goes
+        return tuple((node_id, gpus) for node_id, gpus in stay.items() if gpus)

@@ -321,13 +321,13 @@ class Tenancy(Ordering):
         return True
 
     def _owed(self, pool: str, but_to: str = "") -> int:
-        """GPUs on demand that jobs in line were promised and do not have."""
+        """GPUs on demand that jobs were promised and do not have: also those that began without their spares."""
         if not self.promises.steady[pool] or not self._supply.pools[pool].is_mixed:
             return 0
         owed = 0
-        for job_id in self.lines[pool]:
-            shape = self.jobs[job_id].shape
-            if shape is not None and shape.steady and job_id != but_to:
+        for job_id, state in self.active.items():
+            shape = state.shape
+            if shape is not None and shape.pool == pool and shape.steady and job_id != but_to:
                 had = self._cluster.on_demand(self.placement.get(job_id, ()))
                 owed += max(0, shape.steady - had)
         return owed

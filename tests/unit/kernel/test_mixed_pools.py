@@ -258,3 +258,15 @@ def test_survivors_carry_on_with_what_is_left_of_the_steady_part():
     orders = driver.tell(NodeLost(driver.now_s, node_id))
     (move,) = [order for order in orders if isinstance(order, ResizeJob)]
     assert move.shape == p(2, steady=2)
+
+
+# ---------------------------------------------------------------------- what is owed
+
+
+def test_a_share_of_an_on_demand_node_is_left_for_one_that_was_promised_it():
+    driver = town({"s": 0, "d": 1}, {"a": p(2, steady=1)})
+    assert gpus_by_market(driver) == {"s": 0, "d": 2}  # it has the whole node, and was promised half of it
+    driver.submit(a_job("b", gpus=1))
+    driver.plan(Plan(hold={"s": 1}, shapes={"b": p(1, steady=1)}))
+    settled(driver)
+    assert (gpus_by_market(driver), gpus_by_market(driver, "b")) == ({"s": 1, "d": 1}, {"s": 0, "d": 1})

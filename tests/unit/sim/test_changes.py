@@ -13,8 +13,9 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate, Linear
+from sublet.sim.runs import Run
 from sublet.sim.simulator import Cloud, simulate
-from sublet.sim.world import Physics, _Run
+from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
 
 OFFER = an_offer("o", gpus=1, pool="p")
@@ -145,7 +146,7 @@ def test_what_was_prepared_for_another_grid_is_of_no_use():
 @pytest.mark.parametrize(("shape", "ready_s"), [(p(6), 10.0), (p(7), 10.0), (p(4), 0.0)])
 def test_spares_are_not_prepared_for_and_another_grid_is(shape, ready_s):
     pauses = Listening()
-    run = _Run(a_job(pauses=pauses, survives=True))
+    run = Run(a_job(pauses=pauses, survives=True))
     run.shape = p(8)
     run.prepare(p(6), 5.0)
     run.change_to(shape, 15.0)
