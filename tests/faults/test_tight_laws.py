@@ -44,17 +44,3 @@ def test_a_job_that_waits_beside_a_purse_that_pays_for_a_node_is_wronged(monkeyp
 
     monkeypatch.setattr(Purse, "left", less)
     assert breaks(SPENT_IN_PART) == "R"
-
-
-def test_an_agent_that_ends_before_it_has_said_who_it_is_was_never_rented():
-    """Its disk did not answer: the provider knows of no process, and tells of no bill."""
-    story = a_story(
-        1303,
-        [a_job("job1", 44.039, 10, 0.2, 0.959, 1.035, checkpoint_every_s=8.0, on_node_loss="replace")],
-        [(47.489, "no_storage", 236310331)],
-        cloud="local",
-        gpus_per_node=1,
-        most_nodes=3,
-        span_s=300.0,
-    )
-    assert not breaks(story)

@@ -138,9 +138,8 @@ class LocalCloud(PlainCloud):
         boot_s = self._dice.uniform(request["boot_s"], MOST_BOOT_S)
         try:
             instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
-        except OSError:  # its disk does not answer: it ends before it has said who it is, so that nobody rented it
+        except OSError:  # its disk does not answer: an agent that ends as soon as it is born
             self.end(instance)
-            del self.instances[f"{instance.token}/{instance.pid}"]
         self.world.after(self._dice.uniform(0.0, BORN_S), self._say_who, instance)
 
     def _say_who(self, instance: Forked) -> None:
