@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 
 from sublet.domain.quantity import whole
-from sublet.errors import InvalidValue, StaleWriter
+from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
@@ -127,14 +127,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._link.script_waits()
-        try:
-            if kind is None and self._entered:
-                self._catch_up()
-                self._finish()
-        finally:
-            self._open = False
-            self._steps.release()
-            self._saver.close()
+        if kind is None and self._entered:
+            self._catch_up()
+            self._finish()
+        self._open = False
+        self._steps.release()
+        self._saver.close()
         if kind is None:
             self._members.group.close()
         elif isinstance(error, torch.OutOfMemoryError):
@@ -341,13 +339,7 @@ class Session:
                 self._settle_in(self._members.recover(str(error)))
                 continue
             if group.rank == 0:
-                try:
-                    self._saver.save_last(self._state.tree(progress), progress, group.world)
-                except StaleWriter as error:
-                    if self._link.line is None:
-                        raise
-                    self._settle_in(self._members.recover(str(error)))  # a newer group has begun: it has the last word
-                    continue
+                self._saver.save(self._state.tree(progress), progress, group.world)
                 loss = self._readings.numbers[LOSS]
                 self._link.say(
                     Finished(worker_id=self._worker_id, step=progress.steps, done=float(progress.done), loss=loss)

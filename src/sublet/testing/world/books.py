@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from sublet.domain.money import Price
@@ -13,10 +13,6 @@ from sublet.testing.world.heap import World
 
 __all__ = ["Books"]
 
-OURS_S = 30.0  # of a machine that we gave back: an order takes up to sixteen seconds to come, and so does the other one
-UNTOLD_S = 150.0  # ... of one that went by itself: until listings, which may fail, were without it often enough
-SEEN_S = 2.0  # that a ledger may miss of a machine: how long news travels
-
 
 class Books:
     """Of all that was ever rented, at every price. With `keeps_records` the provider tells what is in them."""
@@ -25,8 +21,6 @@ class Books:
         self.world, self.offers, self.keeps_records = world, tuple(offers), keeps_records
         self.instances: dict[str, Instance] = {}  # by token
         self._prices = {offer.id: [(-math.inf, offer.price)] for offer in offers}
-        self.attended: Callable[[], bool] = lambda: True  # whether a controller is there, and awake
-        self.lease_s = 0.0
 
     def alive(self) -> list[Instance]:
         """What exists and is paid for."""
@@ -43,19 +37,9 @@ class Books:
     @property
     def slack_grains(self) -> float:
         """Without records: an order comes before the machine, and news of its end after it."""
-        return self._unknown_grains(lambda instance: OURS_S if instance.ours else UNTOLD_S)
-
-    @property
-    def short_grains(self) -> float:
-        """Without records: next to nothing. Who saw it end knows when; who was not there believes in its lease."""
-        if self.keeps_records:
-            return self.slack_grains  # what there is, either way
-        return self._unknown_grains(lambda instance: SEEN_S + (self.lease_s if instance.alone else 0.0))
-
-    def _unknown_grains(self, unknown_s: Callable[[Instance], float]) -> float:
         if self.keeps_records:
             return 0.0
-        return sum(unknown_s(i) * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
+        return sum(150.0 * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
 
     def steps_grains(self, off_s: float) -> float:
         """A record is as long as it was, and lies elsewhere: a part of it is charged at the price before or after."""

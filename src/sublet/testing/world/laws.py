@@ -216,7 +216,7 @@ class Laws:
             return
         purse_usd = stage.story.purse_usd + stage.users.topped_up_usd
         spent = stage.cloud.spent_grains()
-        allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.short_grains
+        allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.slack_grains
         if spent > purse_usd * GRAINS_PER_USD + allowed:
             self.break_law(
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.errors import NoAnswer, StewardGone, SubletError
 from sublet.runtime.clock import Clock
@@ -16,7 +15,7 @@ from sublet.runtime.providers.ray.config import MARKET_LABEL, NodeKind, RayNode,
 from sublet.runtime.providers.ray.provider import RayProvider
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.store import Store
-from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
+from sublet.testing.world.cloud import Boot, Instance
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
@@ -85,6 +84,9 @@ class RayCloud(PlainCloud):
 
     # ------------------------------------------------------------------ what it is made to do
 
+    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
+        """Prices are those of its owner's list of nodes: nobody sets another."""
+
     def notice(self, instance: Instance, in_s: float) -> None:
         """Its machine is drained; where it is not taken after all, nobody says so, and it stays."""
         if (machine := self._machine_of(instance)) is not None:
@@ -98,9 +100,6 @@ class RayCloud(PlainCloud):
             self._leave(machine)
         else:
             self.end(instance)
-
-    def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
-        """Nothing: what a node of a Ray cluster costs is what its owner has written down, and nobody publishes more."""
 
     def end(self, instance: Instance) -> None:
         """Its life line says so."""
