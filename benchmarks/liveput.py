@@ -15,7 +15,7 @@ import numpy as np
 
 from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.parcae import parcae_costs
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.sim.rides.ride import Way, ride
 from sublet.solve.expectation import Loss, expected_moves
 

@@ -14,7 +14,7 @@ from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.policies.fastest import Fastest
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, EvenPauses, a_job, an_offer

@@ -25,7 +25,7 @@ from sublet.perf.spot_models import gridded_job, measured_job
 from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer

@@ -50,9 +50,10 @@ def test_rooms_call_one_another_in_one_direction(room, below):
     assert [module for module in found if module.startswith(tuple(f"sublet.cli.{other}" for other in others))] == []
 
 
-def test_no_verb_but_study_and_demo_takes_anything_from_a_study():
+def test_no_verb_but_study_demo_and_spot_takes_anything_from_a_study():
+    """`spot` asks for two accountings that have not come to the kernel yet: zones with a look ahead, and deadlines."""
     users = {path.stem for path in CLI.rglob("*.py") if any(m.startswith("sublet.studies") for m in imported(path))}
-    assert users == {"study", "demo"}
+    assert users == {"study", "demo", "spot"}
 
 
 def test_how_money_and_durations_are_written_is_known_in_one_place():

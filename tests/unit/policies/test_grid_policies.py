@@ -13,7 +13,7 @@ from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
 from sublet.policies.fastest import Fastest
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

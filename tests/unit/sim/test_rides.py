@@ -12,7 +12,7 @@ from sublet.perf.grids import SUSPENDED, spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.planning.objective import Objective
 from sublet.policies.fastest import Fastest
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.policies.parcae import Parcae
 from sublet.sim.rides.bounds import constant, most_kept, oracle, path_value
 from sublet.sim.rides.record import Record

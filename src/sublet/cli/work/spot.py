@@ -77,7 +77,7 @@ def run_policies(
 
 def _ride_for_money(job: SpotJob, market: SpotMarket, usd_per_sample: float) -> RideResult:
     """Instances that were given back take their time to boot again."""
-    from sublet.policies.liveput import Liveput
+    from sublet.policies.liveput.policy import Liveput
     from sublet.sim.rides.ride import BOOT_S, Way, ride
 
     way, usd_per_h, notice_s = Way(Liveput(usd_per_sample)), market.usd_per_h, market.notice_s

@@ -18,7 +18,7 @@ from sublet.market.forecast.score import Foreknown, ParcaeForecast
 from sublet.perf.gridded import StoragePauses
 from sublet.perf.grids import SpotJob
 from sublet.policies.fastest import Fastest
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.policies.parcae import Parcae
 from sublet.sim.rides.bounds import oracle
 from sublet.sim.rides.record import Record

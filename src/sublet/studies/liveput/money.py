@@ -9,7 +9,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SpotJob
 from sublet.perf.parcae import PARCAE_MODELS
 from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.sim.report.spot import frontier_plot
 from sublet.sim.rides.bounds import constant, most_kept
 from sublet.sim.rides.record import Record

@@ -15,7 +15,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.gridded import Gridded
 from sublet.policies.boa.policy import Boa
 from sublet.policies.elastic_batch.policy import ElasticBatch
-from sublet.policies.liveput import Liveput
+from sublet.policies.liveput.policy import Liveput
 from sublet.policies.mip.policy import Mip
 from sublet.policies.optimus import Optimus
 from sublet.policies.pollux import Pollux

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.errors import NoAnswer, StewardGone, SubletError
 from sublet.runtime.clock import Clock
@@ -15,7 +16,7 @@ from sublet.runtime.providers.ray.config import MARKET_LABEL, NodeKind, RayNode,
 from sublet.runtime.providers.ray.provider import RayProvider
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.store import Store
-from sublet.testing.world.cloud import Boot, Instance
+from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice

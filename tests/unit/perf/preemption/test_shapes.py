@@ -82,6 +82,8 @@ def test_one_copy_on_demand_redoes_nothing_and_writes_nothing(seen, job):
 def test_a_part_of_a_grid_that_is_gone_is_redone_unless_the_pauses_of_the_job_restore_it():
     @dataclass(frozen=True)
     class Restore:
+        lead_s = 0.0
+
         def pause_s(self, change: Change) -> float:
             return 60.0
 

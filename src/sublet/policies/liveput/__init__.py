@@ -1,0 +1,1 @@
+"""Whether a change of grid pays: one job after the other on spot, with a look ahead."""
