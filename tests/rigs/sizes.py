@@ -12,7 +12,7 @@ import os
 __all__ = ["FULL", "examples", "sized"]
 
 FULL = os.environ.get("TEST_SIZE") == "full"
-PART = 0.4  # of the examples of a property
+PART = 0.25  # of the examples of a property
 
 
 def sized(part: int, full: int) -> int:
