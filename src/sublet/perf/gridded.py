@@ -62,12 +62,12 @@ class LivePauses:
         target = config_of(profile, change.now)
         source = SUSPENDED if was is None else config_of(profile, was)
         if was is None or not change.lost:
-            table_CC = profile.lossless_s()
+            pause_C = profile.lossless_s()[source]
         elif source != SUSPENDED and (pinned := _pinned(was, change.lost)):
-            table_CC = profile.after_loss_beside_s(source, was.gpus, change.lost, pinned)
+            pause_C = profile.after_loss_beside_s(source, was.gpus, change.lost, pinned, change.ready_s)
         else:
-            table_CC = profile.after_loss_s(was.gpus, change.lost, change.ready_s)
-        pause_s = float(table_CC[source, target])
+            pause_C = profile.after_loss_s(was.gpus, change.lost, change.ready_s)[source]
+        pause_s = float(pause_C[target])
         if pause_s == 0.0:
             return change.left_s
         return pause_s + (float(profile.moves.shrink_C[target]) if change.left_s > 0 else 0.0)

@@ -34,6 +34,7 @@ class SpotJob:
     ready_C: tuple[Floats, Floats] = field(repr=False)  # of a restart, what can be done before: it shrinks, or grows
     step_s: float
     kept: dict[tuple[int, int, float, bool], Floats] = field(default_factory=dict, repr=False)
+    kept_beside: dict[tuple[int, int, int, int, float], Floats] = field(default_factory=dict, repr=False)
 
     @cached_property
     def use_C(self) -> Ints:  # noqa: N802 - its axis
@@ -93,8 +94,7 @@ class SpotJob:
         """The same, expected over who of `was` instances is lost; see `pauses_s`, which knows what is left."""
         key = (-was, lost, ready_s, beyond)
         if key not in self.kept:
-            shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
-            moves = replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)
+            moves = self._prepared(ready_s)
             table_CC = expected_moves(moves, [Loss(instances=was, lost=lost)])
             for use in sorted(set(self.use_C[self.use_C > was].tolist())) if beyond else ():
                 from_C = self.use_C == use
@@ -102,13 +102,20 @@ class SpotJob:
             self.kept[key] = table_CC
         return self.kept[key]
 
-    def after_loss_beside_s(self, config: int, was: int, lost: int, pinned: int) -> Floats:
-        """The same from one configuration, of which the first `pinned` copies are out of reach; else infinite."""
-        reach = Loss(
-            instances=was - pinned * self.grids[config][1], lost=lost, pipelines=self.grids[config][0] - pinned
-        )
-        from_C = np.arange(len(self.moves)) == config
-        return expected_moves(self.moves, [reach], from_C=from_C)
+    def after_loss_beside_s(self, config: int, was: int, lost: int, pinned: int, ready_s: float = 0.0) -> Floats:
+        """From one configuration to every other, where the first `pinned` copies of it are out of reach."""
+        key = (config, was, lost, pinned, ready_s)
+        if key not in self.kept_beside:
+            wide, deep = self.grids[config]
+            reach = Loss(instances=was - pinned * deep, lost=lost, pipelines=wide - pinned)
+            from_C = np.arange(len(self.moves)) == config
+            self.kept_beside[key] = expected_moves(self._prepared(ready_s), [reach], from_C=from_C)[config]
+        return self.kept_beside[key]
+
+    def _prepared(self, ready_s: float) -> Moves:
+        """What changes cost after a loss that was prepared for so long."""
+        shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
+        return replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)
 
 
 def spot_job(name: str, rates: Rates, costs: MigrationCosts, *, step_s: float = 60.0) -> SpotJob:
