@@ -12,6 +12,7 @@ from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption.carrying_on import carry_on
 from sublet.perf.preemption.cycles import Recovery, Toll, checkpoint_interval_s, speed_kept, toll_of_waiting
+from sublet.perf.preemption.kinds import kind_of
 from sublet.perf.preemption.reclaims import Reclaims, hits_per_h
 from sublet.perf.preemption.survivors import nodes_of, pausing, spot_nodes, survivors_of
 from sublet.solve.arrays import Floats, Ints
@@ -39,8 +40,8 @@ def shapes_kept(
     where no whole copy is left, or, if their own `pauses` know how to restore a part, where nobody is.
 
     Precondition: hits are independent of one another, a recovery is hit as often as the whole job, and what is lost by
-    then is there again when it is hit. Cost: O(C), with a share of nodes that go at once O(C K) for K nodes; four
-    questions to `job.pauses` for each shape, if there are any.
+    then is there again when it is hit; equal speeds and pauses answer alike, whenever they are asked. Cost: O(C), with
+    a share of nodes that go at once O(C K) for K nodes; for each new shape K speeds and four questions to `job.pauses`.
 
     >>> from sublet.perf.speedup import Linear
     >>> kept = {"restart_s": 60.0, "checkpoint_every_s": 600.0, "survives": True}
@@ -68,7 +69,8 @@ def toll_of(
         return Toll.nothing(len(shapes))
     nodes = nodes_of(shapes, gpus_per_node, spot_C)
     hits_C = hits_per_h(reclaims, nodes.spot_C) / SECONDS_PER_H
-    left, pauses = survivors_of(reclaims, job, gpu, nodes), pausing(reclaims, job, nodes)
+    kind = kind_of(job, gpu, gpus_per_node)
+    left, pauses = survivors_of(reclaims, kind, nodes), pausing(reclaims, kind, nodes)
     if not job.survives:
         recovery = _recovery(reclaims, job, hits_C, job.restart_s if job.pauses is None else pauses.refill_C)
         return toll_of_waiting(hits_C, recovery, left.none_left_C)

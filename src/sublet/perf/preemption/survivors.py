@@ -11,15 +11,15 @@ included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.domain.job import Change, Job
-from sublet.domain.shape import Grid, Shape, packed
+from sublet.domain.shape import Shape
+from sublet.perf.preemption.kinds import Kind, pauses_of, shares_left, whole_chances
 from sublet.perf.preemption.reclaims import Reclaims
 from sublet.solve.arrays import Floats, Ints
-from sublet.solve.coefficients import binomials, bounded_powers, choose, times
+from sublet.solve.coefficients import binomials
 
 __all__ = ["Nodes", "Pausing", "Survivors", "nodes_of", "pausing", "spot_nodes", "survivors_of"]
 
@@ -80,12 +80,12 @@ def nodes_of(shapes: Sequence[Shape], per_node: int, spot_C: Ints) -> Nodes:
     )
 
 
-def survivors_of(reclaims: Reclaims, job: Job, gpu: str, nodes: Nodes) -> Survivors:
-    """What a hit leaves of each shape. Cost: O(C K), K^2 with parts, and a speed for each width that may be left."""
+def survivors_of(reclaims: Reclaims, kind: Kind, nodes: Nodes) -> Survivors:
+    """What a hit leaves of each shape. Cost: O(C K), and more for what is new."""
     chance_CK = _lost_chance(reclaims.share, nodes.spot_C)
     most = chance_CK.shape[1] - 1
     whole_CK = chance_CK * _whole_chance(nodes, most)
-    left_CK = _share_left(job, gpu, nodes, most)
+    left_CK = _share_left(kind, nodes, most)
     exposed_C = nodes.exposed_C == [each.gpus for each in nodes.shapes]
     all_C = chance_CK[np.arange(len(nodes.shapes)), np.minimum(nodes.spot_C, most)]
     gone_C = np.where(exposed_C & (nodes.spot_C <= most), all_C, 0.0)
@@ -98,100 +98,52 @@ def survivors_of(reclaims: Reclaims, job: Job, gpu: str, nodes: Nodes) -> Surviv
     )
 
 
-def pausing(reclaims: Reclaims, job: Job, nodes: Nodes) -> Pausing:
-    """What the job says that changes cost it. Cost: four questions for each shape, where it has pauses of its own."""
-    if job.pauses is None:
-        restart_C = np.full(len(nodes.shapes), job.restart_s)
+def pausing(reclaims: Reclaims, kind: Kind, nodes: Nodes) -> Pausing:
+    """What the job says that changes cost it. Cost: four questions for each new shape, if it has pauses of its own."""
+    if kind.job.pauses is None:
+        restart_C = np.full(len(nodes.shapes), kind.job.restart_s)
         return Pausing(shrink_C=restart_C, grow_C=restart_C, refill_C=restart_C, fresh_C=restart_C)
     chance_CK = _lost_chance(reclaims.share, nodes.spot_C)
     mean_C = np.rint(chance_CK @ np.arange(chance_CK.shape[1]))
     lost_C = np.minimum(mean_C * nodes.per_node, nodes.exposed_C).astype(np.intp)
-    rows = [_pauses_of(job, shape, lost) for shape, lost in zip(nodes.shapes, lost_C.tolist(), strict=True)]
+    rows = [pauses_of(kind, shape, lost) for shape, lost in zip(nodes.shapes, lost_C.tolist(), strict=True)]
     shrink_C, grow_C, refill_C, fresh_C = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
     return Pausing(shrink_C=shrink_C, grow_C=grow_C, refill_C=refill_C, fresh_C=fresh_C)
 
 
-# ---------------------------------------------------------------------- who is hit
-
-
 def _lost_chance(share: float, spot_C: Ints) -> Floats:
-    """The chance that a hit takes k of the nodes: one, or binomial, given that it takes any."""
+    """The chance that a hit takes k of the nodes: one, or binomial, given that it takes any. Cost: O(C K)."""
+    most = int(spot_C.max(initial=0))
     if share == 0.0:
-        return np.stack([np.zeros(len(spot_C)), (spot_C > 0).astype(np.float64)], axis=1)[:, : _most(spot_C) + 1]
-    lost_K = np.arange(_most(spot_C) + 1)
-    ways_CK = binomials(spot_C, len(lost_K) - 1)
-    kept_CK = np.where(ways_CK > 0, (1.0 - share) ** np.maximum(spot_C[:, None] - lost_K, 0), 0.0)
-    chance_CK = ways_CK * share**lost_K * kept_CK
-    chance_CK[:, 0] = 0.0
-    struck_C1: Floats = chance_CK.sum(axis=1, keepdims=True)
-    return np.asarray(chance_CK / np.maximum(struck_C1, TINY))
+        return np.stack([np.zeros(len(spot_C)), (spot_C > 0).astype(np.float64)], axis=1)[:, : most + 1]
+    spot_S, back_C = np.unique(spot_C, return_inverse=True)
+    lost_K = np.arange(most + 1)
+    ways_SK = binomials(spot_S, most)
+    kept_SK = np.where(ways_SK > 0, (1.0 - share) ** np.maximum(spot_S[:, None] - lost_K, 0), 0.0)
+    chance_SK = ways_SK * share**lost_K * kept_SK
+    chance_SK[:, 0] = 0.0
+    struck_S1: Floats = chance_SK.sum(axis=1, keepdims=True)
+    return np.asarray((chance_SK / np.maximum(struck_S1, TINY))[back_C])
 
 
 def _whole_chance(nodes: Nodes, most: int) -> Floats:
-    """The chance that every part keeps a replica, if k nodes are lost: of all ways to lose k, those that leave one."""
-    ways_CK = bounded_powers(nodes.wide_C, nodes.wide_C - 1, nodes.deep_C, most)
-    ways_CK = times(ways_CK, binomials(nodes.spot_C - nodes.wide_C * nodes.deep_C, most))
-    return ways_CK / np.maximum(choose(nodes.spot_C[:, None], np.arange(most + 1)), 1.0)
+    """The chance that every part keeps a replica, if k nodes are lost."""
+    each = zip(nodes.spot_C.tolist(), nodes.wide_C.tolist(), nodes.deep_C.tolist(), strict=True)
+    return _padded([whole_chances(*facts, min(facts[0], most)) for facts in each], most)
 
 
-def _most(spot_C: Ints) -> int:
-    return int(spot_C.max(initial=0))
+def _share_left(kind: Kind, nodes: Nodes, most: int) -> Floats:
+    """Of the speed of a shape, what is left if k nodes are lost."""
+    each = zip(nodes.shapes, nodes.spot_C.tolist(), strict=True)
+    return _padded([shares_left(kind, shape, spot, min(spot, most)) for shape, spot in each], most)
 
 
-# ---------------------------------------------------------------------- who is left
-
-
-def _share_left(job: Job, gpu: str, nodes: Nodes, most: int) -> Floats:
-    """Of the speed of a shape, what is left if k nodes are lost. Where its GPUs are makes none of them faster."""
-    known: dict[tuple[int, int, int, int | None], float] = {}
-
-    def rate(like: Shape, gpus: int) -> float:
-        copies, parts = (
-            (0, 0) if like.grid is None else (min(like.grid.copies, gpus // like.grid.parts), like.grid.parts)
-        )
-        if gpus < job.min_gpus or (parts and not copies):
-            return 0.0
-        key = (gpus, copies, parts, like.batch)
-        if key not in known:
-            left = replace(like, gpus=gpus, steady=0, grid=Grid(copies, parts) if parts else None)
-            known[key] = job.speed_on(left).rate(gpu, packed(gpus, nodes.per_node), 0.0)
-        return known[key]
-
-    share_CK = np.zeros((len(nodes.shapes), most + 1))
-    for at, (shape, spot, exposed) in enumerate(
-        zip(nodes.shapes, nodes.spot_C.tolist(), nodes.exposed_C.tolist(), strict=True)
-    ):
-        if not (whole := rate(shape, shape.gpus)) > 0.0:
-            continue
-        for lost in range(1, min(spot, most) + 1):
-            gone = exposed if lost == spot else min(lost * nodes.per_node, exposed)
-            share_CK[at, lost] = min(1.0, rate(shape, shape.gpus - gone) / whole)
-    return share_CK
-
-
-def _left_of(job: Job, shape: Shape, lost: int) -> Shape | None:
-    """The shape in which survivors go on; None where they cannot."""
-    gpus = shape.gpus - lost
-    if gpus < job.min_gpus:
-        return None
-    if shape.grid is None:
-        return replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
-    copies = min(shape.grid.copies, gpus // shape.grid.parts)
-    return replace(shape, gpus=gpus, grid=Grid(copies, shape.grid.parts)) if copies else None
-
-
-def _pauses_of(job: Job, shape: Shape, lost: int) -> tuple[float, float, float, float]:
-    left = _left_of(job, shape, lost)
-    refill_s = job.pause_s(Change(was=shape, now=shape, lost=lost))
-    fresh_s = job.pause_s(Change(was=None, now=shape))
-    if left is None:
-        return refill_s, refill_s, refill_s, fresh_s
-    return (
-        job.pause_s(Change(was=shape, now=left, lost=lost)),
-        job.pause_s(Change(was=left, now=shape)),
-        refill_s,
-        fresh_s,
-    )
+def _padded(rows: Sequence[Floats], most: int) -> Floats:
+    """Rows of 0, 1 ... nodes lost side by side; nobody loses more than there are."""
+    found_CK = np.zeros((len(rows), most + 1))
+    long_C = np.array([len(row) for row in rows])
+    found_CK[np.arange(most + 1) < long_C[:, None]] = np.concatenate(rows)
+    return found_CK
 
 
 def _grid_of(shape: Shape) -> tuple[int, int]:

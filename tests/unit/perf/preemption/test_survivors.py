@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.job import Change, Speed
-from sublet.domain.shape import Grid, Shape
+from sublet.domain.shape import Grid, Shape, Spread
+from sublet.perf.preemption.kinds import kind_of, pauses_of, shares_left, whole_chances
 from sublet.perf.preemption.reclaims import Reclaims
+from sublet.perf.preemption.shapes import shapes_kept
 from sublet.perf.preemption.survivors import nodes_of, pausing, spot_nodes, survivors_of
 from sublet.perf.speedup import Amdahl, ConstantRate
-from sublet.testing.values import a_job
+from sublet.testing.values import EvenPauses, a_job
 from tests.rigs.sizes import examples
 
 
@@ -97,7 +99,9 @@ def grids(draw) -> tuple[Shape, int]:
 def test_what_a_hit_leaves_is_what_all_ways_to_be_hit_leave(shape_on, share):
     shape, per_node = shape_on
     nodes = nodes_of([shape], per_node, spot_nodes([shape], per_node))
-    found = survivors_of(Reclaims(per_h=1.0, share=share), a_job(speed=ByCopies()), "T4", nodes)
+    found = survivors_of(
+        Reclaims(per_h=1.0, share=share), kind_of(a_job(speed=ByCopies()), "T4", nodes.per_node), nodes
+    )
     seen = [float(each[0]) for each in (found.gone_C, found.none_left_C, found.share_C, found.any_share_C)]
     exact = by_enumeration(shape, per_node, share)
     assert seen[:2] == pytest.approx(exact[:2], abs=1e-12)
@@ -111,18 +115,20 @@ def test_what_a_hit_leaves_is_what_all_ways_to_be_hit_leave(shape_on, share):
 def test_where_one_whole_copy_is_on_demand_a_copy_is_always_left(copies, parts, share, spares):
     shape = Shape("p", copies * parts + parts + spares, steady=parts, grid=Grid(copies + 1, parts))
     nodes = nodes_of([shape], 1, spot_nodes([shape], 1))
-    found = survivors_of(Reclaims(per_h=1.0, share=share), a_job(speed=ByCopies()), "T4", nodes)
+    found = survivors_of(
+        Reclaims(per_h=1.0, share=share), kind_of(a_job(speed=ByCopies()), "T4", nodes.per_node), nodes
+    )
     assert (found.none_left_C[0], found.gone_C[0]) == (pytest.approx(0.0, abs=1e-12), 0.0)
 
 
 def test_part_of_a_copy_on_demand_protects_those_parts_alone():
     shapes = [Shape("p", 4, steady=steady, grid=Grid(1, 4)) for steady in range(5)]
     nodes = nodes_of(shapes, 1, spot_nodes(shapes, 1))
-    found = survivors_of(Reclaims(per_h=1.0), a_job(speed=ByCopies()), "T4", nodes)
+    found = survivors_of(Reclaims(per_h=1.0), kind_of(a_job(speed=ByCopies()), "T4", nodes.per_node), nodes)
     assert found.none_left_C.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
     two = [Shape("p", 8, steady=steady, grid=Grid(2, 4)) for steady in (0, 2, 4)]
     nodes = nodes_of(two, 1, spot_nodes(two, 1))
-    found = survivors_of(Reclaims(per_h=1.0, share=0.5), a_job(speed=ByCopies()), "T4", nodes)
+    found = survivors_of(Reclaims(per_h=1.0, share=0.5), kind_of(a_job(speed=ByCopies()), "T4", nodes.per_node), nodes)
     # Each of the four parts keeps one of two with chance 3/4; of the two parts that are not safe, the same.
     struck = 1 - 0.5 ** np.array([8, 6, 4])
     assert found.none_left_C == pytest.approx((1 - np.array([0.75**4, 0.75**2, 1.0])) / struck)
@@ -132,13 +138,13 @@ def test_survivors_that_are_fewer_than_a_job_needs_do_not_train():
     job = a_job(speed=Amdahl(parallel=0.9), gpus=4, min_gpus=3, max_gpus=8)
     shapes = [Shape("p", 3), Shape("p", 4), Shape("p", 8, steady=3)]
     nodes = nodes_of(shapes, 1, spot_nodes(shapes, 1))
-    one = survivors_of(Reclaims(per_h=1.0), job, "T4", nodes).share_C
+    one = survivors_of(Reclaims(per_h=1.0), kind_of(job, "T4", nodes.per_node), nodes).share_C
     assert one.tolist() == [
         0.0,
         pytest.approx((0.1 + 0.9 / 4) / (0.1 + 0.9 / 3)),
         pytest.approx((0.1 + 0.9 / 8) / (0.1 + 0.9 / 7)),
     ]
-    all_at_once = survivors_of(Reclaims(per_h=1.0, share=1.0), job, "T4", nodes).share_C
+    all_at_once = survivors_of(Reclaims(per_h=1.0, share=1.0), kind_of(job, "T4", nodes.per_node), nodes).share_C
     assert all_at_once.tolist() == [0.0, 0.0, pytest.approx((0.1 + 0.9 / 8) / (0.1 + 0.9 / 3))]
 
 
@@ -156,7 +162,7 @@ def test_pauses_are_those_of_the_job_by_kind_of_change():
     job = a_job(speed=ByCopies(), pauses=ByKind(), gpus=8)
     shapes = [Shape("p", 8, grid=Grid(4, 2)), Shape("p", 2, grid=Grid(1, 2))]
     nodes = nodes_of(shapes, 2, spot_nodes(shapes, 2))
-    found = pausing(Reclaims(per_h=1.0), job, nodes)
+    found = pausing(Reclaims(per_h=1.0), kind_of(job, "T4", 2), nodes)
     assert [each[0] for each in (found.shrink_C, found.grow_C, found.refill_C, found.fresh_C)] == [
         12.0,
         100.0,
@@ -164,7 +170,63 @@ def test_pauses_are_those_of_the_job_by_kind_of_change():
         1000.0,
     ]
     assert found.refill_C[1] == 2.0
-    half = pausing(Reclaims(per_h=1.0, share=0.5), job, nodes)  # 2.1 of 4 nodes on average
+    half = pausing(Reclaims(per_h=1.0, share=0.5), kind_of(job, "T4", 2), nodes)  # 2.1 of 4 nodes on average
     assert half.refill_C[0] == 4.0
-    plain = pausing(Reclaims(per_h=1.0), a_job(restart_s=7.0), nodes)
+    plain = pausing(Reclaims(per_h=1.0), kind_of(a_job(restart_s=7.0), "T4", 2), nodes)
     assert plain.shrink_C.tolist() == plain.fresh_C.tolist() == [7.0, 7.0]
+
+
+# ---------------------------------------------------------------------- what is kept
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(Amdahl):
+    """Counts how often it is asked."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
+        self.asked.append(sum(spread))
+        return super().rate(gpu, spread, done)
+
+    def pause_s(self, change: Change) -> float:
+        self.asked.append(-change.now.gpus)
+        return 1.0
+
+    lead_s = 0.0
+
+
+def test_another_market_asks_a_job_nothing_that_it_has_answered():
+    both = Counted(parallel=0.9)
+    job = a_job(speed=both, pauses=both, gpus=8, survives=True, checkpoint_every_s=600.0)
+    shapes = [Shape("p", gpus, steady=steady) for gpus in range(1, 9) for steady in range(gpus)]
+    one = shapes_kept(Reclaims(per_h=0.3, share=0.25, boot_s=60.0), job, "T4", 1, shapes)
+    rates = [gpus for gpus in both.asked if gpus > 0]
+    assert sorted(rates) == [1, 2, 3, 4, 5, 6, 7, 8]
+    both.asked.clear()
+    other = shapes_kept(Reclaims(per_h=0.6, share=0.25, boot_s=90.0), replace(job, id="k"), "T4", 1, shapes)
+    assert not both.asked
+    assert (other < one).all()
+
+
+def test_jobs_that_differ_in_what_counts_are_kept_apart():
+    shapes = [Shape("p", gpus) for gpus in (2, 4, 8)]
+    hit = Reclaims(per_h=0.5, share=0.2, boot_s=300.0)
+    job = a_job(
+        speed=Amdahl(parallel=0.9), pauses=EvenPauses(60.0), gpus=8, min_gpus=1, survives=True, checkpoint_every_s=600.0
+    )
+    others = [
+        replace(job, speed=Amdahl(parallel=0.99)),
+        replace(job, pauses=EvenPauses(90.0)),
+        replace(job, min_gpus=4),
+        replace(job, pauses=None, restart_s=45.0),
+    ]
+    found = [tuple(shapes_kept(hit, each, "T4", 1, shapes)) for each in (job, *others)]
+    found += [tuple(shapes_kept(hit, job, "T4", 2, shapes))]
+    assert len(set(found)) == len(found)
+    alone = []
+    for each in (job, *others):  # as if none had been asked before
+        for kept in (shares_left, pauses_of, whole_chances):
+            kept.cache_clear()
+        alone.append(tuple(shapes_kept(hit, each, "T4", 1, shapes)))
+    assert alone == found[:-1]
