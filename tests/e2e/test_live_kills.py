@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from sublet.api.state import StateDir
 from sublet.runtime.jobs.spec import Retries
+from sublet.runtime.store import Store
 from tests.chaos import episodes
 from tests.chaos.rig import JOB, rig
 
@@ -27,12 +29,12 @@ def test_a_job_makes_every_step_though_its_workers_are_killed():
 
 
 def test_controllers_may_die_one_after_the_other_and_at_last_everything():
-    """At a commit, at a call of the provider, while a job starts; then the whole machine."""
-    with rig() as world:
+    """At a commit, at a call of the provider, while a job starts; then the whole machine. Its core stays on demand."""
+    with rig(mix_markets=True) as world:
         world.points = ["after:rent", "before-commit:JobStarted"]
         world.start("after-commit:JobSubmitted")
-        job_id = world.submit(steps=250, step_ms=10, key="job")
-        assert world.submit(steps=250, step_ms=10, key="job") == job_id
+        job_id = world.submit(steps=250, step_ms=10, key="job", min_on_demand=1)
+        assert world.submit(steps=250, step_ms=10, key="job", min_on_demand=1) == job_id
         world.until(lambda: world.revive_if_dead() or world.job(job_id).get("checkpoint_step"), "it has saved")
         assert world.deaths == 3
         world.kill_everything()
@@ -42,6 +44,21 @@ def test_controllers_may_die_one_after_the_other_and_at_last_everything():
         assert len((world.ask("jobs") or {})["jobs"]) == 1
         world.down()
         assert world.audit()["nodes"] >= 2
+        assert all(1 <= sure < workers for sure, workers in _on_demand(world.state.path / "log.sqlite"))
+
+
+def _on_demand(path):
+    """Of every order into a shape: workers on demand, and all."""
+    store, market, found = Store(path), {}, []
+    for order in (order for line in store.lines() for order in json.loads(line)["actions"]):
+        if order["type"] == "RentNode":
+            market[order["node_id"]] = order["offer_id"]
+        elif order["type"] in ("StartJob", "ResizeJob"):
+            markets = [market[node_id] for node_id, _ in order["placement"]]
+            found.append((markets.count("local:on-demand"), len(markets)))
+    store.close()
+    assert found
+    return found
 
 
 def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ __all__ = ["Arrivals", "Demand", "kind_of"]
 def kind_of(job: Job) -> Hashable:
     """Jobs of one kind differ in size, time and request only: equally good choices for one are so for the others."""
     pauses = (job.restart_s, job.checkpoint_every_s, job.checkpoint_write_s, job.survives, job.pauses)
-    return (job.model, job.speed, job.weight, job.min_gpus, job.max_gpus, job.pools, pauses)
+    return (job.model, job.speed, job.weight, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,7 @@ class Job:
     gpus: int = 1  # what the owner asked for; elastic policies may give fewer or more
     min_gpus: int = 1
     max_gpus: int = 0  # 0 = as many as asked for
+    min_on_demand: int = 0  # of its GPUs so many, at least, are on demand: a core that no market takes
     restart_s: float = 0.0  # pause at every start and change of shape
     checkpoint_every_s: float = math.inf  # work since the last checkpoint is lost when a node is lost without notice
     checkpoint_write_s: float = 0.0  # a notice longer than this loses nothing
@@ -147,6 +148,9 @@ class Job:
         whole("max_gpus", self.max_gpus, 1)
         if not self.min_gpus <= self.gpus <= self.max_gpus:
             raise InvalidValue("gpus", self.gpus, f"between min_gpus {self.min_gpus} and max_gpus {self.max_gpus}")
+        whole("min_on_demand", self.min_on_demand)
+        if self.min_on_demand > self.min_gpus:
+            raise InvalidValue("min_on_demand", self.min_on_demand, f"at most min_gpus {self.min_gpus}")
         at_least("restart_s", self.restart_s, 0.0)
         if not self.checkpoint_every_s > 0:
             raise InvalidValue("checkpoint_every_s", self.checkpoint_every_s, "above 0")

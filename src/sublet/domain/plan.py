@@ -133,6 +133,10 @@ class Pool:
         """It has offers of both markets."""
         return len(self.markets) > 1
 
+    def core_of(self, job: Job) -> int:
+        """GPUs that a shape of this job has to say are steady here: none where all are on demand."""
+        return job.min_on_demand if Market.SPOT in self.markets else 0
+
     @property
     def quotas(self) -> tuple[tuple[tuple[str, ...], int], ...]:
         """Offers, and the GPUs that may be held of them together."""

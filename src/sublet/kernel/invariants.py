@@ -103,6 +103,8 @@ def _steady_gpus_are_on_demand(kernel: Kernel) -> None:
             sure = kernel.cluster.on_demand(kernel.tenancy.placement[job_id])
             found = f"{job_id}: {sure} of {state.runs_in.steady}"
             _law(sure >= state.runs_in.steady, "steady GPUs are on demand", found, partial(kernel.story, job_id))
+            kept = state.shape is None or sure >= state.job.min_on_demand  # without a shape it is about to be stopped
+            _law(kept, "a job trains with its core on demand", found, partial(kernel.story, job_id))
 
 
 def _grids_are_whole(kernel: Kernel) -> None:

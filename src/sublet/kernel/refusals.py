@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sublet.domain.actions import RefusePlan
+from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan, Pool
@@ -14,6 +15,7 @@ from sublet.kernel.supply import Supply
 
 __all__ = [
     "Promise",
+    "keeps_to",
     "refuse_plan",
     "refuse_wrong_names",
     "shapes_to_promise",
@@ -32,7 +34,7 @@ def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) ->
             continue  # it ended or was paused meanwhile, or has it already
         if shape is None or shape.pool in supply.pools:  # else nobody offers it any more
             promises.append((state, shape))
-    return _within_terms(promises) if stale else promises
+    return [each for each in promises if _is_within_terms(each, supply)] if stale else promises
 
 
 def refuse_plan(
@@ -47,7 +49,7 @@ def refuse_plan(
     """Why it is not carried out; None = it is."""
     refusal = refuse_wrong_names(plan, jobs, supply, stale=stale)
     if refusal is None and not stale:
-        refusal = _refuse_over_limits(plan, promises, stand, supply) or _refuse_other_widths(promises)
+        refusal = _refuse_over_limits(plan, promises, stand, supply) or _refuse_other_terms(promises, supply)
     return refusal
 
 
@@ -71,21 +73,26 @@ def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -
     return None
 
 
-def _within_terms(promises: Sequence[Promise]) -> list[Promise]:
-    """Those that keep to where and how wide the jobs may run as they are now."""
-    return [
-        (state, shape)
-        for state, shape in promises
-        if shape is None or (_may_be(state, shape) and state.job.may_run_in(shape.pool))
-    ]
+def keeps_to(job: Job, shape: Shape, pools: Mapping[str, Pool]) -> bool:
+    """Whether a job may have a shape: where it is, and how many of its GPUs are on demand."""
+    return job.may_run_in(shape.pool) and shape.pool in pools and shape.steady >= pools[shape.pool].core_of(job)
 
 
-def _refuse_other_widths(promises: Sequence[Promise]) -> RefusePlan | None:
-    """It gives a job fewer or more GPUs than its owner lets it have. None = it does not."""
+def _is_within_terms(promise: Promise, supply: Supply) -> bool:
+    """It keeps to where and how wide the job may run as it is now."""
+    state, shape = promise
+    return shape is None or (_may_be(state, shape) and keeps_to(state.job, shape, supply.pools))
+
+
+def _refuse_other_terms(promises: Sequence[Promise], supply: Supply) -> RefusePlan | None:
+    """It gives a job fewer or more GPUs than its owner lets it have, or fewer on demand. None = it does not."""
     for state, shape in promises:
         if shape is not None and not _may_be(state, shape):
             low, high = state.job.min_gpus, state.job.max_gpus
             return RefusePlan(f"shapes[{state.job.id}].gpus", shape.gpus, f"a width of the job, from {low} to {high}")
+        if shape is not None and shape.steady < (core := supply.pools[shape.pool].core_of(state.job)):
+            allowed = f"at least {core}: so many of its GPUs are on demand"
+            return RefusePlan(f"shapes[{state.job.id}].steady", shape.steady, allowed)
     return None
 
 

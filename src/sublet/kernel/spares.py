@@ -19,7 +19,8 @@ def is_spare_of(state: JobState, placement: Placement, node_id: str, cluster: Cl
     if state.phase is not Phase.RUNNING or runs_in is None or runs_in.grid is None or not runs_in.is_seated:
         return False
     left = tuple(share for share in placement if share[0] != node_id)
-    return is_spare(cluster.seats(placement, runs_in.grid)[node_id]) and cluster.on_demand(left) >= runs_in.steady
+    steady = max(runs_in.steady, state.job.min_on_demand)
+    return is_spare(cluster.seats(placement, runs_in.grid)[node_id]) and cluster.on_demand(left) >= steady
 
 
 def without_spares(state: JobState, survives: Placement, now_s: float) -> JobState:

@@ -23,6 +23,8 @@ def shape_of_survivors(state: JobState, kept: Placement, steady: int, recorded: 
     gpus, shape, ran = sum(count for _, count in kept), state.shape, state.runs_in
     if shape is None or ran is None or shape.pool != ran.pool or gpus < state.job.min_gpus:
         return None
+    if steady < state.job.min_on_demand:
+        return None
     if shape.grid is not None:
         grid = next((each for each in (shape.grid, ran.grid) if each is not None and each.gpus <= gpus), None)
         if grid is None:

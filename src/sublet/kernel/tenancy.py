@@ -25,6 +25,7 @@ from sublet.kernel.growing import Growing
 from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
 from sublet.kernel.placing import Placing
+from sublet.kernel.refusals import keeps_to
 from sublet.kernel.spares import is_spare_of, without_spares
 from sublet.kernel.supply import Supply
 from sublet.kernel.survivors import pays, shape_of_survivors
@@ -68,7 +69,7 @@ class Tenancy(Ordering):
     def change(self, job: Job, event: Event) -> None:
         """Other facts about a job; one that is paused gives its GPUs back, one that is not waits for a plan.
 
-        Where it may run holds at once, also against what it was promised before.
+        Where it may run, and how many of its GPUs are on demand, holds at once, also against what it was promised.
         """
         state = self.jobs[job.id]
         self._stories[job.id].append(event)
@@ -87,9 +88,10 @@ class Tenancy(Ordering):
                 self.settle(state)
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
-        elif state.shape is not None and not job.may_run_in(state.shape.pool):
+        elif state.shape is not None and not keeps_to(job, state.shape, self._supply.pools):
             before = None if state.phase in (Phase.WAITING, Phase.STOPPING) else self._ordered[job.id]
-            state = self.promise(state, before if before is not None and job.may_run_in(before.pool) else None)
+            stays = before is not None and keeps_to(job, before, self._supply.pools)
+            state = self.promise(state, before if stays else None)
             if not self.settle(state):
                 self.stand_in_line(state)
 
@@ -338,7 +340,7 @@ class Tenancy(Ordering):
         """Copies do not wait for spares, which join without a pause; False = it goes on waiting."""
         if shape.grid is None or (state.phase is Phase.RUNNING and shape.trains_like(state.runs_in)):
             return False
-        gpus = max(shape.grid.gpus, sum(gpus for _, gpus in kept))
+        gpus = max(shape.grid.gpus, state.job.min_on_demand, sum(gpus for _, gpus in kept))
         fewer = replace(shape, gpus=gpus, steady=min(shape.steady, gpus))
         placement = self._cluster.rearrange(shape.pool, kept, gpus, steady=fewer.steady, owed=owed, closed=closed)
         if placement is None:

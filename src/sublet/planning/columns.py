@@ -2,8 +2,9 @@
 
 Mixing markets pays where spot is short of what a job would buy, and where somebody has to survive. So in a pool with
 both, shapes have all GPUs on spot, one copy on demand, what spot lacks now, all; and some steps between, for what
-others leave of spot. How the GPUs are used is decided here: the fastest way, losses included, is the only one that
-anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+others leave of spot. A job that is to have a core on demand has only shapes with it. How the GPUs are used is decided
+here: the fastest way, losses included, is the only one that anybody would choose. What takes no less of anything than
+another shape and is no faster is left out.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Pace(NamedTuple):
 
 def columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
     """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
-    splits = [(pace, nodes) for pace in paces for nodes in _spot_nodes(pace, site)]
+    splits = [(pace, nodes) for pace in paces for nodes in _spot_nodes(pace, site, job.min_on_demand)]
     found = _columns(job, site, [pace for pace, _ in splits], np.array([nodes for _, nodes in splits], dtype=np.intp))
     if not _has_choice(job, site) or found.doubt_C.any():
         return found
@@ -95,6 +96,8 @@ def only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | N
         return None
     site = sites[at]
     if not job.min_gpus <= shape.gpus <= min(job.max_gpus, site.most_gpus):
+        return None
+    if site.steady is not None and shape.steady < job.min_on_demand:
         return None
     way = Way(shape.grid, shape.batch)
     pace = _pace(job, site.gpu, site.gpus_per_node, shape.gpus, (way,))
@@ -126,14 +129,15 @@ def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ..
     return Pace(gpus, ways, rate_EW, job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
 
 
-def _spot_nodes(pace: Pace, site: Site) -> Iterator[int]:
-    """How many nodes of this width are on spot; where there is one market, all."""
+def _spot_nodes(pace: Pace, site: Site, core: int) -> Iterator[int]:
+    """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
     size = site.gpus_per_node
     nodes = math.ceil(pace.gpus / size)
     if site.steady is None:
         yield nodes
         return
-    had = int(min(nodes, site.steady.spot_gpus // size))
+    most = (pace.gpus - core) // size if core else nodes
+    had = int(min(most, site.steady.spot_gpus // size))
     if nodes <= EVERY_SPLIT:
         some = set(range(had + 1))
     else:
@@ -142,7 +146,7 @@ def _spot_nodes(pace: Pace, site: Site) -> Iterator[int]:
             some |= {4**step for step in range((had.bit_length() + 1) // 2)}
         copies = {math.ceil((1 if way.grid is None else way.grid.parts) / size) for way in pace.ways}
         some |= {nodes - copy for copy in copies if 0 <= nodes - copy <= had}
-    yield from sorted(some | {nodes})  # what is sold out now may be back
+    yield from sorted(some | {most})  # what is sold out now may be back
 
 
 # ---------------------------------------------------------------------- columns

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
 from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market
+from sublet.planning.cores import hold_with_cores, pools_short_of_cores
+from sublet.planning.runnable import runnable
 
 __all__ = ["Draft"]
+
+NO_CORE = "no more can be had beside the core on demand that it is to have"
 
 
 class Draft:
@@ -18,6 +23,7 @@ class Draft:
 
     `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
     with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
+    Jobs get the core on demand that their owners want, or wait, whether the policy knows of it or not.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class Draft:
         self._promised = dict(snapshot.promised)
         self._rows = None if rows is None or len(rows) == len(self.most) else rows  # else each pool is one
         self._steady = dict(snapshot.steady)
+        self._cores = {state.job.id: state for state in snapshot.active.values() if state.job.min_on_demand}
         self._shapes: dict[str, Shape | None] = {}
         self._reasons: dict[str, str] = {}
 
@@ -48,6 +55,9 @@ class Draft:
 
     def put(self, state: JobState, shape: Shape, why: str = "") -> None:
         """The same, of any shape."""
+        if core := self.snapshot.pools[shape.pool].core_of(state.job):
+            shape = replace(shape, steady=max(core, shape.steady))
+            self._cores[state.job.id] = state
         current = self._current(state)
         if current != shape:
             self._change(state, current, shape, why)
@@ -72,9 +82,10 @@ class Draft:
         weighed: Mapping[str, Weighing] | None = None,
     ) -> Plan:
         """The finished plan: what changes, the nodes that carry all of it, and the prices that made it."""
+        hold = self._hold_with_cores() if self._cores else self._hold()
         return Plan(
             shapes=self._shapes,
-            hold=self._hold(),
+            hold=hold,
             reasons=self._reasons,
             ask_again_s=ask_again_s,
             value_of_time_usd_per_h=value_of_time_usd_per_h,
@@ -87,6 +98,36 @@ class Draft:
         if self._rows is None:
             return nodes_to_hold(self.snapshot, self._promised)
         return hold_rows(self.snapshot, rows_by_market(self._rows, self._promised, self._steady))
+
+    def _hold_with_cores(self) -> dict[str, int]:
+        """The same for jobs with cores on demand: where these cannot be held, the last are narrower, or wait."""
+        while True:
+            plain = self._hold()
+            hold = hold_with_cores(self.snapshot, plain, self._promised, self._steady) if self._rows is None else plain
+            short = pools_short_of_cores(self.snapshot, hold, plain, self._promised, self._steady)
+            last = next((state for state in reversed(self._cores.values()) if self._is_in(state, short)), None)
+            if last is None:
+                return hold
+            self._give_way(last)
+
+    def _give_way(self, state: JobState) -> None:
+        """Half as wide, or less: what it makes progress at; or not at all."""
+        shape = self._current(state)
+        if shape is None:
+            return
+        pool, done = self.snapshot.pools[shape.pool], state.done_at(self.snapshot.now_s)
+        narrower = [] if shape.grid is not None else runnable(state, pool, shape.gpus // 2, done)
+        if narrower:
+            gpus = narrower[-1].gpus
+            self.put(state, replace(shape, gpus=gpus, steady=min(gpus, shape.steady)), NO_CORE)
+        else:
+            self.take(state, NO_CORE)
+        if self._current(state) == state.shape:
+            del self._shapes[state.job.id]
+
+    def _is_in(self, state: JobState, pools: Collection[str]) -> bool:
+        shape = self._current(state)
+        return shape is not None and shape.steady > 0 and shape.pool in pools
 
     def _current(self, state: JobState) -> Shape | None:
         return self._shapes.get(state.job.id, state.shape)

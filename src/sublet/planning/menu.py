@@ -99,7 +99,7 @@ class _Facts:
     def __init__(self, job: Job) -> None:
         self.job = job
         pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
-        self.key = (job.speed, job.min_gpus, job.max_gpus, job.pools, pauses)
+        self.key = (job.speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -37,13 +37,14 @@ __all__ = [
     "with_budget_in_force",
 ]
 
-FIXED = ("provider", "engine", "speedup", "slots_per_node")  # as long as nodes are rented
+FIXED = ("provider", "engine", "speedup", "slots_per_node", "mix_markets")  # as long as nodes are rented
 LABELS = {
     "burn_usd_per_h": "budget",
     "average_usd_per_h": "average",
     "purse_usd": "purse",
     "most_nodes": "nodes",
     "slots_per_node": "slots",
+    "mix_markets": "mixed markets",
     "decide_limit_s": "decide limit",
     "notice_s": "notice",
     "boot_s": "boot",

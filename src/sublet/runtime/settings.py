@@ -42,6 +42,7 @@ class Settings:
     boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
     most_nodes: int | None = None  # of each offer, at once; None = as many as the provider has
     slots_per_node: int = 1  # workers on one node
+    mix_markets: bool = False  # one job may have nodes of both markets: a pool is a kind, not a kind on a market
     decide_limit_s: float = 60.0  # wall: a policy that has not answered by then is asked anew
     lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself
     seed: int = 0

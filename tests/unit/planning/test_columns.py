@@ -213,3 +213,27 @@ def test_a_change_of_grid_costs_what_the_job_says_it_costs():
     for at, shape in enumerate(menu.shapes):
         to = PROFILE.at[shape.grid.copies, shape.grid.parts]
         assert change[at] * 3600 == pytest.approx(0.0 if shape == here else table_CC[was, to], abs=1e-6)
+
+
+# ---------------------------------------------------------------------- cores
+
+
+@given(st.sampled_from([1, 2, 4]), st.integers(1, 6), st.sampled_from([0, 3, 40, math.inf]))
+def test_of_a_job_with_a_core_every_shape_has_it_and_all_that_have_it_and_pay_are_there(size, core, spot_gpus):
+    """What a job without one would be offered, and that has the core, it is offered as well; or something better."""
+    job = a_job(gpus=core, min_gpus=core, max_gpus=24, speed=Amdahl(parallel=0.95))
+    free = menu_of(job, (both(spot_gpus, size),))
+    held = menu_of(replace(job, min_on_demand=core), (both(spot_gpus, size),))
+    assert held.shapes
+    assert all(shape.steady >= core for shape in held.shapes)
+    for at, shape in enumerate(free.shapes):
+        if shape.steady >= core and shape not in held.column:
+            better = (held.gpus_KC <= free.gpus_KC[:, at : at + 1]).all(axis=0)
+            assert (held.rate_EC[0][better] >= free.rate_EC[0, at]).any()
+
+
+def test_what_a_job_holds_without_its_core_is_not_on_its_menu():
+    job = a_job(gpus=2, min_gpus=2, max_gpus=4, min_on_demand=1)
+    held = Shape("p", 4, steady=0)
+    assert held not in menu_of(job, (both(4),), held).column
+    assert held in menu_of(replace(job, min_on_demand=0), (both(4),), held).column

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import Limit
+from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.money import Price
+from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
@@ -75,3 +77,49 @@ def test_a_second_thought_replaces_the_first(driver):
     draft.give(state(driver, "b"), "q", 8)
     assert draft.room == {"p": 4, "q": 0}
     assert draft.plan().shapes == {"b": Shape("q", 8)}
+
+
+# ---------------------------------------------------------------------- cores
+
+
+def town(budget=UNLIMITED, **limits):
+    offers = [
+        an_offer("s", gpus=1, pool="p", usd_per_h="1"),
+        an_offer("d", gpus=1, pool="p", usd_per_h="3", market=Market.ON_DEMAND),
+        an_offer("t", gpus=1, pool="t", usd_per_h="1"),
+    ]
+    made = Driver(offers, limits={name: Limit(max_nodes=nodes) for name, nodes in limits.items()}, budget=budget)
+    made.submit(a_job("a", gpus=4, min_gpus=1, min_on_demand=1), a_job("b", gpus=4, min_gpus=2, min_on_demand=2))
+    return made
+
+
+def given(driver, pool="p", gpus=4):
+    draft = Draft(driver.kernel.snapshot())
+    for each in driver.kernel.waiting.by(arrival):
+        draft.give(each, pool, gpus)
+    return draft.plan()
+
+
+def test_who_knows_no_markets_gives_a_job_its_core_and_holds_nodes_for_it():
+    plan = given(town())
+    assert plan.shapes == {"a": Shape("p", 4, steady=1), "b": Shape("p", 4, steady=2)}
+    assert plan.hold == {"s": 5, "d": 3, "t": 0}
+
+
+def test_what_spot_lacks_beside_cores_is_on_demand():
+    assert given(town(s=2)).hold == {"s": 2, "d": 6, "t": 0}
+
+
+def test_a_job_for_whose_core_nothing_is_on_demand_waits_and_the_first_comes_first():
+    plan = given(town(d=2))
+    assert plan.shapes == {"a": Shape("p", 4, steady=1)}
+    assert plan.hold == {"s": 3, "d": 1, "t": 0}
+    assert "core" in plan.reasons["b"]
+    assert given(town(), pool="t").shapes == {}
+
+
+def test_where_money_does_not_pay_for_width_and_core_a_job_is_narrower():
+    """Eight on spot would be paid for; beside three on demand only three are."""
+    plan = given(town(budget=Budget(burn=Price.from_usd_per_h(13))))
+    assert plan.shapes == {"a": Shape("p", 4, steady=1), "b": Shape("p", 2, steady=2)}
+    assert plan.hold == {"s": 3, "d": 3, "t": 0}

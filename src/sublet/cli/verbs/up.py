@@ -27,6 +27,7 @@ FLAGS = {  # what a setting is called on the command line
     "average_usd_per_h": "--average",
     "purse_usd": "--purse",
     "most_nodes": "--nodes",
+    "mix_markets": "--mix-markets",
     "decide_limit_s": "--decide-limit",
     "notice_s": "--notice-s",
     "boot_s": "--boot-s",
@@ -90,6 +91,13 @@ def up(  # noqa: PLR0913 - one argument per option
         int | None,
         typer.Option("--nodes", metavar="N", help="Hold at most N nodes of each offer: N on spot and N on demand."),
     ] = None,
+    mix_markets: Annotated[
+        bool | None,
+        typer.Option(
+            "--mix-markets/--no-mix-markets",
+            help="One job may have spot and on-demand nodes at once; else each job is on one market.",
+        ),
+    ] = None,
     decide_limit_s: Annotated[
         float | None,
         typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan."),
@@ -130,6 +138,7 @@ def up(  # noqa: PLR0913 - one argument per option
         "strikes": tuple(strike) if strike else None,
         "boot_s": boot_s,
         "most_nodes": nodes,
+        "mix_markets": mix_markets,
         "decide_limit_s": decide_limit_s,
         "seed": seed,
         "port": port,

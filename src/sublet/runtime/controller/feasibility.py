@@ -7,12 +7,12 @@ refuse a job. Each refusal says which limit is in the way, what the job needs, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sublet.domain.money import Money, Price, microseconds
-from sublet.domain.offer import Offer
-from sublet.domain.plan import JobState
+from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import JobState, Pool
 from sublet.errors import Infeasible
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
@@ -41,6 +41,8 @@ class Feasibility:
         ways = self._ways(spec)
         _refuse_wide(spec, ways)
         fits = [way for way in ways if way.workers <= way.most_workers]
+        _refuse_core(spec, fits)
+        fits = [way for way in fits if spec.min_on_demand <= way.most_on_demand]
         self._refuse_beyond_burn(spec, fits)
         self._refuse_beyond_purse(spec, fits)
 
@@ -90,13 +92,20 @@ class Feasibility:
             )
         return ""
 
+    def doubt_core(self, spec: JobSpec) -> str:
+        """A warning where a core on demand means that all of it is, since no job here can be on both markets."""
+        pools = self._inbox.kernel.supply.pools
+        if not spec.min_on_demand or spec.market != "auto" or any(pools[way.pool].is_mixed for way in self._ways(spec)):
+            return ""
+        return "all of its workers will be on demand: for a core beside others on spot, sublet up --mix-markets"
+
     def start_usd(self, spec: JobSpec) -> float:
         """What the cheapest start costs at least: the shortest bill of its nodes, or to boot, save and leave."""
 
         def usd(way: _Way) -> float:
             offer, stop_s = way.cheapest, STOP_S * self._clock.speedup
             seconds = max(offer.minimum_billing_s, offer.billed_by_s, offer.boot_s + stop_s)
-            return way.share * Price(way.nodes * way.price.micro_usd_per_h).over(microseconds(seconds)).usd
+            return way.share * way.price.over(microseconds(seconds)).usd
 
         return min(usd(way) for way in self._ways(spec))
 
@@ -107,31 +116,44 @@ class Feasibility:
         for pool in supply.pools.values():
             if allowed and pool.name not in allowed:
                 continue
-            nodes = [supply.limits[offer_id].max_nodes for offer_id in pool.offer_ids]
-            held = math.inf if None in nodes else sum(most for most in nodes if most is not None)
-            quota = math.inf if pool.max_gpus is None else pool.max_gpus
             offers = [supply.offers[offer_id] for offer_id in pool.offer_ids]
+            sure = [offer for offer in offers if offer.market is Market.ON_DEMAND]
+            if spec.min_on_demand and not sure:
+                continue
             prices = {offer.id: min(offer.price, supply.ledger.believed(offer.id)) for offer in offers}
-            cheapest = min(offers, key=lambda offer: (prices[offer.id], offer.id))
-            workers, needed = least_width(spec), -(-least_width(spec) // pool.gpus_per_node)
+            size, workers = pool.gpus_per_node, least_width(spec)
+            core, needed = -(-spec.min_on_demand // size), -(-workers // size)
+            cheapest = _cheapest(offers, prices)
+            usd = (needed - core) * prices[cheapest.id].micro_usd_per_h
+            usd += core * prices[_cheapest(sure, prices).id].micro_usd_per_h if core else 0
+            reserve = (needed - core) * min(offer.reserve.grains for offer in offers)
+            reserve += core * min(offer.reserve.grains for offer in sure) if core else 0
             ways.append(
                 _Way(
                     pool=pool.name,
                     workers=workers,
-                    nodes=needed,
-                    most_workers=min(held * pool.gpus_per_node, quota),
+                    most_workers=self._most(pool, pool.offer_ids),
+                    most_on_demand=self._most(pool, pool.markets.get(Market.ON_DEMAND, ())),
                     cheapest=cheapest,
-                    price=prices[cheapest.id],
-                    share=workers / (needed * pool.gpus_per_node),
+                    price=Price(usd),
+                    reserve=Money(reserve),
+                    share=workers / (needed * size),
                 )
             )
         return ways
+
+    def _most(self, pool: Pool, offer_ids: Sequence[str]) -> float:
+        """Workers on nodes of these offers of a pool, by limits and quotas."""
+        nodes = [self._inbox.kernel.supply.limits[offer_id].max_nodes for offer_id in offer_ids]
+        held = math.inf if None in nodes else sum(most for most in nodes if most is not None)
+        quotas = [most for quota_of, most in pool.quotas if set(offer_ids) <= set(quota_of)]
+        return min(held * pool.gpus_per_node, *quotas, math.inf)
 
     def _refuse_beyond_burn(self, spec: JobSpec, ways: list[_Way]) -> None:
         burn = self._inbox.kernel.supply.budget.burn
         if burn is None:
             return
-        least = min(way.nodes * way.price.micro_usd_per_h for way in ways) / 1e6
+        least = min(way.price.usd_per_h for way in ways)
         if least > burn.usd_per_h:
             raise Infeasible(
                 f"{spec.name} cannot run",
@@ -148,12 +170,7 @@ class Feasibility:
         if supply.budget.purse is None:
             return
         left = supply.budget.purse - supply.ledger.spent(self._inbox.now_s())
-        reserves = [
-            (way.nodes * supply.offers[offer_id].reserve.grains)
-            for way in ways
-            for offer_id in supply.pools[way.pool].offer_ids
-        ]
-        needed = Money(min(reserves))
+        needed = min(way.reserve for way in ways)
         if left < needed:
             raise Infeasible(
                 f"{spec.name} cannot start",
@@ -179,10 +196,11 @@ class _Way:
 
     pool: str
     workers: int
-    nodes: int
     most_workers: float  # by nodes and quotas, whatever the market has now
+    most_on_demand: float
     cheapest: Offer
-    price: Price  # of one of its nodes: the lower of list price and today's
+    price: Price  # of its nodes, those of its core on demand: each at the lower of list price and today's
+    reserve: Money  # what is kept back for them
     share: float  # of its nodes' rent, what falls to it where others may share them
 
 
@@ -198,6 +216,23 @@ def _refuse_wide(spec: JobSpec, ways: list[_Way]) -> None:
             available=most,
             hint=f"{hint}, or let more nodes be held: sublet up --nodes N",
         )
+
+
+def _refuse_core(spec: JobSpec, ways: list[_Way]) -> None:
+    surest = max(ways, key=lambda way: way.most_on_demand)
+    if spec.min_on_demand > surest.most_on_demand:
+        fewer = f"resources: {{min_on_demand: {int(surest.most_on_demand)}}}"
+        raise Infeasible(
+            f"{spec.name} cannot run",
+            binding=f"the most workers on demand that may be had, on {surest.pool},",
+            needed=spec.min_on_demand,
+            available=int(surest.most_on_demand),
+            hint=f"{fewer}, or let more nodes be held: sublet up --nodes N",
+        )
+
+
+def _cheapest(offers: Sequence[Offer], prices: Mapping[str, Price]) -> Offer:
+    return min(offers, key=lambda offer: (prices[offer.id], offer.id))
 
 
 def _cents_up(usd: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.domain.job import Job
-from sublet.domain.offer import Offer
+from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
@@ -266,7 +266,14 @@ def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
         both = {offer.pool for offer in offers if str(offer.market) != str(spec.market)}
         fits = [offer for offer in fits if offer.pool not in both]
         if not fits:
-            raise InvalidValue("resources.spot", str(spec.market), "auto: every pool here has nodes of both markets")
+            allowed = "auto, with min_on_demand for a core that stays: every pool here has nodes of both markets"
+            raise InvalidValue("resources.spot", str(spec.market), allowed)
+    if spec.min_on_demand:
+        sure = {offer.pool for offer in fits if offer.market is Market.ON_DEMAND}
+        fits = [offer for offer in fits if offer.pool in sure]
+        if not fits:
+            allowed = "left out, or let nodes be rented on demand: nothing that it may use here is"
+            raise InvalidValue("resources.min_on_demand", spec.min_on_demand, allowed)
     return () if len(fits) == len(offers) else tuple(dict.fromkeys(offer.pool for offer in fits))
 
 
@@ -303,6 +310,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         gpus=high,
         min_gpus=low,
         max_gpus=high,
+        min_on_demand=min(spec.min_on_demand, low),
         restart_s=pause_s * speedup,
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length
         weight=spec.weight,

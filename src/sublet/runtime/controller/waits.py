@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
 from sublet.runtime.controller.decisions import Decisions
@@ -29,13 +30,13 @@ class Waits:
 
     def look(self) -> None:
         """After a plan. Jobs that are alike in where and how wide they may run are looked at once."""
-        alike: dict[tuple[int, tuple[str, ...]], tuple[str, str]] = {}
+        alike: dict[tuple[int, int, tuple[str, ...]], tuple[str, str]] = {}
         for record in self._table.live.values():
             state = self._inbox.kernel.jobs.get(record.id)
             if state is None or state.shape is not None or state.phase is not Phase.WAITING or record.paused:
                 self._told.pop(record.id, None)
                 continue
-            kind = (least_width(record.spec), record.pools)
+            kind = (least_width(record.spec), record.spec.min_on_demand, record.pools)
             if kind not in alike:
                 alike[kind] = self._limit(record)
             limit, text = alike[kind]
@@ -66,6 +67,9 @@ class Waits:
         if max(supply.offering.most_gpus(pool) for pool in pools) < least_width(record.spec):
             names = " and ".join(pool.name for pool in pools)
             return "market", f"the market has too few nodes of {names} now; they are asked for again and again"
+        if max(supply.offering.most_of(pool, Market.ON_DEMAND) for pool in pools) < record.spec.min_on_demand:
+            names = " and ".join(pool.name for pool in pools)
+            return "on demand", f"there are too few nodes of {names} on demand now; they are asked for again and again"
         offers = [supply.offers[offer_id] for pool in pools for offer_id in pool.offer_ids]
         if left is not None and left < min(offer.reserve for offer in offers):
             return "reserve", "what is left in the purse is reserved for the nodes of others"

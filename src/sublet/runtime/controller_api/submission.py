@@ -38,4 +38,4 @@ def refuse_impossible(feasibility: Feasibility, spec: JobSpec) -> str:
     bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
     feasibility.refuse_beyond_limits(spec)
     feasibility.refuse_beyond_own_purse(spec.name, spec)
-    return feasibility.refuse_late(spec)
+    return "; ".join(filter(None, (feasibility.refuse_late(spec), feasibility.doubt_core(spec))))

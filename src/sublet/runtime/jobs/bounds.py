@@ -31,6 +31,7 @@ __all__ = [
     "absolute",
     "checkpoints_kept",
     "command",
+    "core",
     "job_name",
     "kinds",
     "market",
@@ -118,6 +119,17 @@ def workers(low: int, high: int, sizes: Sequence[int] = ()) -> None:
     for size in sizes:
         if type(size) is not int or not low <= size <= high:
             raise InvalidValue("elastic.sizes", size, f"from {low} to {high}")
+
+
+def core(on_demand: int, low: int, choice: str) -> None:
+    """Workers that are always on demand, of a job that may shrink to `low`."""
+    if type(on_demand) is not int or not 0 <= on_demand <= MOST_WORKERS:
+        raise InvalidValue("resources.min_on_demand", on_demand, f"a whole number from 0 to {MOST_WORKERS}")
+    if on_demand > low:
+        allowed = f"at most {low}, to which it may shrink; or give it {on_demand} workers at least: elastic.workers"
+        raise InvalidValue("resources.min_on_demand", on_demand, allowed)
+    if on_demand and choice == MarketChoice.SPOT:
+        raise InvalidValue("resources.min_on_demand", on_demand, "left out of a job that is on spot only")
 
 
 def retries(field: str, value: int | None) -> None:

@@ -100,6 +100,7 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
             on_node_loss=OnNodeLoss(file.elastic.on_node_loss if file.elastic else "continue"),
             accelerators=kinds,
             market=file.resources.market(),
+            min_on_demand=file.resources.min_on_demand,
             work=file.training.work(),
             samples_per_s=file.training.samples_per_s,
             checkpoint_dir=folder,

@@ -46,6 +46,11 @@ def out_of_bounds(  # noqa: PLR0913 - what the file says, and what was made of i
         lambda: bounds.variables("secrets", secrets),
         lambda: bounds.kinds(kinds),
         lambda: bounds.workers(*workers, elastic.sizes if elastic else ()),
+        lambda: bounds.core(
+            file.resources.min_on_demand,
+            min(elastic.sizes if elastic and elastic.sizes else workers),
+            file.resources.market(),
+        ),
     )
     for check in checks:
         try:

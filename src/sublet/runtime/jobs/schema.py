@@ -23,6 +23,7 @@ from sublet.runtime.jobs.bounds import (
     MOST_KEPT,
     MOST_NODES,
     MOST_STEPS,
+    MOST_WORKERS,
     NAME_PATTERN,
     RANGES,
     VARIABLE_PATTERN,
@@ -102,8 +103,11 @@ class Resources(_Group):
     )
     any_of: list[Choice] = Field(default=[], description="Kinds that will do, instead of `accelerators`.")
     use_spot: bool | None = Field(default=None, description="true = spot, false = on-demand; without it both.")
-    spot: Literal["auto", "spot", "on-demand"] | None = Field(
-        default=None, description="The same, by name; auto = both."
+    spot: Literal["auto", "spot", "on-demand"] | bool | None = Field(
+        default=None, description="The same, also by name; auto = both."
+    )
+    min_on_demand: Annotated[int, Field(ge=0, le=MOST_WORKERS)] = Field(
+        default=0, description="Workers that are always on demand: a core that is never taken, beside others that are."
     )
 
     @model_validator(mode="after")
@@ -116,10 +120,10 @@ class Resources(_Group):
 
     def market(self) -> MarketChoice:
         """By whichever of the two keys was given."""
-        if self.spot is not None:
+        if isinstance(self.spot, str):
             return MarketChoice(self.spot)
         by_flag = {None: MarketChoice.AUTO, True: MarketChoice.SPOT, False: MarketChoice.ON_DEMAND}
-        return by_flag[self.use_spot]
+        return by_flag[self.use_spot if self.spot is None else self.spot]
 
     def wanted(self) -> tuple[tuple[str, ...], tuple[int, int] | None]:
         """All kinds that will do, and the widest range of numbers."""
@@ -312,7 +316,7 @@ FOREIGN: dict[tuple[str, ...], dict[str, str]] = {
         "priority": "use weight",
         "max_hourly_cost": _BURN,
     },
-    ("elastic",): {"min_on_demand": "use resources.spot: on-demand for a job that must not be preempted"},
+    ("elastic",): {"min_on_demand": "say it in resources: {min_on_demand: 1}"},
     ("training",): {"batch_policy": "say it in the script: train.session(..., batch_range=(64, 1024))"},
     ("training", "target"): {"epochs": "say it in the script: train.session(..., epochs=10)"},
     ("budget",): {"max_burn": _BURN, "warn_at": "watch it: sublet cost JOB"},

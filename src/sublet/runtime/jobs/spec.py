@@ -38,6 +38,7 @@ class JobSpec:
     replace_s: float = 600.0  # cloud time: how long to wait for another node, where that is what it does
     accelerators: tuple[str, ...] = ()  # GPU kinds that will do; () = any
     market: MarketChoice = MarketChoice.AUTO
+    min_on_demand: int = 0  # workers that are always on demand: a core that no market takes
     work: float | None = None  # samples over the whole job, if the user knows; the session tells otherwise
     samples_per_s: float | None = None  # of one worker, if the user knows; measured while it runs otherwise
     restart_s: float = 1.0  # pause at a resize, first guess; measured while it runs
@@ -68,4 +69,5 @@ class JobSpec:
             bounds.retries(f"retry.{name}", getattr(self.retries, name))
         bounds.checkpoints_kept(self.checkpoint_keep)
         bounds.market(self.market)
+        bounds.core(self.min_on_demand, min(self.sizes, default=self.min_workers), self.market)
         bounds.node_loss(self.on_node_loss)

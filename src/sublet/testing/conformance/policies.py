@@ -22,6 +22,7 @@ from sublet.domain.events import (
 )
 from sublet.domain.job import Job
 from sublet.domain.money import Price
+from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan, Policy
 from sublet.domain.shape import Shape
 from sublet.sim.simulator import Cloud, simulate
@@ -249,6 +250,16 @@ class PolicySuite(DrawingSuite):
         driver.settle(self.make())
         assert driver.kernel.jobs["choosy"].shape is None
         assert driver.kernel.jobs["easy"].shape is not None
+
+    def test_a_job_with_a_core_on_demand_has_it_or_waits_and_the_plan_is_kept(self) -> None:
+        """The kernel refuses any plan with less. What no policy needs to know is done by `planning.draft.Draft`."""
+        offers = [an_offer("s", gpus=2, pool="p"), an_offer("d", gpus=2, pool="p", market=Market.ON_DEMAND)]
+        driver = Driver(offers, limits={"s": Limit(max_nodes=3), "d": Limit(max_nodes=1)})
+        driver.submit(*(a_job(job_id, gpus=2, min_gpus=2, max_gpus=4, min_on_demand=2) for job_id in "ab"))
+        driver.settle(self.make())
+        (running,) = (state for state in driver.kernel.jobs.values() if state.phase is Phase.RUNNING)
+        assert driver.kernel.cluster.on_demand(driver.kernel.tenancy.placement[running.job.id]) == 2
+        assert self.make().decide(driver.kernel.snapshot()).shapes == {}, "nothing happened, and it changes its mind"
 
 
 def shapes_after(driver: Driver, plan: Plan) -> dict[str, Shape]:

@@ -68,6 +68,41 @@ def test_it_goes_on_on_demand_when_the_spot_node_is_taken(tmp_path):
     check(replay(log))
 
 
+@pytest.mark.usefixtures("virtual_time")
+def test_a_job_with_a_core_goes_on_with_it_when_spot_is_gone_and_so_after_a_crash(tmp_path):
+    """A policy that knows no markets gives it one on demand, and two that are cheaper while there are any."""
+    story = Story(tmp_path, limits={"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=1)})
+    dear = one_gpu_offer("on-demand", 1.5, pool="both", boot_s=BOOT_S)
+    story.cloud = MemoryCloud((BOTH[0], dear), Clock(speedup=60.0))
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+    spec = a_spec(max_workers=3, min_on_demand=1)
+
+    async def markets(api, workers):
+        async def found():
+            view = await api.job("j-1")
+            nodes = api._controller.kernel.cluster.nodes
+            there = [nodes[node_id].offer.id for node_id in view["node_ids"] if node_id in nodes]
+            return sorted(there) if view["workers"] == len(there) == workers and view["phase"] == "running" else None
+
+        return await until(found, f"never on {workers} nodes")
+
+    async def live():
+        async with story.controller(crash=True) as api:
+            await api.submit(spec)
+            assert await markets(api, 3) == ["on-demand", "spot", "spot"]
+            story.cloud.sold_out.add("spot")
+            for node_id in [node.id for node in story.cloud.nodes.values() if node.offer_id == "spot"]:
+                story.cloud.take(node_id)
+            assert await markets(api, 1) == ["on-demand"]
+        story.cloud.sold_out.clear()
+        async with story.controller() as api:
+            assert api._controller.kernel.jobs["j-1"].job.min_on_demand == 1
+            assert await markets(api, 3) == ["on-demand", "spot", "spot"]
+
+    asyncio.run(live())
+    check(replay(story.log()))
+
+
 def wide_without(wide, gone):
     async def found():
         nodes = await wide()
@@ -82,3 +117,12 @@ def test_who_wants_one_market_is_not_sent_to_a_pool_of_both():
     assert pools_for(a_spec(market=Market.ON_DEMAND), [BOTH[0], alone]) == ("alone",)
     with pytest.raises(InvalidValue, match=r"resources\.spot"):
         pools_for(a_spec(market=Market.ON_DEMAND), BOTH)
+
+
+def test_who_wants_a_core_is_not_sent_where_nothing_is_on_demand():
+    spot, alone = one_gpu_offer("spot", pool="taken"), one_gpu_offer("on-demand", pool="alone")
+    assert pools_for(a_spec(min_on_demand=1), BOTH) == ()
+    assert pools_for(a_spec(min_on_demand=1), [*BOTH, spot]) == ("both",)
+    assert pools_for(a_spec(min_on_demand=1), [spot, alone]) == ("alone",)
+    with pytest.raises(InvalidValue, match=r"resources\.min_on_demand = 1 .*let nodes be rented on demand"):
+        pools_for(a_spec(min_on_demand=1), [spot])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,7 @@ def budget(**usd):
 
 # ---------------------------------------------------------------------- at submission
 
+BOTH = tuple(replace(offer, pool="both") for offer in OFFERS)
 SLOW = {"work": 3_600_000.0, "samples_per_s": 100.0}  # ten hours on one worker at a clock of the wall
 IMPOSSIBLE = [
     (a_spec(min_workers=9, max_workers=9), {}, 112, "ask for 1..4"),
@@ -61,10 +63,24 @@ IMPOSSIBLE = [
     (a_spec(), {"budget": budget(burn=0.2)}, 110, "sublet budget set --burn 0.50"),
     (a_spec(min_workers=3, max_workers=4), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
     (a_spec(market="on-demand"), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
+    (a_spec(min_on_demand=1), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
+    (a_spec(min_workers=5, max_workers=5, min_on_demand=5), {"offers": BOTH}, 112, "resources: {min_on_demand: 4}"),
+    (a_spec(min_workers=2, min_on_demand=1), {"offers": BOTH, "budget": budget(burn=1.2)}, 110, "--burn 2.00"),
     (a_spec(), {"budget": budget(purse=0.1)}, 110, "sublet budget top-up 0.11"),
     (a_spec(min_workers=2), {"budget": budget(purse=0.3)}, 110, "sublet budget top-up 0.12"),  # two reserves
     (a_spec(deadline_s=3600.0, **SLOW), {}, 111, "could be met, on 2 x"),
 ]
+
+
+@pytest.mark.parametrize(("offers", "word"), [(OFFERS, "sublet up --mix-markets"), (BOTH, "")])
+def test_who_asks_for_a_core_where_no_job_can_be_on_both_markets_is_told(tmp_path, offers, word):
+    async def live():
+        async with serving(tmp_path, offers=offers) as server:
+            answer = await server.api.submit(a_spec(min_on_demand=1))
+            assert word in answer["warning"]
+            assert bool(answer["warning"]) == bool(word)
+
+    asyncio.run(live())
 
 
 @pytest.mark.parametrize(("spec", "facts", "code", "advice"), IMPOSSIBLE)

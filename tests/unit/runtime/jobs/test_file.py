@@ -85,6 +85,18 @@ def test_a_skypilot_file_means_the_same_here(folder):
     assert (spec.min_workers, spec.max_workers, spec.accelerators, spec.market) == (8, 8, ("A100",), "spot")
 
 
+def test_a_core_on_demand_is_as_many_workers_as_the_file_says(folder):
+    spec = job("run: python train.py\nelastic: {workers: 2..8}\nresources: {spot: auto, min_on_demand: 2}", folder)
+    assert (spec.market, spec.min_on_demand) == ("auto", 2)
+    assert spec_from_json(spec_to_json(spec, secrets=True)) == spec
+    assert json_schema()["$defs"]["Resources"]["properties"]["min_on_demand"]["minimum"] == 0
+
+
+def test_spot_may_be_said_as_a_flag(folder):
+    for flag, market in {"true": "spot", "false": "on-demand", "auto": "auto"}.items():
+        assert job(f"run: python train.py\nresources: {{spot: {flag}}}", folder).market == market
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -104,6 +116,8 @@ def test_a_skypilot_file_means_the_same_here(folder):
         ("run: python train.py\ncheckpoint: {uri: s3://b/x}", 2, ("checkpoint.uri", "nothing else is supported yet")),
         ("run: python train.py\nresources: {use_spot: maybe}", 2, ("resources.use_spot = 'maybe'", "boolean")),
         ("run: python train.py\nresources: {use_spot: true, spot: auto}", 2, ("resources", "not both")),
+        ("run: python train.py\nresources: {min_on_demand: 2}", 2, ("resources.min_on_demand = 2", "elastic.workers")),
+        ("run: python train.py\nresources: {min_on_demand: 1, spot: true}", 2, ("min_on_demand = 1", "on spot only")),
         ("run: python train.py\ntraining: {target: {steps: 5}}", 2, ("training", "global_batch beside")),
         ("run: python train.py\nworkdir: nosuch", 2, ("workdir = 'nosuch'", "exists")),
         ("run: python nosuch.py", 1, ("nosuch.py", "there is no nosuch.py in")),

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from sublet.domain.budget import Limit
 from sublet.machine.dice import DICE, Dice
+from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
+from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.runtime.providers.setup import ProviderSetup, require_engine
@@ -37,6 +39,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         state_dir=state_dir,
         clock=clock,
         config=config,
+        offers=offers_from(config, load_catalogue(), mixed=settings.mix_markets),
         server_id=server_id,
         calls=Calls(client_maker(config.endpoint_url), wall=clock.wall, order_tries=1),
         moved=moved,

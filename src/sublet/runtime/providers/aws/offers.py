@@ -25,15 +25,20 @@ NOTICE_S = 120.0  # what AWS documents for spot interruptions; best effort
 WIND_DOWN_S = 60.0  # to save, to leave, and until EC2 says "shutting-down"
 
 
-def offers_from(config: AwsConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
-    """One offer per zone and market. A spot node never costs more than its on-demand price: that is its cap."""
+def offers_from(config: AwsConfig, catalogue: Catalogue, *, mixed: bool = False) -> tuple[Offer, ...]:
+    """One offer per zone and market, which are pools apart unless they are mixed.
+
+    A spot node never costs more than its on-demand price: that is its cap.
+    """
     offers: list[Offer] = []
     for region in config.regions:
         for kind in config.instance_types:
             listed = catalogue.select(cloud="aws", region=region, instance_type=kind)
             on_demand = {offer.zone: offer.price for offer in listed if offer.market is Market.ON_DEMAND}
             offers += [
-                _ours(offer, on_demand.get(offer.zone), config) for offer in listed if offer.market in config.markets
+                _ours(offer, on_demand.get(offer.zone), config, mixed=mixed)
+                for offer in listed
+                if offer.market in config.markets
             ]
     if not offers:
         what = f"{', '.join(config.instance_types)} in {', '.join(config.regions)}"
@@ -42,11 +47,11 @@ def offers_from(config: AwsConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=lambda offer: offer.id))
 
 
-def _ours(offer: Offer, on_demand: Price | None, config: AwsConfig) -> Offer:
-    spot = offer.market is Market.SPOT
+def _ours(offer: Offer, on_demand: Price | None, config: AwsConfig, *, mixed: bool) -> Offer:
+    spot, market = offer.market is Market.SPOT, "" if mixed else f":{offer.market}"
     return replace(
         offer,
-        pool=f"{offer.gpu}x{offer.gpus_per_node}:{offer.market}:{offer.region}",  # one job spans zones, not regions
+        pool=f"{offer.gpu}x{offer.gpus_per_node}{market}:{offer.region}",  # one job spans zones, not regions
         cap=max(offer.price, on_demand) if spot and on_demand is not None else None if spot else offer.price,
         hazard_per_h=config.hazard_per_h if spot else 0.0,
         notice_s=NOTICE_S if spot else 0.0,

@@ -82,6 +82,7 @@ def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer
                 market=market,
                 price=Price(like.price.micro_usd_per_h * settings.slots_per_node),
                 cap=Price(like.price.micro_usd_per_h * settings.slots_per_node),  # nobody raises it
+                pool=f"{like.gpu}x{settings.slots_per_node}" if settings.mix_markets else "",
                 cloud="local",
                 hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,
                 boot_s=settings.boot_s,
