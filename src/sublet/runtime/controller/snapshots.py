@@ -24,7 +24,7 @@ from sublet.domain.job import Job, Speed
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput, KernelError
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import kind_from_header
+from sublet.kernel.journal import kernel_from_header, kind_from_header, version_of
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.replayer import Hear, relive, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
@@ -145,20 +145,22 @@ class Memory:
         header = self._store.get(MetaKey.HEADER)
         if header is None or not self._store.last_seq():
             return 0  # the first start
-        version = 0 if snapshot is None else version_of_snapshot(snapshot["kernel"])
-        ended = self._live_again(seq, snapshot) if version == KERNEL_VERSION else None
+        version = version_of(header) if snapshot is None else version_of_snapshot(snapshot["kernel"])
+        ended = self._live_again(seq, snapshot, json.loads(header)) if version == KERNEL_VERSION else None
         if ended is None:
             ended = self._follow(seq, snapshot, json.loads(header))
         self._bill.settle(self._inbox.kernel.now_s)
         self._note_outcomes(ended)
         return self._store.last_seq() - seq
 
-    def _live_again(self, seq: int, snapshot: dict[str, Any] | None) -> Ended | None:
+    def _live_again(self, seq: int, snapshot: dict[str, Any] | None, header: dict[str, Any]) -> Ended | None:
         """By the same version, which orders what it ordered then; None where it does not.
 
         That may be: how fast jobs go is not in the log, and today it is known better.
         """
-        if snapshot is not None:
+        if snapshot is None:
+            self._adopt(kernel_from_header(header))
+        else:
             self._adopt(kernel_from_snapshot(snapshot["kernel"], speed_of=self._speed))
         self._begin(snapshot)
         try:

@@ -18,7 +18,7 @@ from sublet.testing.world.crash_points import Deaths, die_everywhere
 from sublet.testing.world.look import look
 from sublet.testing.world.runner import Count, Result, append_row, commit, count_seeds
 from sublet.testing.world.shrink import as_code, shrink
-from sublet.testing.world.story import CLOUDS, draw_story, kinds_at
+from sublet.testing.world.story import CLOUDS, KEPT, draw_story, kinds_at
 
 MOST_SHOWN = 5  # seeds of one law
 WORD_EVERY_S = 20.0  # while points are died at: there may be thousands
@@ -43,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     kinds = tuple(filter(None, asked.only.split(",")))
     _refuse_unknown(parser, "--cloud", [asked.cloud], sorted(set(CLOUDS)))
-    _refuse_unknown(parser, "--only", kinds, sorted({kind for cloud in CLOUDS for kind in kinds_at(cloud)}))
+    _refuse_unknown(parser, "--only", kinds, sorted({*KEPT, *(kind for cloud in CLOUDS for kind in kinds_at(cloud))}))
     if asked.look:
         story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy)
         outcome, rows = look(story, everyday=asked.everyday)

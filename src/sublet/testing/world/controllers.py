@@ -15,6 +15,7 @@ from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.errors import SubletError
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.disk import Disk as AgentDisk
+from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
@@ -38,6 +39,7 @@ from sublet.wire.messages import ToAgent, ToController
 __all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
 
 ADDRESS = "tcp:127.0.0.1:7000"
+LOG = Path("log.sqlite")
 PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until somebody has started the next one
 HANGS_S = 150.0  # that a policy may be silent for
 DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags
@@ -67,6 +69,20 @@ class _OverheardEngine(LocalEngine):
         return sent
 
 
+class _StateFolder(MemoryFiles):
+    """Where the store is, unless somebody has moved it away."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def names(self, folder: Path) -> list[str]:
+        if self._disk.missed is None:
+            return sorted([LOG.name, *super().names(folder)])
+        self._disk.missed()
+        return super().names(folder)
+
+
 class MoodyPolicy:
     """A policy that fails, or falls silent, when it is told to."""
 
@@ -75,12 +91,12 @@ class MoodyPolicy:
         self.fails, self.hangs = 0, 0
         self._nonsense: list[Nonsense] = []
         self._struck: Callable[[], None] = lambda: None
+        self.failed: Struck = nobody  # told of every thought that failed
+        self.hung: Struck = nobody  # ... or was silent
 
     def talk_nonsense(self, answers: Sequence[Nonsense], struck: Callable[[], None]) -> None:
         """The next answers are these, made of what the real one says; `struck` is told of each."""
         self._nonsense, self._struck = list(answers), struck
-        self.failed: Struck = nobody  # told of every thought that failed
-        self.hung: Struck = nobody  # ... or was silent
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """As the real one, or not at all."""
@@ -118,7 +134,7 @@ class Controllers:
         self._story, self._world, self._network, self._disk, self._cloud = story, world, network, disk, cloud
         self._folder, self._dice = folder, world.stream("restarts")
         self.storage: AgentDisk = DISK  # where it looks for what scripts have saved
-        self.files = MemoryFiles()  # beside the store: its archive
+        self.files = _StateFolder(disk)  # beside the store: its archive
         self.fence = Fence(disk)
         self.policy = MoodyPolicy(story.policy)
         self.clock = HostClock()
@@ -169,7 +185,8 @@ class Controllers:
     def _assemble(self, process: LoopProcess) -> None:
         story, world = self._story, self._world
         wall, dice = WorldWall(process, self.clock), WorldDice(world, "controller")
-        store = Store(Path("log.sqlite"), connect=lambda _: self._disk.connect(process))
+        refuse_lost_log(LOG.parent, files=self.files)
+        store = Store(LOG, connect=lambda _: self._disk.connect(process))
         settings = self._settings(store)
         clock = clock_from(store, settings.speedup, wall)
         controller = self.controller = Controller(

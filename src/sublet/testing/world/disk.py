@@ -32,6 +32,8 @@ class Disk:
         self.was_full = False  # ever
         self.struck_by_crash: Callable[[], None] = lambda: None
         self.struck_by_fill: Callable[[], None] = lambda: None
+        self.missed: Callable[[], None] | None = None  # told when somebody looks for the file: it was moved away
+        self.damaged: Callable[[], None] | None = None  # told when somebody looks whether it is whole: it is not
 
     def connect(self, process: Process) -> DiskConnection:
         """The store of a process, closed by its machine when it is gone: what it had not committed never was."""
@@ -87,10 +89,23 @@ class Disk:
         """For whoever looks on from outside."""
         return self._anchor.execute(query).fetchall()
 
+    def fact(self, key: str) -> str | None:
+        """Of those by name, for the same."""
+        rows = self._anchor.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall()
+        return str(rows[0][0]) if rows else None
+
     def edit(self, sql: str, values: tuple[Any, ...]) -> int:
         """For somebody who changes the file behind its owner's back; how many rows were."""
         self.changes += 1
         return self._anchor.execute(sql, values).rowcount
+
+    def edit_all(self, *statements: str) -> None:
+        """All of them or none: by a program that is not of this world."""
+        self.changes += 1
+        with self._anchor:
+            self._anchor.execute("BEGIN IMMEDIATE")
+            for sql in statements:
+                self._anchor.execute(sql)
 
     def copy(self) -> sqlite3.Connection:
         """A backup."""
@@ -142,6 +157,9 @@ class DiskConnection(sqlite3.Connection):
             return super().execute(sql, parameters)
         if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
             return super().execute("SELECT 1")
+        if sql.startswith("PRAGMA quick_check") and self._disk.damaged is not None:
+            self._disk.damaged()
+            return super().execute("SELECT 'row 7 missing from index history_of_job'")
         if sql.startswith("BEGIN"):
             return super().execute(sql)
         self._disk.changes += 1

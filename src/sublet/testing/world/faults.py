@@ -8,6 +8,7 @@ from sublet.domain.money import Price
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.world.cloud import Instance, NodeWorker
 from sublet.testing.world.ec2 import Ec2Cloud
+from sublet.testing.world.kinds.archives import ARCHIVE_KINDS
 from sublet.testing.world.kinds.asking import ASKING_KINDS
 from sublet.testing.world.kinds.clouds import CLOUD_KINDS
 from sublet.testing.world.kinds.nodes import NODE_KINDS
@@ -372,4 +373,5 @@ KINDS: dict[str, Kind] = {
     **STORE_KINDS,
     **SLOW_KINDS,
     **ASKING_KINDS,
+    **ARCHIVE_KINDS,
 }

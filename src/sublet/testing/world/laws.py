@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
-from sublet.errors import InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
+from sublet.errors import BadInput, InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.loop import Controller
@@ -109,7 +109,9 @@ class Laws:
         if running is not None and running.done() and not stage.ending:
             error = None if running.cancelled() else running.exception()
             locked_out = isinstance(error, NoAccess) and stage.effects["credentials"] + stage.effects["ec2_code"] > 0
-            if not self._disk_was_full(error) and not locked_out and not self._cloud_was_silent(error):
+            unread = isinstance(error, BadInput) and bool(stage.foreign)  # it needs a file that is away
+            meant = self._disk_was_full(error) or locked_out or unread
+            if not meant and not self._cloud_was_silent(error):
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
                 controllers.crash(process)  # somebody makes room, logs in or waits, and starts it again

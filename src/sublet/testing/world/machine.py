@@ -97,9 +97,12 @@ class MemoryFiles:
         self.full = False
         self.refused: Callable[[], None] = lambda: None  # told of every write for which there was no room
         self.before: Callable[[Path], None] = lambda _: None
+        self.written: Callable[[Path], None] = lambda _: None  # ... after it
+        self.asked: Callable[[Path], None] = lambda _: None  # ... before every reading
 
     def read(self, path: Path) -> bytes:
         """FileNotFoundError where there is none."""
+        self.asked(path)
         try:
             return self.contents[path]
         except KeyError:
@@ -114,6 +117,7 @@ class MemoryFiles:
             self.refused()
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.contents[path] = bytes(data)
+        self.written(path)
 
     def make_room(self) -> None:
         """It is full no longer."""

@@ -46,6 +46,7 @@ class Stage:
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     before_peace: tuple[int, int, int] = (0, 0, 0)  # commits, calls of providers and requests to EC2 until then
+    repairs: list[Callable[[], None]] = field(default_factory=list)  # of what is not mended by itself, before the peace
     ending: bool = False  # the controller was asked to end
     victim: str = ""  # of the fault that strikes now, for whoever looks on
     on_fault: Callable[[Fault, bool | None], None] = lambda *_: None  # ... with an effect? None = it may come later
@@ -82,6 +83,8 @@ class Stage:
         self.cloud.calm()
         self.disk.calm()
         self.network.calm()
+        for repair in self.repairs:
+            repair()
         now_s = self.world.now_s
         self.parted_until_s = {host: min(until_s, now_s) for host, until_s in self.parted_until_s.items()}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sublet.runtime.controller.paces import PACES, Paces
 
-__all__ = ["CLOUDS", "KNOWN", "OF_CLOUD", "PLAIN", "Fault", "JobPlan", "Story", "draw_story", "kinds_at"]
+__all__ = ["CLOUDS", "KEPT", "KNOWN", "OF_CLOUD", "PLAIN", "Fault", "JobPlan", "Story", "draw_story", "kinds_at"]
 
 PLAIN = (
     "crash_commit",
@@ -62,7 +62,12 @@ PLAIN = (
     "user_asks",
     "user_bids",
     "policy_nonsense",
+    "foreign_store",
+    "older_schema",
+    "damaged_store",
 )
+# Where a store keeps next to nothing, beside those.
+KEPT = ("full_archive", "crash_archive", "rotten_archive", "lost_log", "replay", "user_returns")
 KNOWN = ("policy", "policy_hangs", "clock", "forge", "hole", "flags", "full_disk")  # each was a bug once
 OF_CLOUD: dict[str, tuple[str, ...]] = {  # beside those, where a life is led there
     "aws": (
@@ -82,6 +87,7 @@ POLICIES = ("max-speedup", "max-speedup", "price", "price", "boa", "equal", "srt
 CLOUDS = ("plain", "aws", "local", "plain", "ray", "aws", "plain", "local")  # by the number of the seed
 ON_NODE_LOSS = ("continue",) * 5 + ("replace", "replace", "restart", "fail")
 SHORT = 0.3  # of the seeds: their store keeps next to nothing, the rest is in the archive and on the shelf
+OFTEN_KEPT = 3  # what befalls an archive comes so much more often, in lives that have one
 SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults of a life, in the mean
@@ -149,10 +155,12 @@ class Story:
 def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "") -> Story:
     """The story of a seed, with faults of these kinds alone; () = of all that can go wrong at its cloud."""
     dice, cloud = _dice(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
+    paces = draw_paces(seed)
+    more = () if kinds or paces.events_a_file == PACES.events_a_file else KEPT * OFTEN_KEPT
     return Story(
         seed=seed,
         jobs=tuple(_draw_job(seed, number) for number in range(dice.randint(1, 3))),
-        faults=draw_faults(seed, kinds_at(cloud, kinds)),
+        faults=draw_faults(seed, (*kinds_at(cloud, kinds), *more)),
         gpus_per_node=dice.choice([1, 1, 2]),
         most_nodes=dice.randint(1, 4),
         purse_usd=_draw_purse(seed),
@@ -160,7 +168,7 @@ def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy:
         cloud=cloud,
         policy=policy or dice.choice(POLICIES),
         think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
-        paces=draw_paces(seed),
+        paces=paces,
         http=_dice(seed, "http").random() < 0.15,
         cap=_dice(seed, "cap").choice(CAPS),
         told_inside=_dice(seed, "inside").random() < 0.3,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 
 from sublet.runtime.archive import Kept
@@ -13,7 +12,7 @@ from sublet.testing.world.laws import GRAINS_PER_USD, Laws
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import JobPlan
 from sublet.testing.world.users import SECRET
-from sublet.testing.world.written import missing, shelved, written
+from sublet.testing.world.written import missing, shelved, unpacked, written
 
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
@@ -111,7 +110,7 @@ def _secrets_are_kept(stage: Stage, laws: Laws) -> None:
             if SECRET in repr(row):
                 laws.break_law("I9", f"a secret is in the table {table}: {repr(row)[:200]}")
     for path, data in stage.controllers.files.contents.items():
-        if SECRET.encode() in gzip.decompress(data):
+        if SECRET.encode() in unpacked(data):
             laws.break_law("I9", f"a secret is in the archive, in {path}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sublet.runtime.archive import Kept
 from sublet.testing.world.disk import Disk
 
-__all__ = ["archives", "missing", "shelved", "written"]
+__all__ = ["archives", "missing", "shelved", "unpacked", "written"]
 
 COLUMNS = {Kept.EVENTS: "line", Kept.HISTORY: "at_s, at, kind, job_id, node_id, text"}
 
@@ -38,12 +38,22 @@ def archives(files: Mapping[Path, bytes], kind: Kept) -> list[Path]:
     return sorted(path for path in files if path.name.startswith(f"{kind}-") and ".other-" not in path.name)
 
 
+def unpacked(data: bytes) -> bytes:
+    """What a file of the archive holds; of one that is damaged, all that anybody can see of it."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        return data
+
+
 def missing(numbers: Mapping[int, object]) -> list[int]:
     """Of those from 1 to the last, the ones that are nowhere."""
     return sorted(set(range(1, max(numbers, default=0) + 1)) - numbers.keys())
 
 
 def shelved(disk: Disk) -> dict[str, dict[str, Any]]:
-    """The jobs on the shelf, each with its facts."""
+    """The jobs on the shelf, each with its facts; none where a program of before has left no shelf."""
+    if not disk.rows("SELECT 1 FROM sqlite_master WHERE name = 'shelf'"):
+        return {}
     packed = disk.rows("SELECT job_id, packed FROM shelf ORDER BY job_id")
     return {job_id: json.loads(json.loads(zlib.decompress(rows))[1]) for job_id, rows in packed}

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Callable
 from typing import Any
 
 from sublet.testing.world import backups
-from sublet.testing.world.stage import Stage
+from sublet.testing.world.stage import Kind, Stage
+from sublet.testing.world.written import shelved
 
 __all__ = ["STORE_KINDS"]
 
@@ -23,6 +23,7 @@ FOREIGN_S = (2.0, 15.0)  # least and most that a job stays what no rule allows
 DAMAGES = ("", "{", "[1]", '{"kernel":{}}', '{"kernel":{"version":0},"bill":{},"timers":{}}')
 NEWER: tuple[dict[str, Any], ...] = ({"accelerators": ["Z9000"]}, {"max_workers": 10**9}, {"argv": 7})
 STORE, ALL_FOREIGN = "the store", 0.3  # of these faults
+DIES = 0.5  # of the controllers that are about to add what an older store lacks
 NEWER_STORES = (
     ("schema", "99"),
     ("schema", "new"),
@@ -90,7 +91,8 @@ def _foreign_job(stage: Stage, dice: random.Random) -> bool:
     newer = json.dumps(json.loads(spec) | dice.choice(NEWER))
     foreign, before = dice.choice([newer, newer, *FOREIGN_SPECS]), stage.controllers.lives
     if STORE not in stage.foreign and dice.random() < ALL_FOREIGN:
-        return _foreign_store(stage, dice)
+        _write_as_newer(stage, "foreign_job", dice, dice.choice(NEWER_STORES))
+        return False
 
     def install_again() -> None:
         holder = stage.controllers.process
@@ -114,27 +116,91 @@ def _foreign_job(stage: Stage, dice: random.Random) -> bool:
 
 
 def _foreign_store(stage: Stage, dice: random.Random) -> bool:
-    """A newer program has written all of it: no controller of this one begins until that is installed again."""
-    key, text = dice.choice(NEWER_STORES)
-    ((was,),) = stage.disk.rows(f"SELECT value FROM meta WHERE key = '{key}'")  # noqa: S608 - our own names
-    before = stage.controllers.lives
-    if not _changed(stage, "UPDATE meta SET value = ? WHERE key = ?", (text, key)):
+    """A newer program has written all of it, or nothing says which did. The effect is that it was refused."""
+    if not _left_alone(stage):
         return False
+    _write_as_newer(stage, "foreign_store", dice, dice.choice((*NEWER_STORES, ("schema", None))))
+    return False
+
+
+def _write_as_newer(stage: Stage, kind: str, dice: random.Random, written: tuple[str, str | None]) -> None:
+    """No controller of this program begins until the other is installed again; it counts then."""
+    key, text = written
+    was, before = stage.disk.fact(key), stage.controllers.lives
+    sql = "DELETE FROM meta WHERE key = ?" if text is None else "UPDATE meta SET value = ? WHERE key = ?"
+    if not _changed(stage, sql, (key,) if text is None else (text, key)):
+        return
     stage.foreign.add(STORE)
 
     def install_again() -> None:
         try:
             if stage.controllers.lives > before:
-                stage.disk.edit("UPDATE meta SET value = ? WHERE key = ?", (was, key))
+                stage.disk.edit("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, was))
                 stage.foreign.discard(STORE)
-                stage.effects["foreign_job"] += 1
+                stage.effects[kind] += 1
                 return
         except sqlite3.OperationalError:
             pass  # there is no room for it yet
         stage.world.after(1.0, install_again)
 
     stage.world.after(dice.uniform(*FOREIGN_S), install_again)
-    return False
+
+
+def _left_alone(stage: Stage) -> bool:
+    """The controller is gone, and what is in the file is this program's own; False if it was not there."""
+    process = stage.controllers.process
+    if process is None or process.dead or STORE in stage.foreign:
+        return False
+    stage.controllers.crash(process)
+    return True
+
+
+def _older_schema(stage: Stage, dice: random.Random) -> bool | None:
+    """The tables are those of the first version, which had no snapshots and no shelf: the next controller adds them.
+
+    In half of these lives it is gone in the middle of that. Only where nothing was cut or shelved: that version knew of
+    neither. The effect is that there is such a table again.
+    """
+    if stage.disk.fact("events_cut") or stage.disk.fact("history_cut") or shelved(stage.disk):
+        return False
+    if not _left_alone(stage):
+        return False
+    try:
+        stage.disk.edit_all(
+            "DROP TABLE snapshots", "DROP TABLE shelf", "UPDATE meta SET value = '1' WHERE key = 'schema'"
+        )
+    except sqlite3.OperationalError:
+        return False
+    if dice.random() < DIES:
+        stage.disk.crash_in(0, before=dice.random() < 0.5)
+    struck = stage.later("older_schema")
+
+    def look() -> None:
+        if stage.disk.rows("SELECT 1 FROM sqlite_master WHERE name = 'shelf_by_sums'"):
+            struck()
+        elif not stage.ending:
+            stage.world.after(LOOK_S, look)
+
+    look()
+    return None
+
+
+def _damaged_store(stage: Stage, dice: random.Random) -> bool | None:
+    """A page of the file cannot be made sense of: no controller begins until the disk is repaired."""
+    if not _left_alone(stage):
+        return False
+    stage.foreign.add(STORE)
+    stage.disk.damaged, before = stage.later("damaged_store"), stage.controllers.lives
+
+    def repair() -> None:
+        if stage.controllers.lives == before:
+            stage.world.after(1.0, repair)
+            return
+        stage.disk.damaged = None
+        stage.foreign.discard(STORE)
+
+    stage.world.after(dice.uniform(*FOREIGN_S), repair)
+    return None
 
 
 def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:
@@ -145,8 +211,11 @@ def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:
         return False
 
 
-STORE_KINDS: dict[str, Callable[[Stage, random.Random], bool]] = {
+STORE_KINDS: dict[str, Kind] = {
     "older_backup": _older_backup,
     "damaged_snapshot": _damaged_snapshot,
     "foreign_job": _foreign_job,
+    "foreign_store": _foreign_store,
+    "older_schema": _older_schema,
+    "damaged_store": _damaged_store,
 }
