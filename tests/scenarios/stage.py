@@ -12,11 +12,10 @@ from typing import Any
 from sublet.runtime.jobs.spec import Retries
 from tests.chaos.rig import Rig
 
-__all__ = ["NO_BACK_OFF", "PATIENT", "Stage", "waited_s"]
+__all__ = ["PATIENT", "Stage", "waited_s"]
 
 RIGS = Path(__file__).parents[1] / "rigs"
 TALKER, SCRIPT = RIGS / "talker.py", RIGS / "counting_script.py"
-NO_BACK_OFF = "a back-off: a pool that was swept is asked again at once, also when it is swept again and again"
 PATIENT = Retries(preemption=None, infra=None, user=None)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from sublet.kernel.cluster import NodePhase
 from tests.rigs.storm import JOBS, STORM, Storm
-from tests.scenarios.stage import NO_BACK_OFF
 from tests.scenarios.worlds import a_job, a_story, every, fault, lived
 
 pytestmark = pytest.mark.timeout(600)
@@ -125,7 +124,7 @@ def given_back_late(life):
     return rows
 
 
-@pytest.mark.scenario(12, "all nodes at once", "S", lacks=NO_BACK_OFF)
+@pytest.mark.scenario(12, "all nodes at once", "S")
 def test_12_a_sweep_is_one_loss_and_no_crash_loop(full, measured):
     rents = []
     for seed in range(20 if full else 2):
@@ -143,6 +142,44 @@ def test_12_a_sweep_is_one_loss_and_no_crash_loop(full, measured):
         rents.append(len(found.life.cloud.instances))
     assert max(rents) <= 3 + 3 * 2, f"a crash loop: {rents}"
     measured(f"{len(rents)} sweeps of three nodes: {max(rents)} rents at most, all steps made")
+
+
+SWEPT_S = 1200.0
+
+
+@pytest.mark.scenario(12, "all nodes at once", "S")
+def test_12_a_pool_that_is_swept_again_and_again_rests_longer_and_longer(full, measured):
+    """For twenty minutes all spot nodes are taken as soon as two of them are there; nobody says that there are none."""
+    rests, asked = [], []
+    for seed in range(5 if full else 1):
+        rented = []
+
+        def watch(life, rented=rented):
+            def sweep():
+                spot = [each for each in life.cloud.alive() if each.offer_id == "spot"]
+                rented.extend(life.stage.world.age_s for each in spot if each.node_id not in known)
+                known.update(each.node_id for each in spot)
+                ready = [each for each in spot if each.node is not None and each.node.connected]
+                if len(ready) > 1 and life.stage.world.age_s < SWEPT_S:
+                    for instance in spot:
+                        life.cloud.take(instance, told=True)
+
+            known = set()
+            every(life, 2.0, sweep)
+
+        jobs = (a_job(max_workers=3, steps=int(2 * SWEPT_S), step_s=1.0),)
+        found = lived(a_story(seed, jobs=jobs, span_s=SWEPT_S), watch, keep_history=True)
+        assert found.life.stage.truth.jobs["job0-1"].done
+        told = [float(text.split()[-2]) for _, what, text in found.life.history if what == "BackOff"]
+        assert told[:2] == [60.0, 120.0]
+        assert told == sorted(told), "a rest is shorter than the one before it"
+        swept = [at_s for at_s in rented if at_s < SWEPT_S]
+        assert len(swept) <= 3 * (len(told) + 2), "it is rented while it rests"
+        rests, asked = rests + told, [*asked, len(swept)]
+    measured(
+        f"swept as often as it came, for {SWEPT_S / 60:.0f} min: {max(asked)} rents at most, rests of "
+        f"{rests[0]:.0f} to {max(rests):.0f} s, all steps made"
+    )
 
 
 @pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "S")

@@ -10,7 +10,7 @@ import pytest
 
 from sublet.runtime.jobs.spec import Retries
 from tests.chaos.rig import rig
-from tests.scenarios.stage import NO_BACK_OFF, Stage, waited_s
+from tests.scenarios.stage import Stage, waited_s
 
 SPEEDUP = 10.0  # a notice of 120 s is 12 s on the wall
 pytestmark = pytest.mark.timeout(300)
@@ -139,7 +139,7 @@ def _of(stage, *kinds):
     return [event for event in stage.told() if event["kind"] in kinds]
 
 
-@pytest.mark.scenario(12, "all nodes at once", "L", heavy=True, lacks=NO_BACK_OFF)
+@pytest.mark.scenario(12, "all nodes at once", "L", heavy=True)
 def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loop(measured):
     with rig(Stage, speedup=SPEEDUP, most_nodes=3, strikes=("60:kill:9", "61:restore:9")) as stage:
         stage.start()

@@ -30,6 +30,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lost_time import find_lost_time
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.strangers import Strangers, row_of_end, strangers_among
+from sublet.runtime.controller.sweeps import Sweeps
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
@@ -92,6 +93,8 @@ class Leases:
         self._alarmed: dict[str, float] = {}  # nodes that cannot be given back -> when people were told (wall)
         self._overdue: set[str] = set()  # nodes that were still there after their latest end
         self._closing = False  # nothing is rented any more
+        self._sweeps = Sweeps()
+        self._watches = False  # what was lost before we did says nothing: nobody was there
 
     def hear(self, event: MarketNews) -> None:
         """The provider tells."""
@@ -99,8 +102,22 @@ class Leases:
             self._rented_wall.pop(event.node_id, None)
             billed = self._in_our_time(event.node_id, Billed(from_s=event.billed_from_s, to_s=event.billed_to_s))
             event = replace(event, billed_from_s=billed.from_s, billed_to_s=billed.to_s)
+            self._watch_sweeps(event)
         self._inbox.queue(event)
         self._inbox.wake()
+
+    def _watch_sweeps(self, lost: news.NodeLost) -> None:
+        """Where the cloud has taken all nodes of an offer once more, nothing of it is rented for a while."""
+        nodes = self._inbox.kernel.cluster.nodes
+        node = nodes.get(lost.node_id)
+        if node is None or lost.why or not self._watches or node.phase not in (NodePhase.READY, NodePhase.NOTICED):
+            return  # the cloud had no part in it, or it was not in use
+        offer_id, now_s = node.offer.id, self._inbox.now_s()
+        held = [each.id for each in nodes.values() if each.offer.id == offer_id and each.phase is NodePhase.READY]
+        times, rest_s = self._sweeps.take(offer_id, node.id, now_s, held)
+        if rest_s:
+            text = f"all nodes of {offer_id} were taken at once, {times} times in a row: it rests for {rest_s:.0f} s"
+            self._inbox.note(HistoryRow(kind="BackOff", text=text))
 
     def token(self, node_id: str) -> str:
         """The same for the same node, whoever asks: a repeated order rents nothing new."""
@@ -130,6 +147,10 @@ class Leases:
             return
         if self._closing:
             self._inbox.tell(news.RentRefused(self._inbox.now_s(), action.node_id, "the controller ends"))
+            return
+        if (rest_s := self._sweeps.rest_s(action.offer_id, self._inbox.now_s())) and not again:
+            why = f"all of {action.offer_id} was taken again and again: it rests for {rest_s:.0f} s more"
+            self._inbox.tell(news.RentRefused(self._inbox.now_s(), action.node_id, why))
             return
         answered = self._asked[action.node_id] = asyncio.Event()
         try:
@@ -302,6 +323,7 @@ class Leases:
     async def sweeping(self) -> None:
         """Compare what we hold with what there is: nothing paid is forgotten, nothing gone is waited for."""
         missed: Counter[str] = Counter()
+        self._watches = True
         while True:
             await asyncio.sleep(self._paces.sweep_s)
             began = self._clock.wall.monotonic()
