@@ -108,4 +108,5 @@ class Shape:
         return (self.pool, self.grid, self.batch) == (other.pool, other.grid, other.batch)
 
     def __str__(self) -> str:
-        return f"{self.gpus} x {self.pool}"
+        on_demand = f", {self.steady} on demand" if self.steady else ""
+        return f"{self.gpus} x {self.pool}{on_demand}" + (f", {self.grid}" if self.grid is not None else "")

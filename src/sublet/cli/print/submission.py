@@ -66,13 +66,15 @@ def print_alternatives(rows: list[dict[str, Any]]) -> None:
         return
     in_money = any(row["price_usd"] is not None for row in rows)
     extra = [title for title, key in EXTRAS if any(round(row[key] or 0.0, 4) for row in rows)]
-    titles = ["shape", "USD/h", "samples/s", "time left", "rent left", *([*extra, "in all"] if in_money else []), "why"]
+    titles = ["shape", "USD/h", "samples/s", "time left", "losses", "rent left"]
+    titles += [*([*extra, "in all"] if in_money else []), "why"]
     cells = [
         [
             ("> " if row["chosen"] else "  ") + row["shape"],
             f"{row['usd_per_h']:.2f}",
             rate(row["samples_per_s"]),
             span(row["left_s"]),
+            f"{row['losses']:.1f}",
             money(row["left_usd"]),
             *([money(row[key]) for title, key in EXTRAS if title in extra] if in_money else []),
             *([money(row["price_usd"])] if in_money else []),

@@ -116,8 +116,8 @@ class ControllerApi:
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
-        refuse_impossible(self._controller.feasibility, spec)
-        return await answer_dry_run(self._controller, spec)
+        warning = refuse_impossible(self._controller.feasibility, spec)
+        return await answer_dry_run(self._controller, spec, warning)
 
     # ------------------------------------------------------------------ what there is
 

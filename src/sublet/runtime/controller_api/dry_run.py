@@ -13,6 +13,7 @@ from sublet.kernel.waiting import Waiting
 from sublet.runtime.controller.records import UNKNOWN_H, kernel_job
 from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
+from sublet.runtime.controller_api.mixes import mix_of
 from sublet.runtime.controller_api.remaining import estimate_remaining
 from sublet.runtime.controller_api.views import DryRunView, Quantiles
 from sublet.runtime.jobs.spec import JobSpec
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["answer_dry_run"]
 
 
-async def answer_dry_run(controller: Controller, spec: JobSpec) -> DryRunView:
-    """The policy's answer, as if the job had just been submitted."""
+async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "") -> DryRunView:
+    """The policy's answer, as if the job had just been submitted; `warning` is what its owner would be told then."""
     job = kernel_job(controller.factory.bare_record("dry-run", spec), controller.clock.speedup)
     snapshot = controller.kernel.snapshot(frozen=True)
     state = JobState(job=job, seq=1 << 30, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
@@ -37,7 +38,7 @@ async def answer_dry_run(controller: Controller, spec: JobSpec) -> DryRunView:
     shape, weighing = plan.shapes.get(job.id), plan.weighed.get(job.id)
     by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)
-    notes = []
+    notes = [warning] if warning else []
     if spec.work is None or spec.samples_per_s is None:
         notes.append(f"how much work it is and how fast it goes is not known: {UNKNOWN_H:g} h on one worker is assumed")
     reason = "it would wait: nothing is free for it within the budget now" if chosen is None else "as the policy has it"
@@ -69,30 +70,34 @@ def _look_ahead(
     pool = snapshot.pools[shape.pool]
     spread = packed(shape.gpus, pool.gpus_per_node)
     offers = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
-    boot_s = min(each.offer.boot_s for each in offers)
+    mix = mix_of(shape, pool)
+    boot_s = max(
+        min(each.offer.boot_s for each in offers if each.offer.market is market)
+        for market, gpus in ((Market.SPOT, mix.spot), (Market.ON_DEMAND, mix.on_demand))
+        if gpus
+    )
     start_s = boot_s + state.job.restart_s
     ahead = estimate_remaining(
         offers,
         state.job,
         shape,
         spread,
-        spot_nodes=0 if shape.gpus == shape.steady else len(packed(shape.gpus - shape.steady, pool.gpus_per_node)),
+        spot_nodes=mix.spot_nodes,
         done=0.0,
         left=1.0,
         usd_per_h=chosen.usd_per_h,
     )
-    on_demand = [row for each, row in by_shape.items() if each.gpus == shape.gpus and _is_on_demand(snapshot, each)]
+    on_demand = [
+        row
+        for each, row in by_shape.items()
+        if each.gpus == shape.gpus and mix_of(each, snapshot.pools[each.pool]).spot == 0
+    ]
     found["shape"], found["workers"] = str(shape), shape.gpus
     found["usd_per_h"], found["starts_s"] = chosen.usd_per_h, boot_s
     if ahead is not None:
         found["finish_s"] = _later(ahead.left_s, start_s)
         found["cost_usd"] = _later(ahead.left_usd, start_s * chosen.usd_per_h / SECONDS_PER_H)
     found["usd_on_demand"] = min((row.rent_usd for row in on_demand), default=None)
-
-
-def _is_on_demand(snapshot: Snapshot, shape: Shape) -> bool:
-    offers = [snapshot.offers[offer_id].offer for offer_id in snapshot.pools[shape.pool].offer_ids]
-    return any(offer.market is Market.ON_DEMAND for offer in offers)
 
 
 def _later(found: Quantiles, more: float) -> Quantiles:

@@ -16,6 +16,7 @@ from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
 from sublet.planning.weighing import WeighedOptions
+from sublet.runtime.controller_api.mixes import mix_of, risk_of
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView
 
 if TYPE_CHECKING:
@@ -87,12 +88,17 @@ def _view(
     controller: Controller, snapshot: Snapshot, state: JobState, row: Weighed, chosen: Weighed | None, *, in_money: bool
 ) -> AlternativeView:
     pool = snapshot.pools[row.shape.pool]
-    rate = state.job.speed.rate(pool.gpu, packed(row.shape.gpus, pool.gpus_per_node), state.done)
+    rate = state.job.speed_on(row.shape).rate(pool.gpu, packed(row.shape.gpus, pool.gpus_per_node), state.done)
+    mix, risk = mix_of(row.shape, pool), risk_of(row.shape, pool, snapshot.offers, state.job, row.hours)
     return {
         "shape": str(row.shape),
         "workers": row.shape.gpus,
-        "market": snapshot.offers[pool.offer_ids[0]].offer.market,
+        "workers_on_demand": mix.on_demand,
+        "market": mix.market,
+        "grid": None if row.shape.grid is None else str(row.shape.grid),
         "usd_per_h": row.usd_per_h,
+        "losses": risk.losses,
+        "restarts": risk.restarts,
         "samples_per_s": _samples_per_s(controller, state, rate),
         "left_s": row.hours * SECONDS_PER_H,
         "left_usd": row.rent_usd,

@@ -181,10 +181,14 @@ class CostView(BillView):
 class AlternativeView(TypedDict):
     """A shape that a policy weighed. Where time counts for more than any rent, only hours do: dollars are None then."""
 
-    shape: str
+    shape: str  # "8 x T4x1, 2 on demand, 4 x 2": workers and pool, of them on demand, copies and parts of each
     workers: int
-    market: Market
+    workers_on_demand: int
+    market: str  # spot, on-demand or both
+    grid: str | None  # copies x parts; None = data parallel, or as its script has it
     usd_per_h: float
+    losses: float  # times that the cloud is expected to take nodes of it until the end
+    restarts: float  # of these, times that nobody is left with its state
     samples_per_s: float | None  # wall
     left_s: float | None  # time to the end in this shape
     left_usd: float | None  # rent to the end

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from sublet.cli.print.submission import print_alternatives
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import PlanMade
 from sublet.domain.money import Price as Rent
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0
 KNOWN = {"work": 36_000.0, "samples_per_s": 10.0}  # an hour on one worker
 WIDE = {"gpu": "T4", "gpus_per_node": 4, "notice_s": 0.0, "boot_s": 120.0, "wind_down_s": 120.0}
+ONE = {**WIDE, "gpus_per_node": 1}
 NODES_OF_FOUR = (
     Offer(id="spot", market=Market.SPOT, price=Rent.from_usd_per_h(0.2), hazard_per_h=0.6, **WIDE),
     Offer(id="on-demand", market=Market.ON_DEMAND, price=Rent.from_usd_per_h(0.8), **WIDE),
@@ -157,3 +159,40 @@ def test_what_was_weighed_is_not_written_to_the_log(tmp_path):
     line = line_from(PlanMade(1.0, plan, 1), [])
     assert "weighed" not in line
     assert event_from_json(json.loads(line)["event"]).plan == plan
+
+
+BOTH = (
+    Offer(id="spot", market=Market.SPOT, price=Rent.from_usd_per_h(0.2), pool="both", hazard_per_h=0.6, **ONE),
+    Offer(id="on-demand", market=Market.ON_DEMAND, price=Rent.from_usd_per_h(0.8), pool="both", **ONE),
+)
+
+
+def test_in_a_pool_of_both_markets_each_option_says_its_mix_its_losses_and_why_not(tmp_path, capsys):
+    """Losses by hand: each spot node is taken 0.6 times an hour, one at a time."""
+
+    async def live():
+        async with serving(tmp_path, policy="price", offers=BOTH, speedup=1.0) as server:
+            spec = a_spec(min_workers=2, max_workers=4, min_on_demand=1, **KNOWN)
+            dry = await server.api.dry_run(spec)
+            await server.api.submit(spec)
+            await running(server.api)
+            return dry, await server.api.explain("j-1")
+
+    dry, found = asyncio.run(live())
+    for rows in (dry["alternatives"], found["alternatives"]):
+        assert {row["market"] for row in rows} == {"both", "on-demand"}
+        for row in rows:
+            spot = row["workers"] - row["workers_on_demand"]
+            assert row["workers_on_demand"] >= 1
+            assert row["losses"] == row["restarts"] == pytest.approx(0.6 * spot * row["left_s"] / 3600)
+            assert row["shape"] == f"{row['workers']} x both, {row['workers_on_demand']} on demand"
+            assert row["usd_per_h"] == pytest.approx(0.2 * spot + 0.8 * row["workers_on_demand"])
+    (chosen,) = (row for row in dry["alternatives"] if row["chosen"])
+    assert dry["shape"] == chosen["shape"]
+    (sure,) = (r for r in dry["alternatives"] if (r["workers"], r["market"]) == (chosen["workers"], "on-demand"))
+    assert dry["usd_on_demand"] == pytest.approx(sure["left_usd"])
+    assert all(row["why"] for row in dry["alternatives"])
+    print_alternatives(dry["alternatives"])
+    printed = capsys.readouterr().out
+    assert "losses" in printed.splitlines()[0]
+    assert f"> {chosen['shape']}" in printed
