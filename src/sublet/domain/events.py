@@ -195,11 +195,15 @@ class NodeReleased:
 
 @dataclass(frozen=True, slots=True)
 class RentRefused:
-    """The cloud has no such node for us now; nothing is paid."""
+    """The cloud has no such node for us now; nothing is paid.
+
+    `paid`: it gave no clear answer and keeps no records, so that the node may have been there until now: it is charged.
+    """
 
     at_s: float
     node_id: str
     why: str = "no capacity"
+    paid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ class Kernel:
                 if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):
                     raise UnexpectedEvent(event, "the node is ours already")
                 self.tenancy.forget(node)
-                self._actions.append(self.supply.remove_refused(node, event.at_s))
+                self._actions.append(self.supply.remove_refused(node, event))
             case _:
                 assert_never(event)
         self._call_for_plan()

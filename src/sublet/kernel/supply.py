@@ -7,7 +7,7 @@ from typing import Any
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import NodeLost, NodeReleased, PriceChanged, PriceHeardLate
+from sublet.domain.events import NodeLost, NodeReleased, PriceChanged, PriceHeardLate, RentRefused
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Pool
 from sublet.domain.timers import RetryOffer
@@ -132,11 +132,14 @@ class Supply:
             self.ledger.close(node.id, event.at_s, billed_from_s=event.billed_from_s, billed_to_s=event.billed_to_s)
         self.changed = True
 
-    def remove_refused(self, node: Node, now_s: float) -> Action:
+    def remove_refused(self, node: Node, event: RentRefused) -> Action:
         """The cloud has none: count the offer as sold out for a while, the longer the more often in a row."""
         self.cluster.remove(node)
-        self.ledger.void(node.id, now_s)
-        return SetTimer(RetryOffer(node.offer.id), now_s + self.offering.refuse(node.offer.id))
+        if event.paid:
+            self.ledger.close(node.id, event.at_s)
+        else:
+            self.ledger.void(node.id, event.at_s)
+        return SetTimer(RetryOffer(node.offer.id), event.at_s + self.offering.refuse(node.offer.id))
 
     def give_up_half(self, now_s: float) -> list[Node]:
         """All that is left in the purse is reserved: these nodes pay for the others."""

@@ -82,6 +82,7 @@ ONE_OF_EACH = [
     NodeLost(1.0, "n1"),
     NodeReleased(1.0, "n1"),
     RentRefused(1.0, "n1", "quota"),
+    RentRefused(1.0, "n1", "no clear answer", paid=True),
     PriceChanged(1.0, "o", Price(123_456)),
     PriceDoubted(1.0, "o", Price(654_321)),
     PriceHeardLate(2.0, "o", Price(123_456), 1.5),

@@ -190,7 +190,8 @@ class Leases:
         if billed is not None and not billed.nothing:  # it did, and was paid for
             self.hear(news.NodeLost(self._inbox.now_s(), node_id, billed.from_s, billed.to_s))
         else:
-            self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, "the provider gave no clear answer"))
+            why = "the provider gave no clear answer"  # and without a record nobody knows what came of it
+            self._inbox.tell(news.RentRefused(self._inbox.now_s(), node_id, why, paid=billed is None))
 
     async def release(self, node_id: str) -> None:
         """Give a node back; the kernel hears when it is gone."""

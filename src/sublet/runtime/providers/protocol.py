@@ -66,7 +66,8 @@ class Provider(Protocol):
     async def release(self, node_id: str) -> Billed | None:
         """Give it back; returns when the provider confirms that it is gone and no longer paid for.
 
-        The answer is the provider's own record of it, where it keeps one and the node was ever there.
+        The answer is the provider's own record of it, where it keeps one; None where it does not know whether the node
+        was ever there, or until when: then it is charged from our order until now.
         """
         ...
 

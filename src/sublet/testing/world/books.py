@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
+from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.world.cloud import Instance
 from sublet.testing.world.heap import World
 
 __all__ = ["Books"]
+
+OURS_S = 30.0  # of a machine that we gave back: an order takes up to sixteen seconds to come, and so does the other one
+UNTOLD_S = 150.0  # ... of one that went by itself: until listings, which may fail, were without it often enough
+SEEN_S = 2.0  # that a ledger may miss of a machine: how long news travels
 
 
 class Books:
@@ -21,6 +26,9 @@ class Books:
         self.world, self.offers, self.keeps_records = world, tuple(offers), keeps_records
         self.instances: dict[str, Instance] = {}  # by token
         self._prices = {offer.id: [(-math.inf, offer.price)] for offer in offers}
+        self.attended: Callable[[], bool] = lambda: True  # whether a controller is there, and awake
+        self.lease_s = 0.0
+        self.ordered: dict[str, Offer] = {}  # nodes, by controllers that ended before they had an answer
 
     def alive(self) -> list[Instance]:
         """What exists and is paid for."""
@@ -39,7 +47,34 @@ class Books:
         """Without records: an order comes before the machine, and news of its end after it."""
         if self.keeps_records:
             return 0.0
-        return sum(150.0 * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
+        late = sum(self._late_s(i) * self._last_price(i).micro_usd_per_h * 1e6 for i in self.instances.values())
+        return min(late + self._unheard_grains(), self._unknown_grains(lambda _: UNTOLD_S))
+
+    def _late_s(self, instance: Instance) -> float:
+        """Where it ended and nobody was there to write that down, it counts for a lease after the last mark."""
+        if not instance.ours:
+            return UNTOLD_S
+        return OURS_S + (MARK_EVERY_S + self.lease_s if instance.alone else 0.0)
+
+    def _unheard_grains(self) -> float:
+        """Of orders that ended with whoever gave them: without records nobody knows that nothing came of them."""
+        rented = {instance.node_id for instance in self.instances.values()}
+        held_s = OURS_S + MARK_EVERY_S + self.lease_s
+        return sum(
+            max(held_s, offer.minimum_billing_s) * offer.price.micro_usd_per_h * 1e6
+            for node_id, offer in self.ordered.items()
+            if node_id not in rented
+        )
+
+    @property
+    def short_grains(self) -> float:
+        """Without records: next to nothing. Who saw it end knows when; who was not there believes in its lease."""
+        if self.keeps_records:
+            return self.slack_grains  # what there is, either way
+        return self._unknown_grains(lambda instance: SEEN_S + (self.lease_s if instance.alone else 0.0))
+
+    def _unknown_grains(self, unknown_s: Callable[[Instance], float]) -> float:
+        return sum(unknown_s(i) * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())
 
     def steps_grains(self, off_s: float) -> float:
         """A record is as long as it was, and lies elsewhere: a part of it is charged at the price before or after."""
@@ -70,6 +105,11 @@ class Books:
             begun_s = math.ceil(held_s / offer.billed_by_s) * offer.billed_by_s if offer.billed_by_s else 0.0
             grains += last * max(0.0, max(offer.minimum_billing_s, begun_s) - held_s)
         return grains
+
+    def _last_price(self, instance: Instance) -> Price:
+        """At its end."""
+        ended_s = self.world.now_s if instance.ended_s is None else instance.ended_s
+        return [price for since_s, price in self._prices_of(instance) if since_s <= ended_s][-1]
 
     def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
         """What it is charged at, and from when on."""

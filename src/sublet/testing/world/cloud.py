@@ -73,11 +73,16 @@ class Instance:
     visible_s: float
     ended_s: float | None = None
     ours: bool = False  # we gave it back
+    alone: bool = False  # nobody was there when it ended
     node: Node | None = None
 
 
 class Cloud(Protocol):
     """What every cloud of a world can be made to do, and what it answers to laws. Times are the world's."""
+
+    attended: Callable[[], bool]  # whether a controller is there, and awake
+    lease_s: float  # of what is rented
+    ordered: dict[str, Offer]  # nodes, by controllers that ended before they had an answer
 
     @property
     def offers(self) -> Sequence[Offer]:
@@ -105,7 +110,11 @@ class Cloud(Protocol):
 
     @property
     def slack_grains(self) -> float:
-        """By how much a ledger may differ from the books, because the provider does not say what it charges."""
+        """By how much a ledger may be above the books, because the provider does not say what it charges."""
+
+    @property
+    def short_grains(self) -> float:
+        """... and below them."""
 
     def steps_grains(self, off_s: float) -> float:
         """What a bill may be off by where prices changed, for a clock that is off by so much."""

@@ -14,13 +14,15 @@ from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import JobPlan
 from sublet.testing.world.written import shelved
 
-__all__ = ["End", "count_ends", "end_of", "is_right"]
+__all__ = ["TOLERANCE", "End", "count_ends", "end_of", "is_right"]
 
 DAMAGE = ("rot", "lost_power", "no_storage")  # faults after which no checkpoint may be left, or none be read
 INSIDE = ("kill_agent", "end_agent", "told_inside", "short_of_memory")  # nodes or processes end, and no cloud took them
 PEERS = ("kill_agent", "end_agent", "take_untold", "take_told", "told_inside", "notice", "part_peers", "stop_agent")
 OWN_NODES = 3  # of a job that ended so: it is to blame (runtime/controller/blame.py)
 RETRIES = 1  # after errors of its own that a job has, where its owner says nothing
+TOLERANCE = 0.02  # of a bill: when the ledger heard of what happened
+A_SECOND = 1e12  # grains, at USD 1 an hour
 MONEY = ("purse", "budget")  # of which every refusal for money speaks
 
 
@@ -64,11 +66,27 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
         case "held: damaged":
             return any(stage.hits[kind] for kind in DAMAGE)
         case "waits":
-            return stage.story.purse_usd is not None
+            return stage.story.purse_usd is not None and not _purse_pays(stage)
         case "refused":
             return purse and any(word in end.said for word in MONEY)
         case _:
             return False
+
+
+def _purse_pays(stage: Stage) -> bool:
+    """By the cloud's own bill, for one node more, which nobody rents.
+
+    A purse that has given its last nodes up rents none until it is filled again, though some of what they reserved is
+    left: what that would pay for ends before it trains.
+    """
+    controller = stage.controllers.controller
+    purse = None if controller is None else controller.kernel.supply.purse
+    if purse is None or purse.broke or purse.budget.purse is None:
+        return False
+    cloud = stage.cloud
+    over = cloud.slack_grains + cloud.untold_grains + cloud.steps_grains(stage.clock_off_s) + stage.most_over_grains
+    left = purse.budget.purse.grains - cloud.spent_grains() * (1.0 + TOLERANCE) - over
+    return left >= min(offer.reserve.grains for offer in cloud.offers) + A_SECOND
 
 
 def _why_failed(stage: Stage, plan: JobPlan, end: End) -> str:

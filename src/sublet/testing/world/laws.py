@@ -162,8 +162,11 @@ class Laws:
 
     def _started(self, away_s: float) -> None:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
-        stage = self._stage
+        stage, before = self._stage, self._stage.controllers.controller
         self._kernel_seen, self._no_plan_s = -1, None
+        for node in [] if before is None else before.kernel.cluster.nodes.values():
+            if node.phase is NodePhase.REQUESTED:
+                stage.cloud.ordered[node.id] = node.offer
         dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
         unseen_s = min(away_s, stage.story.lease_s * 1.4 + 10.0)
@@ -218,7 +221,7 @@ class Laws:
             return
         purse_usd = stage.story.purse_usd + stage.users.topped_up_usd
         spent = stage.cloud.spent_grains()
-        allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.slack_grains
+        allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.short_grains
         if spent > purse_usd * GRAINS_PER_USD + allowed:
             self.break_law(
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"

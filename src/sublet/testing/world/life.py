@@ -116,6 +116,7 @@ class Life:
             )
         self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users, self.site.meetings)
         self.laws = Laws(self.stage, complaints)
+        self.cloud.attended, self.cloud.lease_s = lambda: _is_attended(self.stage), story.lease_s
         faults.schedule(self.stage)
 
     def _cloud(self, world: World) -> Cloud:
@@ -212,6 +213,12 @@ class Life:
             ends=dict(count_ends(stage)),
             digest=_digest(stage, self._folder),
         )
+
+
+def _is_attended(stage: Stage) -> bool:
+    """Somebody is there, has recovered, and is awake."""
+    process = stage.controllers.process
+    return stage.controllers.ready and process is not None and process.stopped_until_s <= stage.world.now_s
 
 
 def live(story: Story) -> Outcome:

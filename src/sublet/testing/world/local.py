@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from sublet.domain.events import AvailabilityChanged, NodeLost, PriceChanged
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
+from sublet.errors import RentFailed
 from sublet.market.replay import MarketChange
 from sublet.runtime.agent.processes import Process as Seen
 from sublet.runtime.clock import Clock
@@ -47,7 +49,7 @@ class Forked(Instance):
     start: int = 0
     life: Path = Path()
     watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
-    prices: Sequence[tuple[float, Price]] = ()  # that it was charged at, once it is told lost
+    lost_s: float = math.inf  # when its provider first told that it is lost
 
 
 class LocalCloud(PlainCloud):
@@ -79,7 +81,7 @@ class LocalCloud(PlainCloud):
             files=self.files,
             gpus=("0", "1"),
         )
-        return _Side(self, provider)
+        return _Side(self, provider, clock)
 
     # ------------------------------------------------------------------ what it is made to do
 
@@ -110,20 +112,29 @@ class LocalCloud(PlainCloud):
 
     # ------------------------------------------------------------------ what its kernel does
 
-    def heard(self, news: MarketNews) -> None:
-        """The provider has told what a node costs from now on, or that one is lost: no later price is its own.
+    def heard(self, news: MarketNews, clock: Clock) -> None:
+        """A provider has told since when nodes cost what, or that one is lost: no price from then on is its own.
 
-        So what is taken because of its price is not charged at that.
+        So what is taken because of its price is not charged at that. Where two controllers follow the market, the one
+        that was succeeded among them, both tell the same.
         """
         if isinstance(news, PriceChanged):
-            self._prices[news.offer_id].append((self.world.now_s, news.price))
+            told, ago_s = self._prices[news.offer_id], (clock.now_s() - news.at_s) / clock.speedup
+            if told[-1][1] != news.price:
+                told.append((max(told[-1][0], self.world.now_s - ago_s), news.price))
         elif isinstance(news, NodeLost) and isinstance(lost := self.find(news.node_id), Forked):
-            lost.prices = tuple(self._prices[lost.offer_id])
+            lost.lost_s = min(lost.lost_s, self.world.now_s)
 
     def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
         """What it is charged at, and from when on."""
-        found = instance.prices if isinstance(instance, Forked) else ()
-        return found or super()._prices_of(instance)
+        lost_s = instance.lost_s if isinstance(instance, Forked) else math.inf
+        return [(since_s, price) for since_s, price in super()._prices_of(instance) if since_s < lost_s]
+
+    def refuse(self, token: str, since_s: float) -> None:
+        """Its market moved as it was forked, so that it was ended: nobody rented it."""
+        for key, instance in list(self.instances.items()):
+            if instance.token == token and instance.began_s >= since_s and instance.ended_s is not None:
+                del self.instances[key]
 
     def fork(self, request: Mapping[str, Any], life: Path) -> None:
         """An agent, which holds its life file from now on, and says in it a moment later which process it is."""
@@ -138,8 +149,9 @@ class LocalCloud(PlainCloud):
         boot_s = self._dice.uniform(request["boot_s"], MOST_BOOT_S)
         try:
             instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
-        except OSError:  # its disk does not answer: an agent that ends as soon as it is born
+        except OSError:  # its disk does not answer: it ends before it has said who it is, so that nobody rented it
             self.end(instance)
+            del self.instances[f"{instance.token}/{instance.pid}"]
         self.world.after(self._dice.uniform(0.0, BORN_S), self._say_who, instance)
 
     def _say_who(self, instance: Forked) -> None:
@@ -295,8 +307,8 @@ class WorldForker:
 class _Side:
     """The shipped provider; its cloud hears what it tells of prices, and keeps its books by them."""
 
-    def __init__(self, cloud: LocalCloud, provider: LocalProvider) -> None:
-        self._cloud, self._provider = cloud, provider
+    def __init__(self, cloud: LocalCloud, provider: LocalProvider, clock: Clock) -> None:
+        self._cloud, self._provider, self._clock = cloud, provider, clock
 
     @property
     def offers(self) -> Sequence[Offer]:
@@ -311,14 +323,20 @@ class _Side:
         """Overheard."""
 
         def both(news: MarketNews) -> None:
-            self._cloud.heard(news)
+            self._cloud.heard(news, self._clock)
             tell(news)
 
         await self._provider.open(both)
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
         """As the provider does."""
-        await self._provider.rent(node_id, offer_id, token)
+        since_s = self._cloud.world.now_s
+        try:
+            await self._provider.rent(node_id, offer_id, token)
+        except RentFailed as refused:
+            if not refused.was_there:
+                self._cloud.refuse(token, since_s)
+            raise
 
     async def release(self, node_id: str) -> Billed | None:
         """As the provider does."""

@@ -150,7 +150,7 @@ class PlainCloud(Books):
     def end(self, instance: Instance) -> None:
         """It is switched off, and its bill ends."""
         if instance.ended_s is None:
-            instance.ended_s = self.world.now_s
+            instance.ended_s, instance.alone = self.world.now_s, not self.attended()
             if instance.node is not None:
                 instance.node.switch_off()
 

@@ -7,7 +7,7 @@ from collections import Counter
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.testing.world.endings import end_of, is_right
+from sublet.testing.world.endings import TOLERANCE, end_of, is_right
 from sublet.testing.world.laws import GRAINS_PER_USD, Laws
 from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import JobPlan
@@ -16,7 +16,6 @@ from sublet.testing.world.written import missing, shelved, unpacked, written
 
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
-TOLERANCE = 0.02  # of the bill: when the ledger heard of what happened
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED)  # until somebody does something about it; who is given up has failed then
 UNDER_WAY = (Hold.GIVEN_UP, Hold.CANCEL, Hold.BACK_OFF)  # such a hold ends by itself, in an end or in another try
 TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
@@ -90,10 +89,9 @@ def _ends_are_right(stage: Stage, laws: Laws) -> None:
 
 def _bills_agree(stage: Stage, laws: Laws, controller: Controller) -> None:
     ledger, bill = controller.kernel.ledger.spent(controller.now_s()).grains, stage.cloud.spent_grains()
-    about = TOLERANCE * bill + stage.cloud.slack_grains + GRAINS_PER_USD / 3600.0
-    about += stage.cloud.steps_grains(stage.clock_off_s)
-    over = about + stage.most_over_grains + stage.cloud.untold_grains
-    if not -about - stage.most_under_grains <= ledger - bill <= over:
+    about = TOLERANCE * bill + GRAINS_PER_USD / 3600.0 + stage.cloud.steps_grains(stage.clock_off_s)
+    over = about + stage.most_over_grains + stage.cloud.slack_grains + stage.cloud.untold_grains
+    if not -about - stage.most_under_grains - stage.cloud.short_grains <= ledger - bill <= over:
         told, charged = ledger / GRAINS_PER_USD, bill / GRAINS_PER_USD
         laws.break_law("I6", f"the ledger says USD {told:.4f}, the cloud charges USD {charged:.4f}")
 

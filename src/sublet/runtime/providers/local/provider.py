@@ -108,7 +108,10 @@ class LocalProvider:
                 self._tell(NodeNoticed(self._clock.now_s(), record.node_id, record.lost_s))
                 self._replay.put(record.lost_s, Due(node_ids=(record.node_id,), struck=False))
         for change in self._replay.skip_to(self._clock.now_s()):
-            self._happen(change)
+            if isinstance(change, PriceChanged):
+                self._reprice(change)  # which counts from when it began, whoever was there to hear of it
+            else:
+                self._happen(change)
         self._replaying = asyncio.get_running_loop().create_task(self._follow())
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
