@@ -6,8 +6,11 @@ shortest that keeps what resizes cost below a share of the job's time, and there
 last ones were, brings far more than it costs:
 
     cost    =  2 x restart + work redone
-    brings  =  stay x (one node / the nodes with it)
+    brings  =  stay x (the GPUs that it would get / all that it would have then)
     window  =  cost / OVERHEAD, or none where it brings PAYS x cost
+
+Which node goes is chance: of an offer of which others hold as much again, every other loss is theirs, and what the job
+has stays twice as long.
 
 An offer flaps, as a job sees it, where the last FLAPS nodes of it that came and went did so within as many windows.
 From the last coming to the end of a window the job then neither grows onto nodes of it that came within the window, nor
@@ -33,7 +36,7 @@ from sublet.kernel.supply import Supply
 __all__ = ["Growing"]
 
 OVERHEAD = 0.04  # of a job's time, for resizes: 5 % are accepted, and what it takes to notice comes out of the rest
-PAYS = 4.0  # of what a visit brings, a quarter goes on coming and going: less would be spent on next to nothing
+PAYS = 2.0  # no job is perfectly parallel: what less brings may be next to nothing
 ON_TIME_S = 1.0  # notices are told in whole seconds
 FLAPS = 3  # comings and goings in a row: one loss is what spot is, two are bad luck
 
@@ -90,26 +93,29 @@ class Growing:
         """It is gone, by whoever's will."""
         self._came.pop(node.id, None)
 
-    def until_s(self, job: Job, offer_id: str, held: float = math.inf) -> float:
+    def until_s(self, job: Job, offer_id: str, held: float = math.inf, more: float = 0.0) -> float:
         """When this job, which holds so many GPUs of its pool, may grow onto it; minus infinity where it need not wait.
 
-        What a move from elsewhere would bring is not known, and counts as nothing.
+        `more`: by how many it would grow; at least by a node. What a move from elsewhere would bring is not known, and
+        counts as nothing.
         """
         visits = self._visits.get(offer_id, [])
         if len(visits) < FLAPS or offer_id not in self._supply.offers:
             return -math.inf
-        window_s = self._window_s(job, offer_id, held)
+        window_s = self._window_s(job, offer_id, held, more)
         return visits[-1].came_s + window_s if visits[-1].went_s - visits[0].came_s < FLAPS * window_s else -math.inf
 
-    def _window_s(self, job: Job, offer_id: str, held: float) -> float:
+    def _window_s(self, job: Job, offer_id: str, held: float, more: float) -> float:
         visits, offer = self._visits[offer_id], self._supply.offers[offer_id]
-        size, told_s = offer.gpus_per_node, offer.notice_s
+        more, told_s = max(more, offer.gpus_per_node), offer.notice_s
         waves = {visit.wave_s: visit.went_s - visit.wave_s for visit in visits}  # the last going of each
         stay_s = sum(waves.values()) / len(waves)
         kept = job.survives or 0.0 < told_s >= job.checkpoint_write_s
         redone_s = 0.0 if kept else min(job.checkpoint_every_s, stay_s) / 2.0
         cost_s = 2.0 * job.restart_s + redone_s
-        return 0.0 if stay_s * size / (held + size) >= PAYS * cost_s else cost_s / OVERHEAD
+        wide = held + more
+        hit_s = stay_s * max(1.0, self._cluster.held[offer_id] * offer.gpus_per_node / wide)
+        return 0.0 if hit_s * more / wide >= PAYS * cost_s else cost_s / OVERHEAD
 
     # ------------------------------------------------------------------ who waits
 
@@ -118,20 +124,24 @@ class Growing:
         held = sum(gpus for _, gpus in kept)
         if state.shape is None or state.shape.gpus <= held:
             return frozenset()
-        return self._young(state.job, self._flapping(state.job, state.shape.pool, now_s, held), held, now_s)
+        if not any(len(visits) == FLAPS for visits in self._visits.values()):
+            return frozenset()
+        more = max(state.shape.gpus - held, self._room(state.job, state.shape.pool, held))  # as policies were shown it
+        flaps = self._flapping(state.job, state.shape.pool, now_s, held, more)
+        return self._young(state.job, flaps, held, more, now_s)
 
     def rests(self, state: JobState, now_s: float) -> bool:
         """Whether something flaps in its pool, as it sees it: what comes next may be of that."""
         return state.shape is not None and bool(self._flapping(state.job, state.shape.pool, now_s, state.gpus))
 
-    def _flapping(self, job: Job, pool: str, now_s: float, held: float = math.inf) -> frozenset[str]:
+    def _flapping(self, job: Job, pool: str, now_s: float, held: float = math.inf, more: float = 0.0) -> frozenset[str]:
         """Offers of a pool. O(1) in calm."""
-        flaps = [offer_id for offer_id in self._visits if now_s < self.until_s(job, offer_id, held)]
+        flaps = [offer_id for offer_id in self._visits if now_s < self.until_s(job, offer_id, held, more)]
         return frozenset(offer_id for offer_id in flaps if self._supply.offers[offer_id].pool == pool)
 
-    def _young(self, job: Job, flaps: frozenset[str], held: float, now_s: float) -> frozenset[str]:
+    def _young(self, job: Job, flaps: frozenset[str], held: float, more: float, now_s: float) -> frozenset[str]:
         """Nodes of these offers that came within a window."""
-        since_s = {offer_id: now_s - self._window_s(job, offer_id, held) for offer_id in flaps}
+        since_s = {offer_id: now_s - self._window_s(job, offer_id, held, more) for offer_id in flaps}
         young = (n for n in self._cluster.nodes.values() if n.offer.id in flaps) if flaps else ()
         return frozenset(n.id for n in young if self._came.get(n.id, -math.inf) > since_s[n.offer.id])
 
@@ -143,6 +153,11 @@ class Growing:
                 there = self._cluster.held[offer_id] - len(self._cluster.requested[offer_id])
                 nodes += max(0.0, self._supply.offering.most(offer_id) - there)
         return nodes * self._supply.pools[pool].gpus_per_node
+
+    def _room(self, job: Job, pool: str, held: float) -> float:
+        """GPUs by which it could grow there, all together, if nobody else did."""
+        free = sum(n.free for n in self._cluster.nodes.values() if n.offer.pool == pool and n.phase is NodePhase.READY)
+        return min(job.max_gpus - held, free + self._to_be_had(pool, frozenset()))
 
     def offers_shown(self, active: Mapping[str, JobState], *, others: bool, now_s: float) -> dict[str, OfferState]:
         """The offers as a policy is to see them; `others`: jobs wait for their first GPUs."""
@@ -169,7 +184,8 @@ class Growing:
                 if job.pools and name not in job.pools:
                     flaps.update(pool.offer_ids)
                 elif state.gpus:
-                    found = self._flapping(job, name, now_s, state.gpus if name == here else math.inf)
+                    held, more = (state.gpus, self._room(job, name, state.gpus)) if name == here else (math.inf, 0.0)
+                    found = self._flapping(job, name, now_s, held, more)
                     flaps |= found if self._to_be_had(name, found) else set()
             hidden = flaps if hidden is None else hidden & flaps
         return frozenset(hidden or ()) & self._visits.keys()
@@ -194,8 +210,9 @@ class Growing:
             return job
         here = self._cluster.nodes[kept[0][0]].offer.pool
         most = job.max_gpus
-        if flaps := self._flapping(job, here, now_s, held):
-            young = self._young(job, flaps, held, now_s)
+        more = self._room(job, here, held)
+        if flaps := self._flapping(job, here, now_s, held, more):
+            young = self._young(job, flaps, held, more, now_s)
             ready = (n for n in self._cluster.nodes.values() if n.offer.pool == here and n.phase is NodePhase.READY)
             there = held + sum(n.free for n in ready if n.id not in young)
             most = int(min(most, there + self._to_be_had(here, flaps)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -188,3 +189,21 @@ def test_nobody_moves_into_a_pool_that_flaps_and_anybody_into_one_that_has_more_
         answer_all(driver)
         pools = driver.kernel.snapshot().active["b"].job.pools
         assert pools == (open_to_it and (*open_to_it, "r")), steady_pool
+
+
+QUICK = replace(JOB, restart_s=5.0)  # it pays to grow where a stay brings 20 s
+
+
+def test_who_would_grow_by_much_does_not_wait(driver):
+    growing = driver.kernel.tenancy.growing
+    assert growing.until_s(QUICK, "o", held=4, more=4) > driver.now_s  # 30 s x 4 / 8
+    assert growing.until_s(QUICK, "o", held=4, more=16) == -math.inf  # 30 s x 16 / 20
+    assert growing.until_s(JOB, "o", held=4, more=16) > driver.now_s  # its pauses are twice as long
+
+
+def test_one_of_many_nodes_stays_longer_than_the_next_loss(driver):
+    growing, held = driver.kernel.tenancy.growing, driver.kernel.cluster.held
+    assert held["o"] == 2
+    assert growing.until_s(QUICK, "o", held=4, more=4) > driver.now_s
+    held["o"] = 4  # half of the losses are those of others
+    assert growing.until_s(QUICK, "o", held=4, more=4) == -math.inf
