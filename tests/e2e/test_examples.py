@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+from tests.rigs.sizes import FULL
+
+LONG = {"train_gpt"}  # half a minute of it
+EXAMPLES = [
+    path for path in sorted((Path(__file__).parents[2] / "examples").glob("*.py")) if FULL or path.stem not in LONG
+]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

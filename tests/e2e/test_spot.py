@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
+
 import pytest
 
 from sublet import data
@@ -9,10 +11,12 @@ from sublet.cli.parse.spot import POLICIES
 from sublet.errors import MissingData
 from sublet.market.traces import TRACES
 from tests.rigs.browser import refused
+from tests.rigs.sizes import FULL
 
 HEADER = "t_s,zone,available\n"
 REAL = ("bamboo-gcp", "skynomad-h100", "skypilot-v100-2023-08")
 MODELS = ("bert", "resnet152", "gpt-1.5b", "gpt-6.7b")
+RIDES = list(product(REAL, MODELS)) if FULL else list(zip(REAL, cycle(MODELS), strict=False))
 
 
 def here(name):
@@ -62,8 +66,7 @@ def test_a_sample_that_is_worth_little_buys_fewer_instances(sublet):
     assert (idle["samples"], idle["usd"], idle["samples_per_usd"]) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("trace", REAL)
+@pytest.mark.parametrize(("trace", "model"), RIDES)
 def test_every_policy_rides_every_kind_of_real_trace(sublet, trace, model):
     if not here(trace):
         pytest.skip(f"{trace} is not here")

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import os
 
-__all__ = ["FULL", "examples", "sized"]
+import pytest
+
+__all__ = ["FULL", "examples", "only_in_full", "sized"]
 
 FULL = os.environ.get("TEST_SIZE") == "full"
 PART = 0.25  # of the examples of a property
+only_in_full = pytest.mark.skipif(not FULL, reason="takes long: `make test SIZE=full`")
 
 
 def sized(part: int, full: int) -> int:

@@ -11,6 +11,7 @@ from sublet.studies.boa.limits import quota, wrong_load
 from sublet.studies.boa.purse import gamble, purse
 from sublet.studies.boa.restarts import restarts
 from sublet.studies.boa.theory import golden, theory
+from tests.rigs.sizes import only_in_full
 
 
 def silent(_what):
@@ -37,16 +38,19 @@ def test_with_restarts_price_is_within_a_hundredth_of_the_exact_program():
     assert missed(found) == []
 
 
+@only_in_full
 def test_a_wrong_forecast_is_made_up_for():
     assert missed(wrong_load(quick=True, tell=silent)) == []
 
 
+@only_in_full
 def test_under_a_quota_price_beats_the_listing_order_by_far_though_not_by_the_goal():
     for check in quota(quick=True, tell=silent).checks:
         assert check.ours < 0.8
         assert check.goal == "<= 0.45"
 
 
+@only_in_full
 def test_the_purse_is_never_overspent_and_hardly_underspent():
     assert missed(purse(quick=True, tell=silent)) == []
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from sublet.market.forecast.table import readable_traces
 from sublet.studies.liveput.forecasts import forecast_checks
+from tests.rigs.sizes import only_in_full
 
 
+@only_in_full
 def test_a_quick_run_has_a_check_and_a_row_for_every_bundled_trace():
     told = []
     checks, tables = forecast_checks(True, told.append)
