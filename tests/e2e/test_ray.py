@@ -70,15 +70,8 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
             await until(lambda: running.done() or condition(), patience_s)
             assert not running.done(), running.exception()
 
-        script = (
-            "train_mlp.py",
-            "--samples",
-            "20000",
-            "--epochs",
-            "3",
-            "--ms-per-sample",
-            "2",
-        )  # long enough for a machine that is busy
+        # Long enough that a busy machine has done all the rest before it ends.
+        script = ("train_mlp.py", "--samples", "20000", "--epochs", "3", "--ms-per-sample", "2")
         spec = JobSpec(name="mlp", argv=(sys.executable, *script), cwd=str(EXAMPLES), max_workers=NODES + 1)
         job = api.record((await api.submit(spec))["job_id"])
         await reaches(lambda: job.group.size == NODES and job.group.step > 5)
