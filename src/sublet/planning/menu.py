@@ -86,50 +86,91 @@ class Menu:
 
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
     """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
-    facts, sites = _Facts(job), _as_seen(sites, job.max_gpus)
-    menu = _menu(facts, sites)
-    return menu if held is None or held in menu.column else _with_held(facts, sites, held)
+    facts, seen = _Facts(job), _views(sites, job.max_gpus)
+    menu = _menu(facts, seen)
+    return menu if held is None or held in menu.column else _with_held(facts, seen, held)
 
 
 class _Facts:
     """The facts of a job that its menu follows from, to look it up by."""
 
-    __slots__ = ("job", "key")
+    __slots__ = ("job", "key", "same")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
         self.key = (job.speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
+        self.same = hash(self.key)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self.same
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Facts) and self.key == other.key
 
 
+class _Seen:
+    """Sites as they are seen by jobs of one size, to look menus up by: hashed once."""
+
+    __slots__ = ("same", "sites")
+
+    def __init__(self, sites: Sites) -> None:
+        self.sites = sites
+        self.same = hash(sites)
+
+    def __hash__(self) -> int:
+        return self.same
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Seen) and self.sites == other.sites
+
+
+class _Views:
+    """How jobs see the sites that were asked for last: a decision asks for the same ones, job by job."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: tuple[Sites, dict[int, _Seen]] = ((), {})
+
+    def __call__(self, sites: Sites, most_gpus: int) -> _Seen:
+        last, seen = self.last
+        if last is not sites:
+            seen = {}
+            self.last = (sites, seen)
+        if most_gpus not in seen:
+            seen[most_gpus] = _as_seen(sites, most_gpus)
+        return seen[most_gpus]
+
+
+_views = _Views()
+
+
 @lru_cache(maxsize=4096)
-def _as_seen(sites: Sites, most_gpus: int) -> Sites:
+def _as_seen(sites: Sites, most_gpus: int) -> _Seen:
     """By a job that has no use for more: what spot has beyond that may change, and its menu does not."""
-    return tuple(
-        site
-        if site.steady is None or math.isinf(site.steady.spot_gpus)
-        else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
-        for site in sites
+    return _Seen(
+        tuple(
+            site
+            if site.steady is None or math.isinf(site.steady.spot_gpus)
+            else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
+            for site in sites
+        )
     )
 
 
 @lru_cache(maxsize=4096)
-def _menu(facts: _Facts, sites: Sites) -> Menu:
-    return _side_by_side(facts.job, sites, list(enumerate(_columns(facts, site) for site in sites)))
+def _menu(facts: _Facts, seen: _Seen) -> Menu:
+    return _side_by_side(facts.job, seen.sites, list(enumerate(_columns(facts, site) for site in seen.sites)))
 
 
 @lru_cache(maxsize=4096)
-def _with_held(facts: _Facts, sites: Sites, held: Shape) -> Menu:
-    more = only_column(facts.job, sites, held)
+def _with_held(facts: _Facts, seen: _Seen, held: Shape) -> Menu:
+    more = only_column(facts.job, seen.sites, held)
     if more is None:
-        return _menu(facts, sites)
-    return _side_by_side(facts.job, sites, [*enumerate(_columns(facts, site) for site in sites), more])
+        return _menu(facts, seen)
+    parts = [*enumerate(_columns(facts, site) for site in seen.sites), more]
+    return _side_by_side(facts.job, seen.sites, parts)
 
 
 @lru_cache(maxsize=4096)  # what one site offers changes more often than all of them

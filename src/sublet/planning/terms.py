@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -45,15 +45,16 @@ class SteadyPart:
 class Site:
     """A pool as one job sees it: equal ones offer equal choices.
 
-    It is one row; with a steady part two, spot before on demand, and the other facts are of spot.
+    It is one row; with a steady part two, spot before on demand, and the other facts are of spot. What hardly tells
+    two sites apart is not in their hash: menus are looked up by them, for every job in every decision.
     """
 
     pool: str
-    gpu: str
-    gpus_per_node: int
+    gpu: str = field(hash=False)
+    gpus_per_node: int = field(hash=False)
     reclaims: Reclaims
-    boot_s: float
-    most_gpus: float  # a quota
+    boot_s: float = field(hash=False)
+    most_gpus: float = field(hash=False)  # a quota
     steady: SteadyPart | None = None
 
 

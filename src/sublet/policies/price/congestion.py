@@ -75,8 +75,17 @@ class Wishes:
 
     def fits(self, job: int, room_R: Floats) -> Bools:
         """Which of its shapes there is room for."""
-        gpus_KC = self.gpus_KJC[:, job]
-        return np.asarray(((gpus_KC <= room_R[self.row_KJC[:, job]]) | (gpus_KC == 0)).all(axis=0))
+        room_R = np.maximum(room_R, 0.0)  # who needs none of a row needs no room there
+        return np.asarray((self.gpus_KJC[:, job] <= room_R[self.row_KJC[:, job]]).all(axis=0))
+
+    def fits_beside(self, column_J: Ints, room_R: Floats) -> Bools:
+        """The same of all jobs, each in the stead of what it has of these: a row per job."""
+        runs_J, own_JR = np.flatnonzero(column_J != WAIT), np.zeros((len(column_J), len(room_R)))
+        for row_JC, gpus_JC in zip(self.row_KJC, self.gpus_KJC, strict=True):
+            own_JR[runs_J, row_JC[runs_J, column_J[runs_J]]] += gpus_JC[runs_J, column_J[runs_J]]
+        room_JR = np.maximum(room_R + own_JR, 0.0)
+        room_KJC = room_JR[np.arange(len(column_J))[:, None], self.row_KJC]
+        return np.asarray((self.gpus_KJC <= room_KJC).all(axis=0))
 
     def take(self, job: int, column: int, room_R: Floats, sign: float = 1.0) -> None:
         """Take what a shape needs out of the room; with -1 it is given back."""
@@ -146,8 +155,10 @@ def uses_of(row_KJC: Ints, gpus_KJC: Floats, rows: int) -> Ints:
     _, jobs, shapes = gpus_KJC.shape
     use_RJC = np.zeros((rows, jobs, shapes + 1), dtype=np.intp)
     job_J1, column_C = np.arange(jobs)[:, None], np.arange(1, shapes + 1)
-    for row_JC, gpus_JC in zip(row_KJC, gpus_KJC, strict=True):
-        use_RJC[row_JC, job_J1, column_C] += gpus_JC.astype(np.intp)
+    use_RJC[row_KJC[0], job_J1, column_C] = gpus_KJC[0]
+    for row_JC, gpus_JC in zip(row_KJC[1:], gpus_KJC[1:], strict=True):
+        at = np.nonzero(gpus_JC)
+        use_RJC[row_JC[at], at[0], at[1] + 1] += gpus_JC[at].astype(np.intp)
     return use_RJC
 
 
@@ -221,10 +232,12 @@ def _assign(all_wishes: Wishes, surcharge_R: Floats, rank_J: Floats, most_R: Flo
     place_J[np.argsort(rank_J, kind="stable")] = np.arange(len(rank_J))
     wait_J1 = -scale * (2.0 - place_J / len(rank_J))[:, None]
     ample = int(all_wishes.gpus_KJC.sum(axis=0).max(axis=1).sum())
-    asked = Coupled.from_uses(
+    before = ((0, 0), (0, 0), (1, 0))  # waiting is a column before the others
+    asked = Coupled.from_rows(
         np.concatenate((wait_J1, saved_JC), axis=1),
         [int(min(most, ample)) for most in most_R],
-        uses_of(all_wishes.row_KJC, all_wishes.gpus_KJC, len(most_R)),
+        np.pad(all_wishes.row_KJC, before),
+        np.pad(all_wishes.gpus_KJC, before),
     )
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
 
@@ -249,13 +262,19 @@ def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) ->
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     if not (room_R > 0).any() or not len(column_J):
         return column_J
-    column_J = column_J.copy()
+    now_J = np.where(column_J == WAIT, np.inf, all_wishes.cost_JC[np.arange(len(column_J)), column_J])
+    better_JC = (all_wishes.cost_JC < now_J[:, None]) & all_wishes.fits_beside(column_J, room_R)
+    helped_J: Bools = np.asarray(better_JC.any(axis=1))
+    column_J, moved = column_J.copy(), False
     for job in np.argsort(rank_J, kind="stable").tolist():
+        if not (moved or helped_J[job]):
+            continue  # there is as much room as there was
         now = column_J[job]
         all_wishes.take(job, now, room_R, -1.0)
         best = _best_within(all_wishes, job, room_R)
         if now == WAIT or (best != WAIT and all_wishes.cost_JC[job, best] < all_wishes.cost_JC[job, now]):
             now = column_J[job] = best
+            moved = True
         all_wishes.take(job, now, room_R)
     return column_J
 
@@ -297,11 +316,10 @@ def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) ->
 def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Floats:
     """Ranks: who waits comes first, then who gains most by what there is room for now."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
+    best_J = np.where(all_wishes.fits_beside(column_J, room_R), all_wishes.cost_JC, np.inf).min(axis=1)
     gain_J = np.full(len(column_J), np.inf)
-    for job in np.flatnonzero(column_J != WAIT).tolist():
-        now, own_R = column_J[job], room_R.copy()
-        all_wishes.take(job, now, own_R, -1.0)
-        gain_J[job] = all_wishes.cost_JC[job, now] - all_wishes.cost_JC[job, _best_within(all_wishes, job, own_R)]
+    runs_J = np.flatnonzero(column_J != WAIT)
+    gain_J[runs_J] = all_wishes.cost_JC[runs_J, column_J[runs_J]] - best_J[runs_J]
     place_J = np.empty(len(column_J))
     place_J[np.lexsort((rank_J, -gain_J))] = np.arange(len(column_J))
     return place_J

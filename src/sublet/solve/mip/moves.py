@@ -5,7 +5,8 @@
 
 Without the limits that tie jobs together this is `best_split`, which is tried first where there is one pool: if its
 answer keeps them, it is the best. Otherwise prices of all limits give a bound and a loss per choice, and only choices
-that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands.
+that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands. Where near
+is enough for many jobs, and nobody says where to start, what the prices say is rounded first: mostly that is enough.
 
 >>> asked = Coupled.from_tables([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]], [3], current=[2, 1], most_changes=0)
 >>> found = best_moves(asked)
@@ -22,8 +23,9 @@ from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.highs import Chosen, choose, excess
-from sublet.solve.mip.prices import Bound, lowest_bound
+from sublet.solve.mip.prices import SHARP, Bound, lowest_bound
 from sublet.solve.mip.problem import NOT_RUNNING, Coupled, Moves
+from sublet.solve.mip.rounding import near
 
 __all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
 
@@ -31,6 +33,8 @@ __all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
 FIRST_CHOICES = 300  # for HiGHS at the first try, beside the best of each job: some ten milliseconds
 MORE = 8  # times as many, when these contain no answer
 SAME = 1e-9  # relative: HiGHS proves no more than this
+MANY = 50  # jobs: of fewer, each that is rounded weighs much, and HiGHS is quick
+ROUGH = 0.05  # of a tolerance: no more of it goes into prices that are not sharp
 
 
 def best_moves(
@@ -54,17 +58,26 @@ def best_moves(
             price_R = np.zeros(len(asked.limit_R))
             price_R[0] = whole.price
             return asked.moves(whole.column_J, price_R=price_R, bound=whole.bound, method="split")
-    return _solve_coupled(asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s)
+    near_enough = tolerance > 0 and start is None and len(asked) >= MANY  # who has a start may ask for prices, too
+    return _solve_coupled(
+        asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s, near_enough=near_enough
+    )
 
 
-def _solve_coupled(asked: Coupled, best_J: Ints | None, *, tolerance: float, time_limit_s: float) -> Moves:
+def _solve_coupled(
+    asked: Coupled, best_J: Ints | None, *, tolerance: float, time_limit_s: float, near_enough: bool = False
+) -> Moves:
     """The same with all limits, from the best choices known so far."""
     _each_has_a_choice(asked)
-    proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)
+    sharp = max(SHARP, ROUGH * tolerance) if near_enough else SHARP
+    proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R, sharp=sharp)
     loss_JC = proof.worth_JC.max(axis=1, keepdims=True) - proof.worth_JC
     bound = proof.bound
     enough = max(tolerance, SAME) * abs(bound)
     count, ran_s = FIRST_CHOICES, 0.0
+    if near_enough:
+        most_loss, _ = _most_loss(asked, loss_JC, proof, None, count)
+        best_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
     while best_J is None or bound - asked.total(best_J) > enough:
         most_loss, everything = _most_loss(asked, loss_JC, proof, best_J, count)
         gain_JC = np.where(loss_JC <= most_loss, asked.gain_JC, -np.inf)

@@ -19,7 +19,7 @@ import numpy as np
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.mip.highs import new_solver
 
-__all__ = ["Bound", "lowest_bound"]
+__all__ = ["SHARP", "Bound", "lowest_bound"]
 
 # J jobs, C choices, R limits
 TRIES = 100  # any prices give a bound that holds; more tries only sharpen it
@@ -35,8 +35,8 @@ class Bound:
     worth_JC: Floats  # gain less what is paid for what is used
 
 
-def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats) -> Bound:
-    """The prices with the lowest bound, to a relative 1e-7 or so.
+def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, sharp: float = SHARP) -> Bound:
+    """The prices with the lowest bound, to a relative `sharp` or so.
 
     Precondition: every job has a choice with a finite gain; uses are 0 or more. Cost: O(J C R) per try, and tens of
     tries with a linear program of R + 1 variables each.
@@ -49,12 +49,10 @@ def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats) -> Bound:
     planes.changeColCost(0, 1.0)
     for _ in range(limits):
         planes.addVar(0.0, dearest)
-    best = _at(gain_JC, use_RJC, limit_R, np.zeros(limits))[0]
     price_R = np.zeros(limits)
+    tried, slope_R = _at(gain_JC, use_RJC, limit_R, price_R)
+    best = tried
     for _ in range(TRIES):
-        tried, slope_R = _at(gain_JC, use_RJC, limit_R, price_R)
-        if tried.bound <= best.bound:
-            best = tried
         # height >= bound at these prices + slope x (prices - these prices)
         index = np.arange(limits + 1, dtype=np.int32)
         planes.addRow(
@@ -66,15 +64,18 @@ def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats) -> Bound:
         )
         planes.run()
         lowest_R1 = np.array(planes.getSolution().col_value)
-        if best.bound - lowest_R1[0] <= SHARP * max(abs(best.bound), SHARP):
+        if best.bound - lowest_R1[0] <= sharp * max(abs(best.bound), sharp):
             break
         price_R = np.clip(lowest_R1[1:], 0.0, dearest)
+        tried, slope_R = _at(gain_JC, use_RJC, limit_R, price_R)
+        if tried.bound <= best.bound:
+            best = tried
     return best
 
 
 def _at(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, price_R: Floats) -> tuple[Bound, Floats]:
     """The bound at these prices, and how it changes with each."""
-    worth_JC = gain_JC - np.tensordot(price_R, use_RJC, axes=1)
+    worth_JC = gain_JC - (price_R @ use_RJC.reshape(len(price_R), -1)).reshape(gain_JC.shape)
     column_J: Ints = worth_JC.argmax(axis=1)
     job_J = np.arange(len(gain_JC))
     bound = float(price_R @ limit_R + worth_JC[job_J, column_J].sum())

@@ -138,6 +138,35 @@ class Coupled:
             pools=len(limit_P),
         )
 
+    @classmethod
+    def from_rows(
+        cls, gain_JC: npt.ArrayLike, capacity_P: Sequence[int], row_KJC: npt.ArrayLike, units_KJC: npt.ArrayLike
+    ) -> Coupled:
+        """As `from_uses`, where each choice uses few of the pools: K of them, named in `row_KJC`, so many units each.
+
+        >>> two = Coupled.from_rows([[0.0, 3.0]], [1, 1], [[[0, 0]], [[0, 1]]], [[[0, 1]], [[0, 2]]])
+        >>> two.use_RJC[:, 0].tolist()
+        [[0.0, 1.0], [0.0, 2.0]]
+        """
+        gain_JC = gains_from(gain_JC)
+        limit_P = _whole("capacity_P", capacity_P, (len(capacity_P),), least=0)
+        rows = len(np.asarray(row_KJC))
+        row_KJC = _whole("row_KJC", row_KJC, (rows, *gain_JC.shape), least=0, most=len(limit_P) - 1)
+        units_KJC = _whole("units_KJC", units_KJC, (rows, *gain_JC.shape), least=0)
+        use_RJC = np.zeros((len(limit_P), *gain_JC.shape))
+        each_JC, flat_RX = np.arange(gain_JC.size).reshape(gain_JC.shape), use_RJC.reshape(-1)
+        for row_JC, units_JC in zip(row_KJC, units_KJC, strict=True):
+            flat_RX[row_JC * gain_JC.size + each_JC] += units_JC
+        return cls(
+            gain_JC=gain_JC,
+            size_JC=units_KJC.sum(axis=0),
+            pool_JC=np.take_along_axis(row_KJC, units_KJC.argmax(axis=0)[None], axis=0)[0],
+            changed_JC=np.zeros(gain_JC.shape, dtype=np.bool_),
+            use_RJC=use_RJC,
+            limit_R=limit_P.astype(np.float64),
+            pools=len(limit_P),
+        )
+
     def allows(self, column_J: Ints) -> bool:
         """Whether these choices are allowed, each and together."""
         job_J = np.arange(len(self))
@@ -167,8 +196,9 @@ class Coupled:
 def _whole(name: str, given: npt.ArrayLike, shape: tuple[int, ...], *, least: int, most: int | None = None) -> Ints:
     array = np.asarray(given)
     with np.errstate(invalid="ignore"):  # what is no number is not equal to what becomes of it
-        whole = array.astype(np.intp)
-    if (whole != array).any() or (whole < least).any() or (most is not None and (whole > most).any()):
+        whole = array.astype(np.intp, copy=False)
+    broken = whole is not array and (whole != array).any()
+    if broken or whole.min(initial=least) < least or (most is not None and whole.max(initial=most) > most):
         allowed = f"{least} or more" if most is None else f"{least} to {most}"
         raise InvalidValue(name, given, f"whole numbers, {allowed}")
     try:

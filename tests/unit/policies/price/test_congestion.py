@@ -202,6 +202,27 @@ def test_what_is_left_over_of_either_market_is_given_once():
     assert _trim(every, np.array([1, 1]), rank_J, most_R).tolist() == [0, 1]
 
 
+@settings(max_examples=examples(120))
+@given(any_wishes(), st.integers(0, 4**5 - 1))
+def test_what_is_left_over_is_given_one_after_the_other_in_order_of_rank(case, which):
+    every, rank_J, most_R = case
+    jobs, shapes = every.cost_JC.shape
+    wanted_J = np.array([(which >> 2 * job) % 4 % (shapes + 1) - 1 for job in range(jobs)])
+    column_J = _trim(every, wanted_J, rank_J, most_R)
+    filled_J, room_R = _fill(every, column_J, rank_J, most_R), most_R - every.gpus(column_J, len(most_R))
+    for job, fits_C in enumerate(every.fits_beside(column_J, room_R)):
+        own_R = room_R.copy()
+        every.take(job, column_J[job], own_R, -1.0)
+        assert fits_C.tolist() == every.fits(job, own_R).tolist()
+    for job in np.argsort(rank_J, kind="stable").tolist():
+        every.take(job, column_J[job], room_R, -1.0)
+        cost_C = np.where(every.fits(job, room_R), every.cost_JC[job], np.inf)
+        if cost_C.min() < (np.inf if column_J[job] == WAIT else every.cost_JC[job, column_J[job]]):
+            column_J[job] = cost_C.argmin()
+        every.take(job, column_J[job], room_R)
+    assert filled_J.tolist() == column_J.tolist()
+
+
 # ---------------------------------------------------------------------- jobs that can all run on one GPU
 
 

@@ -1,0 +1,91 @@
+"""Choices that are rounded from prices keep all limits, and HiGHS is asked only where they are not near enough."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sublet.errors import Infeasible
+from sublet.solve.mip import moves
+from sublet.solve.mip.moves import MANY, Coupled, _solve_coupled, best_moves
+from sublet.solve.mip.prices import lowest_bound
+from sublet.solve.mip.rounding import near
+
+
+def several_pools(seed, jobs=4, choices=4, pools=3):
+    """Gains and uses at random, with a choice that uses nothing."""
+    rng = np.random.default_rng(seed)
+    gain = np.concatenate((np.zeros((jobs, 1)), rng.uniform(0.0, 9.0, (jobs, choices - 1))), axis=1)
+    use = np.concatenate((np.zeros((pools, jobs, 1)), rng.integers(0, 4, (pools, jobs, choices - 1))), axis=2)
+    return Coupled.from_uses(gain, rng.integers(0, 2 * jobs, pools).tolist(), use)
+
+
+def best_of_all(asked):
+    jobs, choices = asked.gain_JC.shape
+    every = (np.array(each) for each in itertools.product(range(choices), repeat=jobs))
+    return max(asked.total(each) for each in every if asked.allows(each))
+
+
+def rounded(asked):
+    proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)
+    loss_JC = proof.worth_JC.max(axis=1, keepdims=True) - proof.worth_JC
+    return near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, np.inf)
+
+
+def by_rounding(asked, tolerance):
+    """As if there were many jobs."""
+    return _solve_coupled(asked, None, tolerance=tolerance, time_limit_s=np.inf, near_enough=True)
+
+
+@pytest.mark.parametrize("tolerance", [0.3, 0.02, 1e-6])
+def test_what_is_near_enough_is_no_further_from_the_best_of_all_than_it_may_be(tolerance):
+    for seed in range(12):
+        asked = several_pools(seed)
+        found, best = by_rounding(asked, tolerance), best_of_all(asked)
+        assert asked.allows(found.column_J)
+        assert found.bound >= best - 1e-9
+        assert found.total >= best - tolerance * abs(found.bound) - 1e-9
+
+
+def test_rounding_keeps_all_limits_and_nobody_could_gain_alone():
+    for seed in range(12):
+        asked = several_pools(seed, jobs=12, choices=6)
+        column_J = rounded(asked)
+        assert column_J is not None  # all may wait
+        assert asked.allows(column_J)
+        for job, column in itertools.product(range(12), range(6)):
+            other_J = column_J.copy()
+            other_J[job] = column
+            assert not asked.allows(other_J) or asked.total(other_J) <= asked.total(column_J)
+
+
+def test_many_jobs_are_rounded_to_a_proof_without_branch_and_bound(monkeypatch):
+    monkeypatch.setattr(moves, "choose", lambda *_, **__: pytest.fail("HiGHS was asked"))
+    asked = several_pools(3, jobs=MANY, choices=30)
+    found = best_moves(asked, tolerance=0.002)
+    assert found.gap <= 0.002 * found.bound
+    assert asked.allows(found.column_J)
+
+
+def test_where_nothing_fits_nothing_is_rounded_and_the_limit_is_named():
+    asked = Coupled.from_uses([[1.0], [2.0]], [3, 9], [[[2], [2]], [[1], [1]]])
+    assert rounded(asked) is None
+    with pytest.raises(Infeasible, match="pool 0"):
+        by_rounding(asked, 0.1)
+
+
+def test_uses_told_by_row_are_the_uses_told_by_pool():
+    rng = np.random.default_rng(1)
+    row_KJC, units_KJC = rng.integers(0, 3, (2, 5, 7)), rng.integers(0, 4, (2, 5, 7))
+    use_PJC = np.zeros((3, 5, 7))
+    for each in np.ndindex(2, 5, 7):
+        use_PJC[row_KJC[each], *each[1:]] += units_KJC[each]
+    gain_JC = rng.uniform(0.0, 1.0, (5, 7))
+    by_row, by_pool = (
+        Coupled.from_rows(gain_JC, [4] * 3, row_KJC, units_KJC),
+        Coupled.from_uses(gain_JC, [4] * 3, use_PJC),
+    )
+    assert by_row.use_RJC.tolist() == by_pool.use_RJC.tolist()
+    assert by_row.size_JC.tolist() == by_pool.size_JC.tolist()
