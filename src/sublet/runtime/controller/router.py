@@ -43,6 +43,7 @@ from sublet.wire import messages as wire
 
 __all__ = ["Router"]
 
+AGENT = "agent"  # the warning of a job that waits for a node whose agent cannot serve
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
 AGAIN_S = 0.1  # wall, after which a group that was just forming is told once more to leave the node
 
@@ -297,8 +298,12 @@ class Router:
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         if message.trouble:
             self._addresses.report_trouble(node_id, message.trouble)
+            for record in self._waiting_for(node_id):
+                record.warnings[AGENT] = f"{node_id} cannot serve: {message.trouble}"
             return
         self.agents.add(node_id)
+        for record in self._table.live.values():
+            record.warnings.pop(AGENT, None)
         self._addresses.claim(node_id, message)
         by_job = self._vouching.accept_claims(node_id, message)
         for job_id in self._jobs_on[node_id] | by_job.keys():
@@ -311,6 +316,13 @@ class Router:
             self._engine.send(node_id, wire.Dismiss())
         elif node.phase is NodePhase.REQUESTED:
             self._inbox.queue(news.NodeReady(self._inbox.now_s(), node_id))
+
+    def _waiting_for(self, node_id: str) -> list[JobRecord]:
+        """Jobs that are on a node, or were; where it never came, those that wait for some."""
+        nodes, jobs = self._inbox.kernel.cluster.nodes, self._inbox.kernel.jobs
+        if (there := self._jobs_on.get(node_id)) or node_id not in nodes:
+            return self._table.at_hand(there or ())
+        return self._table.at_hand(job_id for job_id, state in jobs.items() if not state.gpus)
 
     def _worker_said(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         record = self._table.records[job_of(message.worker_id)]

@@ -25,7 +25,10 @@ class Engine(Protocol):
         ...
 
     async def open(self, hear: Hear) -> None:
-        """Let agents come; each begins with Hello, whose token the engine checks."""
+        """Let agents come; each begins with Hello, whose token the engine checks.
+
+        One that may come and speaks another version is cut off, and its Hello is heard with that as its trouble.
+        """
         ...
 
     def expect(self, node_id: str, token: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+from dataclasses import replace
 
 from sublet.domain.quantity import positive
 from sublet.errors import BadInput
@@ -136,6 +137,8 @@ class AgentServer:
         if (why := self._reason_to_refuse(hello)) or not isinstance(hello, Hello):
             self._complaints.log("hung up on a stranger: %s", why)
             line.cut()
+            if isinstance(hello, Hello) and self._is_expected(hello):  # whoever waits for it is to know
+                self._pass_up(hello.node_id, replace(hello, trouble=why, workers={}))
             return
         before = self._lines.get(hello.node_id)
         if before is not None and before is not line:
@@ -150,12 +153,16 @@ class AgentServer:
         """What is wrong with the first line of somebody; "" for an agent that may come in."""
         if not isinstance(hello, Hello):
             return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
-        token = self._tokens.get(hello.node_id)
-        if token is None or not hmac.compare_digest(token.encode(), hello.token.encode()):
+        if not self._is_expected(hello):
             return f"no agent of {hello.node_id!r} is expected with this token"
         if hello.version != WIRE_VERSION:
-            return f"{hello.node_id} speaks version {hello.version}, not {WIRE_VERSION}"
+            both = f"its agent speaks version {hello.version}, this controller version {WIRE_VERSION}"
+            return f"{both}; next: install the same sublet on both, or let the node end and rent another"
         return ""
+
+    def _is_expected(self, hello: Hello) -> bool:
+        token = self._tokens.get(hello.node_id)
+        return token is not None and hmac.compare_digest(token.encode(), hello.token.encode())
 
     def _pass_up(self, node_id: str, message: ToController) -> None:
         if self._hear is None:

@@ -98,17 +98,32 @@ class EngineSuite(Suite):
 
         asyncio.run(scene())
 
-    def test_an_agent_that_nobody_expects_or_that_speaks_another_version_is_not_let_in(self, rig: EngineRig) -> None:
+    def test_an_agent_that_nobody_expects_is_not_let_in_and_nobody_hears_of_it(self, rig: EngineRig) -> None:
         async def scene() -> None:
             async with opened(rig) as (engine, ears):
                 engine.expect("n", "token")
-                for hello in (
+                for stranger in (
                     Hello(node_id="other", token=TOKEN, pid=1),
-                    Hello(node_id="n", token=TOKEN, pid=1, version=99),
+                    Hello(node_id="n", token=f"not the {TOKEN}", pid=1, version=99),
+                    WorkerUp(worker_id="w", pid=1),
                 ):
-                    assert await asyncio.to_thread(rig.stranger, to_line(hello)) == b""
-                assert await asyncio.to_thread(rig.stranger, to_line(WorkerUp(worker_id="w", pid=1))) == b""
+                    assert await asyncio.to_thread(rig.stranger, to_line(stranger)) == b""
                 assert ears.heard == []
+
+        asyncio.run(scene())
+
+    def test_an_agent_that_speaks_another_version_is_not_let_in_and_whoever_waits_hears_why(
+        self, rig: EngineRig
+    ) -> None:
+        async def scene() -> None:
+            async with opened(rig) as (engine, ears):
+                engine.expect("n", "token")
+                hello = Hello(node_id="n", token=TOKEN, pid=1, version=99, workers={"w": "job"})
+                assert await asyncio.to_thread(rig.stranger, to_line(hello)) == b""
+                heard = await ears.next(Hello)
+                assert "version 99" in heard.trouble
+                assert heard.workers == {}  # of which nobody may say anything
+                assert engine.send("n", RenewLease()) is False
 
         asyncio.run(scene())
 
