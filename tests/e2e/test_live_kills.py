@@ -17,6 +17,8 @@ from tests.chaos import episodes
 from tests.chaos.rig import JOB, rig
 
 NO_ROOM = """import resource, signal
+from sublet.train import saving
+saving.LAST_PAUSES_S = (0.1,)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no checkpoint is so small
 """
@@ -89,7 +91,9 @@ def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
         assert "session" in views["e"]["error"]
         assert (views["h"]["phase"], views["h"]["step"]) == ("finished", 300)
         assert views["h"]["failures_infra"] >= 1
-        assert (views["c"]["phase"], views["c"]["step"], views["c"]["checkpoint_step"]) == ("finished", 100, None)
+        cramped_end = views["c"]["phase"], views["c"]["exit_code"], views["c"]["checkpoint_step"]
+        assert cramped_end == ("failed", 1, None), views["c"]["error"]  # what its steps came to is nowhere
+        assert "no checkpoint was written" in views["c"]["error"]
         said = [event["text"] for event in (world.ask("events", job=hangs) or {})["events"]]
         assert any("it hangs" in text for text in said), said
         world.down()

@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 
 from sublet.domain.quantity import whole
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
@@ -127,12 +127,14 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._link.script_waits()
-        if kind is None and self._entered:
-            self._catch_up()
-            self._finish()
-        self._open = False
-        self._steps.release()
-        self._saver.close()
+        try:
+            if kind is None and self._entered:
+                self._catch_up()
+                self._finish()
+        finally:
+            self._open = False
+            self._steps.release()
+            self._saver.close()
         if kind is None:
             self._members.group.close()
         elif isinstance(error, torch.OutOfMemoryError):
@@ -339,7 +341,19 @@ class Session:
                 self._settle_in(self._members.recover(str(error)))
                 continue
             if group.rank == 0:
-                self._saver.save(self._state.tree(progress), progress, group.world)
+                stale = None
+                self._link.script_goes_on()  # it may be tried again for a while, which is not to look like a hang
+                try:
+                    self._saver.save_last(self._state.tree(progress), progress, group.world)
+                except StaleWriter as error:
+                    if self._link.line is None:
+                        raise
+                    stale = str(error)
+                finally:
+                    self._link.script_waits()
+                if stale is not None:  # a newer group has begun: it has the last word
+                    self._settle_in(self._members.recover(stale))
+                    continue
                 loss = self._readings.numbers[LOSS]
                 self._link.say(
                     Finished(worker_id=self._worker_id, step=progress.steps, done=float(progress.done), loss=loss)

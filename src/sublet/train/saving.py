@@ -1,14 +1,15 @@
-"""When checkpoints are written, and what is said about them. A checkpoint that fails never stops training."""
+"""When checkpoints are written, and what is said about them. One that fails stops no training, but for the last."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sublet.errors import NoCheckpointLeft, SubletError
+from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, SubletError
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
 from sublet.train.checkpoint.commit import Directory
@@ -21,6 +22,8 @@ EVERY_S = 600.0  # without a controller, which knows better
 FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long these workers will be there
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
+LAST_PAUSES_S = (1.0, 5.0, 20.0)  # between tries of the last one: a disk that is away for a moment comes back
+LAST_HINT = "make room, or let the directory be written; 'sublet resume' then goes on from the one before it"
 
 
 class Saver:
@@ -38,8 +41,10 @@ class Saver:
         tell: Callable[[Saved | SaveFailed | Damaged], None],
         *,
         wall: Wall = WALL,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.directory, self._writer, self._tell, self._wall = directory, writer, tell, wall
+        self._sleep = sleep
         self._kept = None if directory is None else Directory(directory, wall=wall)
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
@@ -52,6 +57,7 @@ class Saver:
         self._saved_s = 0.0  # of training, at the last that was begun
         self._worth_s = 0.0  # no sooner than that after it, for what a write takes
         self._is_new = True  # others may have saved since we last wrote
+        self._failure: SubletError | None = None  # of the last that was not written
 
     @property
     def trained_s(self) -> float:
@@ -138,6 +144,23 @@ class Saver:
             self._begin(tree, progress, world)
             self._settle()
 
+    def save_last(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
+        """Of all that was done: without it nothing is finished. CheckpointFailed after some tries.
+
+        StaleWriter at once: it is another's to write.
+        """
+        for pause_s in (*LAST_PAUSES_S, None):
+            self.save(tree, progress, world)
+            if self._checkpoints is None or self._committed == progress.steps:
+                return
+            if isinstance(self._failure, StaleWriter):
+                raise self._failure
+            if pause_s is not None:
+                self._sleep(pause_s)
+        why = f"all {progress.steps} steps are made, and what they came to cannot be kept ({self._failure})"
+        why = why.partition("\n")[0].rstrip(")") + ")"
+        raise CheckpointFailed(self.directory, why, hint=LAST_HINT) from self._failure
+
     def close(self) -> None:
         """Wait for what is being written."""
         if self._checkpoints is not None:
@@ -181,5 +204,6 @@ class Saver:
         )
 
     def _complain(self, error: SubletError, step: int) -> None:
+        self._failure = error
         print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         self._tell(SaveFailed(worker_id=self._writer, step=step, why=str(error)))

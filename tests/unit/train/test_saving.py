@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sublet.errors import SubletError
+from sublet.errors import CheckpointFailed, StaleWriter, SubletError
 from sublet.train.checkpoint import files
 from sublet.train.checkpoint.checkpoints import newest
 from sublet.train.following import at_once
@@ -38,6 +38,43 @@ def test_a_failed_write_is_told_and_the_next_one_is_tried(tmp_path):
     saver.save({"w": torch.ones(3)}, progress, 1)
     assert [type(message) for message in told] == [SaveFailed, Saved]
     saver.close()
+
+
+def a_saver_in_the_way(folder, told, sleep):
+    """Nothing can be written, until somebody takes the file away."""
+    saver = Saver(folder, "job.1.0", told.append, sleep=sleep)
+    saver.opened(1)
+    shutil.rmtree(folder / "staging", ignore_errors=True)
+    (folder / "staging").write_text("in the way")
+    return saver
+
+
+def test_the_last_checkpoint_is_tried_again_and_then_it_is_an_error_that_says_what_to_do(tmp_path):
+    told, slept = [], []
+    saver = a_saver_in_the_way(tmp_path, told, slept.append)
+    with pytest.raises(CheckpointFailed, match="all 0 steps are made") as failed:
+        saver.save_last({"w": torch.ones(3)}, Progress(samples=8, batch=4))
+    assert "next: make room" in str(failed.value)
+    assert slept == [1.0, 5.0, 20.0]
+    assert [type(message) for message in told] == [SaveFailed] * 4
+
+
+def test_a_last_checkpoint_that_is_written_at_the_second_try_is_one(tmp_path):
+    told = []
+    saver = a_saver_in_the_way(tmp_path, told, lambda _: (tmp_path / "staging").unlink())
+    saver.save_last({"w": torch.ones(3)}, Progress(samples=8, batch=4))
+    assert [type(message) for message in told] == [SaveFailed, Saved]
+
+
+def test_a_writer_that_was_succeeded_does_not_wait_to_write_the_last_one(tmp_path):
+    slept = []
+    saver = Saver(tmp_path, "job.1.0", lambda message: None, sleep=slept.append)
+    saver.opened(1)
+    newer = Saver(tmp_path, "job.1.1", lambda message: None)
+    newer.opened(2)
+    with pytest.raises(StaleWriter):
+        saver.save_last({"w": torch.ones(3)}, Progress(samples=8, batch=4))
+    assert not slept
 
 
 def saved_at(folder, seconds, monkeypatch, *, every_s=600.0, takes_s=0.0):

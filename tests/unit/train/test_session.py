@@ -10,8 +10,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
-from sublet.errors import BadInput, InvalidValue  # noqa: E402
+from sublet.errors import BadInput, CheckpointFailed, InvalidValue  # noqa: E402
 from sublet.train.samples import Samples  # noqa: E402
+from sublet.wire.messages import Finished  # noqa: E402
 from tests.rigs.little_network import FEATURES, adam, data, flat, loss_of, network  # noqa: E402
 
 
@@ -93,13 +94,38 @@ def test_a_checkpoint_of_another_dataset_is_refused(tmp_path):
         next(iter(s.batches(epochs=1)))
 
 
-def test_a_directory_that_cannot_be_written_does_not_stop_training(tmp_path, capsys, monkeypatch):
+def test_a_directory_that_cannot_be_written_stops_no_training_and_is_an_error_at_its_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "0")
     (tmp_path / "file").write_text("in the way")
-    model, s = trained(checkpoint_dir=tmp_path / "file")
+    monkeypatch.setattr("sublet.train.saving.LAST_PAUSES_S", ())
+    model, said = network(), []
+    s = train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path / "file")
+    monkeypatch.setattr(s._link, "say", said.append)
+
+    def train_to_the_end():
+        with s:
+            for batch in s.batches(epochs=2):
+                s.step(loss_of(model, batch))
+
+    with pytest.raises(CheckpointFailed, match="all 8 steps are made"):
+        train_to_the_end()
     assert s.steps == 8
     assert torch.equal(flat(model), flat(trained()[0]))
     assert "training goes on" in capsys.readouterr().err
+    assert not any(isinstance(message, Finished) for message in said)  # nobody counts it as finished
+
+
+def test_while_the_last_checkpoint_is_tried_the_script_counts_as_busy(tmp_path, monkeypatch):
+    """Or the silence between two tries would look like a hang."""
+    model, told = network(), []
+    s = train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path)
+    monkeypatch.setattr(s._link, "script_goes_on", lambda: told.append("busy"))
+    monkeypatch.setattr(s._link, "script_waits", lambda: told.append("waits"))
+    monkeypatch.setattr(s._saver, "save_last", lambda *_: told.append("saves"))
+    with s:
+        for batch in s.batches(epochs=1):
+            s.step(loss_of(model, batch))
+    assert told[-3:] == ["busy", "saves", "waits"]
 
 
 class Rows(Dataset):
