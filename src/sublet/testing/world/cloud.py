@@ -12,16 +12,11 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import Store
+from sublet.testing.world.heap import Struck, nobody
 from sublet.testing.world.loop import LoopProcess
 from sublet.wire.messages import ToController
 
 __all__ = ["Boot", "Cloud", "Instance", "Node", "NodeWorker", "Struck", "nobody"]
-
-Struck = Callable[[], None]  # told at each time that a fault has really done something to somebody
-
-
-def nobody() -> None:
-    """Is told."""
 
 
 class NodeWorker(Protocol):

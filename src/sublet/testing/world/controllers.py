@@ -148,6 +148,7 @@ class Controllers:
         self.up_since_s = world.now_s
         self.away_since_s: float | None = world.now_s
         self.without_flags = False  # the next start has none
+        self.bare: Struck = nobody  # told of every start that finds none, and a store
         self.started: list[Callable[[float], None]] = []  # told of every start: how long nobody was there
         self.heard: Heard | None = None  # told of everything that passes between controllers and agents
         self.refusal: SubletError | None = None  # why no controller can start any more
@@ -222,6 +223,7 @@ class Controllers:
         given = Settings(state_dir=str(self._folder), policy=self._story.policy, purse_usd=self._story.purse_usd)
         if not self.without_flags or not store.last_seq():
             return given
+        self.bare()
         bare = replace(given, purse_usd=None, burn_usd_per_h=DEFAULT_BURN_USD_PER_H)
         return with_budget_in_force(bare, store)
 

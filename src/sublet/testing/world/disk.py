@@ -89,6 +89,10 @@ class Disk:
         """For whoever looks on from outside."""
         return self._anchor.execute(query).fetchall()
 
+    def has_table(self, name: str) -> bool:
+        """Stores of before lack some."""
+        return bool(self._anchor.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+
     def fact(self, key: str) -> str | None:
         """Of those by name, for the same."""
         rows = self._anchor.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall()

@@ -135,13 +135,12 @@ def _clock(stage: Stage, dice: random.Random) -> None:
     stage.controllers.started.append(lambda _: struck())
 
 
-def _flags(stage: Stage, dice: random.Random) -> bool:
-    stage.controllers.without_flags = True
+def _flags(stage: Stage, dice: random.Random) -> None:
+    """From now on nobody gives any. The effect is a start without."""
+    stage.controllers.without_flags, stage.controllers.bare = True, stage.later("flags")
     process = stage.controllers.process
-    if process is None or process.dead:
-        return False
-    stage.controllers.crash(process, silent=dice.random() < 0.3)
-    return True
+    if process is not None and not process.dead:
+        stage.controllers.crash(process, silent=dice.random() < 0.3)
 
 
 def _full_disk(stage: Stage, dice: random.Random) -> None:
@@ -209,7 +208,8 @@ def _hang_worker(stage: Stage, dice: random.Random) -> bool:
 # ---------------------------------------------------------------------- the network
 
 
-def _part_node(stage: Stage, dice: random.Random) -> bool:
+def _part_node(stage: Stage, dice: random.Random) -> bool | None:
+    """The effect is a packet that does not pass."""
     if not (alive := _alive(stage)):
         return False
     host = dice.choice(alive).node_id
@@ -218,22 +218,23 @@ def _part_node(stage: Stage, dice: random.Random) -> bool:
         ways = [dice.choice(ways)]
     for_s = dice.choice(OUTAGES_S)
     stage.victim = f"{' and '.join(f'{here} -> {there}' for here, there in ways)}, for {for_s:.0f} s"
-    stage.network.block(*ways)
+    stage.network.block(*ways, struck=stage.later("part_node"))
     stage.parted_until_s[host] = max(stage.parted_until_s.get(host, 0.0), stage.world.now_s + for_s)
     stage.world.after(for_s, _heal, stage, ways)
-    return True
+    return None
 
 
-def _part_peers(stage: Stage, dice: random.Random) -> bool:
+def _part_peers(stage: Stage, dice: random.Random) -> bool | None:
+    """Likewise."""
     hosts = sorted({instance.node_id for instance in _alive(stage)})
     if len(hosts) < 2:
         return False
     here, there = dice.sample(hosts, 2)
     stage.victim = f"{here} and {there}"
     ways = [(here, there), (there, here)]
-    stage.network.block(*ways)
+    stage.network.block(*ways, struck=stage.later("part_peers"))
     stage.world.after(dice.choice(OUTAGES_S), _heal, stage, ways)
-    return True
+    return None
 
 
 def _heal(stage: Stage, ways: list[tuple[str, str]]) -> None:
@@ -241,10 +242,9 @@ def _heal(stage: Stage, ways: list[tuple[str, str]]) -> None:
         stage.network.unblock(*ways)
 
 
-def _slow_net(stage: Stage, dice: random.Random) -> bool:
-    stage.network.slowness = dice.choice([10.0, 100.0])
+def _slow_net(stage: Stage, dice: random.Random) -> None:
+    stage.network.slowness, stage.network.slowed = dice.choice([10.0, 100.0]), stage.later("slow_net")
     stage.world.after(30.0, _quick_net, stage)
-    return bool(stage.network.connections)
 
 
 def _quick_net(stage: Stage) -> None:
@@ -258,11 +258,11 @@ def _reset_line(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _hole(stage: Stage, dice: random.Random) -> bool:
+def _hole(stage: Stage, dice: random.Random) -> bool | None:
     if not stage.network.connections:
         return False
-    dice.choice(stage.network.connections).swallow()
-    return True
+    dice.choice(stage.network.connections).swallow(stage.later("hole"))
+    return None
 
 
 def _forge(stage: Stage, dice: random.Random) -> bool:

@@ -10,13 +10,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Crash", "Livelock", "Process", "World"]
+__all__ = ["Crash", "Livelock", "Process", "Struck", "World", "nobody"]
 
 FIRST_S = 1000.0  # of the world; no clock of anybody in it begins at zero
 MOST_UPTIME_S = 1e5  # by which the monotonic clocks of two processes may differ
 MOST_AT_ONCE = 5_000  # events at one instant: 72 in the first hundred seeds
 MOST_EVENTS, MOST_A_SECOND = 100_000, 200.0  # of a life: 12,000 there, and 26 a second
 TOLD = 12  # events before the last, for whoever asks what went round
+
+Struck = Callable[[], None]  # told at each time that a fault has really done something to somebody
+
+
+def nobody() -> None:
+    """Is told."""
 
 
 class Crash(BaseException):

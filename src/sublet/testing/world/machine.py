@@ -13,7 +13,7 @@ from typing import NoReturn
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
-from sublet.testing.world.heap import Process, World
+from sublet.testing.world.heap import Process, Struck, World, nobody
 
 __all__ = ["TRIPS", "HostClock", "MemoryFiles", "TrueWall", "WorldDice", "WorldWall", "trip_wired"]
 
@@ -29,6 +29,7 @@ class HostClock:
     on_s: float = 0.0  # the world's time of the last boot
     set_s: float = -math.inf  # ... and of when somebody last set it
     set_forward: bool = False  # then
+    asked: Struck = nobody  # told whenever somebody asks it
 
     def set_by(self, jump_s: float, now_s: float) -> None:
         """Forward or back."""
@@ -47,6 +48,7 @@ class WorldWall:
 
     def unix(self) -> float:
         """As its machine's clock is set."""
+        self._clock.asked()
         return EPOCH_S + self._process.world.now_s + self._clock.jump_s
 
     def since_boot(self) -> tuple[str, float]:
@@ -98,11 +100,11 @@ class MemoryFiles:
         self.refused: Callable[[], None] = lambda: None  # told of every write for which there was no room
         self.before: Callable[[Path], None] = lambda _: None
         self.written: Callable[[Path], None] = lambda _: None  # ... after it
-        self.asked: Callable[[Path], None] = lambda _: None  # ... before every reading
+        self.watched: dict[Path, Struck] = {}  # who is told when somebody reads this, until it is written anew
 
     def read(self, path: Path) -> bytes:
         """FileNotFoundError where there is none."""
-        self.asked(path)
+        self.watched.get(path, nobody)()
         try:
             return self.contents[path]
         except KeyError:
@@ -117,6 +119,7 @@ class MemoryFiles:
             self.refused()
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.contents[path] = bytes(data)
+        self.watched.pop(path, None)
         self.written(path)
 
     def make_room(self) -> None:

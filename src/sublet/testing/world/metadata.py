@@ -6,7 +6,7 @@ import errno
 import json
 from datetime import UTC, datetime
 
-from sublet.testing.world.heap import Process
+from sublet.testing.world.heap import Process, Struck, nobody
 from sublet.testing.world.machine import EPOCH_S
 from sublet.testing.world.sockets import WorldSocket, socket_pair
 
@@ -33,6 +33,7 @@ class MetadataService:
         self._announced: dict[str, str] = {}
         self._tokens: dict[str, float] = {}  # -> until when
         self.mood = ""
+        self.struck: Struck = nobody  # told whenever somebody meets its mood, or hears what it has announced
 
     def interrupt(self, in_s: float) -> None:
         """The machine will be taken back then."""
@@ -53,6 +54,8 @@ class MetadataService:
 
     def answer(self) -> WorldSocket:
         """The machine's end of a connection."""
+        if self.mood:
+            self.struck()
         if self.mood == "down":
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         ours, theirs = socket_pair(self._process, self._process)
@@ -91,4 +94,7 @@ class MetadataService:
         token = question.partition("X-aws-ec2-metadata-token: ")[2].partition("\r\n")[0]
         if self._tokens.get(token, 0.0) <= self._world.now_s:
             return 401, ""
-        return (200, self._announced[path]) if path in self._announced else (404, "")
+        if path not in self._announced:
+            return 404, ""
+        self.struck()
+        return 200, self._announced[path]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sublet.testing.world.heap import World
+from sublet.testing.world.heap import Struck, World, nobody
 from sublet.testing.world.loop import WorldLoop
 from sublet.testing.world.sockets import WorldSocket
 
@@ -32,28 +32,34 @@ class Network:
         self.listeners: dict[Address, Listener] = {}
         self.connections: list[Connection] = []
         self.slowness = 1.0
-        self._blocked: dict[tuple[str, str], int] = {}  # (from, to) -> by how many partitions
+        self.slowed: Struck = nobody  # told of every packet that is on its way for longer
+        self._blocked: dict[tuple[str, str], list[Struck]] = {}  # (from, to) -> who is told, of each partition
         self.off: set[str] = set()  # hosts that do not answer at all
 
     def delay_s(self) -> float:
         """Of one packet."""
+        if self.slowness > 1.0:
+            self.slowed()
         return self.slowness * (LEAST_DELAY_S + self._dice.expovariate(1 / MEAN_MORE_S))
 
     def passes(self, source: str, target: str) -> bool:
         """Whether packets arrive."""
-        return (source, target) not in self._blocked and target not in self.off and source not in self.off
+        for struck in (partitions := self._blocked.get((source, target), ())):
+            struck()
+        return not partitions and target not in self.off and source not in self.off
 
-    def block(self, *ways: tuple[str, str]) -> None:
-        """Drop all packets on these ways, until they are opened as often as they were blocked."""
+    def block(self, *ways: tuple[str, str], struck: Struck = nobody) -> None:
+        """Drop all packets on these ways, until they are opened as often as they were blocked; `struck` by each."""
         for way in ways:
-            self._blocked[way] = self._blocked.get(way, 0) + 1
+            self._blocked.setdefault(way, []).append(struck)
 
     def unblock(self, *ways: tuple[str, str]) -> None:
         """What was sent meanwhile arrives now: TCP sends it again."""
         for way in ways:
-            self._blocked[way] = self._blocked.get(way, 1) - 1
-            if self._blocked[way] <= 0:
-                del self._blocked[way]
+            if partitions := self._blocked.get(way):
+                del partitions[0]
+            if not partitions:
+                self._blocked.pop(way, None)
         self.pump()
 
     def calm(self) -> None:
@@ -149,6 +155,7 @@ class Way:
         self._queue: deque[tuple[float, Chunk]] = deque()
         self._last_s = 0.0
         self.hole = False  # what is sent arrives nowhere, and nobody says so
+        self.lost: Struck = nobody  # told of that
         self.unknown = False  # the other side has forgotten it, and says so when it hears of it
         self.in_flight = 0  # bytes
         self.drained: Callable[[], None] = lambda: None  # there is room again
@@ -158,6 +165,7 @@ class Way:
     def put(self, chunk: Chunk) -> None:
         """Send, after all that was sent before."""
         if self.hole:
+            self.lost()
             self.in_flight += len(chunk or b"")
             if self.unknown:
                 self._network.world.after(2 * self._network.delay_s(), self.give_up)
@@ -205,9 +213,10 @@ class Connection:
         """From the socket to the server."""
         self.up.put(chunk)
 
-    def swallow(self) -> None:
-        """A box in the middle has forgotten it: whatever is sent is lost, and nobody is told."""
+    def swallow(self, lost: Struck = nobody) -> None:
+        """A box in the middle has forgotten it: whatever is sent is lost, and neither side is told."""
         self.up.hole = self.down.hole = True
+        self.up.lost = self.down.lost = lost
 
     def reset(self) -> None:
         """Both sides are told at once that it is gone."""

@@ -13,7 +13,7 @@ from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
-from sublet.testing.world.heap import Process, World
+from sublet.testing.world.heap import Process, Struck, World, nobody
 from sublet.testing.world.machine import EPOCH_S, HostClock, MemoryFiles, WorldDice, WorldWall
 from sublet.testing.world.metadata import SERVICE, MetadataService
 from sublet.testing.world.network import CONTROLLER, Network
@@ -197,12 +197,14 @@ class NodeProcesses:
         self.running: dict[int, Program] = {}
         self._lines: dict[int, WorldSocket] = {}  # their ends
         self.refuses = 0  # starts that fail: no memory, no more processes
+        self.refused: Struck = nobody  # told of each
         self._zombies: deque[tuple[int, int]] = deque()
 
     def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
         """A session, or a script of its own."""
         if self.refuses > 0:
             self.refuses -= 1
+            self.refused()
             raise OSError(errno.EAGAIN, "resource temporarily unavailable")
         storage, world = self.site.storage, self.site.world
         log_from = storage.size_bytes(order.log)

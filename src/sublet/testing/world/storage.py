@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sublet.runtime.agent.disk import BACK_NS, FileFacts
+from sublet.testing.world.heap import Struck, nobody
 
 __all__ = ["Storage"]
 
@@ -33,6 +34,7 @@ class Storage:
         self._numbers = itertools.count(3)
         self.gone = False  # nobody answers: a server that is away
         self.flaky: random.Random | None = None  # it answers now and then
+        self.missed: Struck = nobody  # told of every question that is not answered
 
     # ------------------------------------------------------------------ what programs do
 
@@ -68,6 +70,7 @@ class Storage:
     def below(self, folder: str) -> Iterator[str]:
         """In order; nothing of a server that is away, as with a walk through folders."""
         if self.gone:
+            self.missed()
             return iter(())
         return (path for path in sorted(self._files) if path.startswith(f"{folder.rstrip('/')}/"))
 
@@ -126,6 +129,7 @@ class Storage:
 
     def _answer(self, path: str) -> None:
         if self.gone or (self.flaky is not None and self.flaky.random() < 0.5):
+            self.missed()
             raise OSError(errno.ESTALE, "stale file handle", path)
 
     def _note_read(self, file: _File) -> None:

@@ -13,7 +13,7 @@ from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.world.controllers import Controllers
-from sublet.testing.world.heap import World
+from sublet.testing.world.heap import Struck, World, nobody
 from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.story import JobPlan, Story
 
@@ -36,6 +36,7 @@ class Wish:
     verb: str
     call: Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]
     body: Mapping[str, Any] = field(default_factory=dict)
+    granted: Struck = nobody  # told when somebody has said yes
 
 
 class Users:
@@ -109,11 +110,11 @@ class Users:
         if self.promised.setdefault(plan.name, job_id) != job_id:
             self.doubles.append(f"{plan.name}: {self.promised[plan.name]} and {job_id} for one key")
 
-    def pause(self, name: str, for_s: float) -> None:
+    def pause(self, name: str, for_s: float, granted: Struck = nobody) -> None:
         """And let it go on later: they never forget to."""
         if name not in self.cancelled:
             self.paused.add(name)
-            self._insist(name, Wish("pause", lambda api, job_id: api.pause(job_id)))
+            self._insist(name, Wish("pause", lambda api, job_id: api.pause(job_id), granted=granted))
             self._world.after(for_s, self.resume, name)
 
     def resume(self, name: str) -> None:
@@ -121,29 +122,29 @@ class Users:
         self.paused.discard(name)
         self._insist(name, Wish("resume", lambda api, job_id: api.resume(job_id)))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, granted: Struck = nobody) -> None:
         """They do not want it any more."""
         self.cancelled.add(name)
-        self._insist(name, Wish("cancel", lambda api, job_id: api.cancel(job_id)))
+        self._insist(name, Wish("cancel", lambda api, job_id: api.cancel(job_id), granted=granted))
 
-    def scale(self, name: str, high: int) -> None:
+    def scale(self, name: str, high: int, granted: Struck = nobody) -> None:
         """Another width."""
         body = {"low": 1, "high": high}
-        self._insist(name, Wish("scale", lambda api, job_id: api.scale(job_id, low=1, high=high), body))
+        self._insist(name, Wish("scale", lambda api, job_id: api.scale(job_id, low=1, high=high), body, granted))
 
-    def top_up(self, usd: float) -> None:
+    def top_up(self, usd: float, granted: Struck = nobody) -> None:
         """More for the purse of all; asked once, since twice would be twice as much."""
         if self._story.purse_usd is not None:
             self.topped_up_usd += usd  # it may be there, or not: it may be spent
-            self._ask_once("/v1/budget/top-up", lambda api: api.top_up(usd), usd)
+            self._ask_once("/v1/budget/top-up", lambda api: api.top_up(usd), usd, granted)
 
-    def top_up_job(self, name: str, usd: float) -> bool:
+    def top_up_job(self, name: str, usd: float, granted: Struck = nobody) -> bool:
         """More for a job's own purse; asked once, too. Whether it has one."""
         job_id = self.promised.get(name)
         if job_id is None or all(plan.purse_usd is None for plan in self._story.jobs if plan.name == name):
             return False
         self.topped_up[name] += usd
-        self._ask_once(f"/v1/jobs/{job_id}/top-up", lambda api: api.top_up_job(job_id, usd), usd)
+        self._ask_once(f"/v1/jobs/{job_id}/top-up", lambda api: api.top_up_job(job_id, usd), usd, granted)
         return True
 
     def ask_again(self, kept: Collection[str]) -> None:
@@ -195,6 +196,8 @@ class Users:
                 return
             if wish.verb == "resume":
                 (self.penniless.add if said.get("exit_code") == NO_MONEY else self.penniless.discard)(name)
+            if "exit_code" not in said:
+                wish.granted()
             if wishes and wishes[0] is wish:
                 del wishes[0]
 
@@ -206,11 +209,21 @@ class Users:
             return self.ask(ask)
         return self._post(f"/v1/jobs/{job_id}/{wish.verb}", wish.body, answered, self._new_key())
 
-    def _ask_once(self, path: str, call: Callable[[ControllerApi], Coroutine[Any, Any, Any]], usd: float) -> None:
+    def _ask_once(
+        self, path: str, call: Callable[[ControllerApi], Coroutine[Any, Any, Any]], usd: float, granted: Struck
+    ) -> None:
+        async def ask(api: ControllerApi) -> None:
+            if await _quietly(lambda: call(api)) is None:
+                granted()
+
+        def answered(status: int, _: dict[str, Any]) -> None:
+            if status < 400:
+                granted()
+
         if self._controllers.border is None:
-            self.ask(lambda api: _quietly(lambda: call(api)))
+            self.ask(ask)
         else:
-            self._post(path, {"usd": usd}, lambda *_: None, self._new_key())
+            self._post(path, {"usd": usd}, answered, self._new_key())
 
     def _new_key(self) -> str:
         self._keys += 1

@@ -53,7 +53,7 @@ def missing(numbers: Mapping[int, object]) -> list[int]:
 
 def shelved(disk: Disk) -> dict[str, dict[str, Any]]:
     """The jobs on the shelf, each with its facts; none where a program of before has left no shelf."""
-    if not disk.rows("SELECT 1 FROM sqlite_master WHERE name = 'shelf'"):
+    if not disk.has_table("shelf"):
         return {}
     packed = disk.rows("SELECT job_id, packed FROM shelf ORDER BY job_id")
     return {job_id: json.loads(json.loads(zlib.decompress(rows))[1]) for job_id, rows in packed}

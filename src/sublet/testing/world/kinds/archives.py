@@ -88,8 +88,7 @@ def _damage(stage: Stage, dice: random.Random) -> bool:
         del files.contents[path]
     else:
         files.contents[path] = damaged
-    struck = stage.later("rotten_archive")
-    files.asked = lambda asked: struck() if asked == path else None
+    files.watched[path] = stage.later("rotten_archive")
     stage.foreign.add(LOG)
     is_needed, before = dice.random() < NEEDED, stage.controllers.lives
     if is_needed:
@@ -103,6 +102,7 @@ def _damage(stage: Stage, dice: random.Random) -> bool:
             return
         if files.contents.get(path) == damaged:
             files.contents[path] = was
+            files.watched.pop(path, None)
         stage.foreign.discard(LOG)
 
     stage.repairs.append(repair)

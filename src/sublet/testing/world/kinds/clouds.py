@@ -106,8 +106,8 @@ def _full_folder(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
-def _damaged_record(stage: Stage, dice: random.Random) -> bool:
-    """What is written down of a node cannot be read any more."""
+def _damaged_record(stage: Stage, dice: random.Random) -> bool | None:
+    """What is written down of a node cannot be read any more. The effect is that somebody reads it."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
         return False
     files = stage.cloud.files
@@ -117,7 +117,8 @@ def _damaged_record(stage: Stage, dice: random.Random) -> bool:
     victim = dice.choice(records)
     stage.victim = victim.name
     files.contents[victim] = dice.choice([b"", b"{", b"\xff\xfe", files.contents[victim][:20], b"[1]"])
-    return True
+    files.watched[victim] = stage.later("damaged_record")
+    return None
 
 
 CLOUD_KINDS: dict[str, dict[str, Kind]] = {

@@ -61,12 +61,13 @@ def _end_agent(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _no_forks(stage: Stage, dice: random.Random) -> bool:
+def _no_forks(stage: Stage, dice: random.Random) -> bool | None:
     """The next workers of a machine cannot be started."""
     if not (nodes := nodes_of(stage)):
         return False
-    _chosen(stage, dice, nodes)[1].processes.refuses = dice.randint(1, 3)
-    return True
+    processes = _chosen(stage, dice, nodes)[1].processes
+    processes.refuses, processes.refused = dice.randint(1, 3), stage.later("no_forks")
+    return None
 
 
 def _babble(stage: Stage, dice: random.Random) -> bool:
@@ -128,40 +129,46 @@ def _odd_orders(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _no_storage(stage: Stage, dice: random.Random) -> bool:
+def _no_storage(stage: Stage, dice: random.Random) -> bool | None:
     """The file server is away: whoever asks it for a file is told that the handle is stale."""
     if not (nodes := nodes_of(stage)):
         return False
     storage = nodes[0][1].site.storage
+    storage.missed = stage.later("no_storage")
     if dice.random() < 0.5:
         storage.gone = True
     else:
         storage.flaky = random.Random(dice.random())  # noqa: S311 - no secret
     stage.world.after(dice.choice(AWAY_S), storage.come_back)
-    return any(node.workers for _, node in nodes)
+    return None
 
 
-def _node_clock(stage: Stage, dice: random.Random) -> bool:
-    """Somebody sets the clock of a machine."""
+def _node_clock(stage: Stage, dice: random.Random) -> bool | None:
+    """Somebody sets the clock of a machine. The effect is that somebody there asks it."""
     if not (nodes := nodes_of(stage)):
         return False
     instance, node = _chosen(stage, dice, nodes)
-    node.site.clocks[instance.node_id].jump_s += dice.choice(JUMPS_S)
-    return True
+    clock = node.site.clocks[instance.node_id]
+    clock.jump_s, clock.asked = clock.jump_s + dice.choice(JUMPS_S), stage.later("node_clock")
+    return None
 
 
-def _told_inside(stage: Stage, dice: random.Random) -> bool:
-    """The cloud warns the machine itself, in words that can be read or not; and takes it, or not."""
+def _told_inside(stage: Stage, dice: random.Random) -> bool | None:
+    """The cloud warns the machine itself, in words that can be read or not; and takes it, or not.
+
+    The effect is that somebody on it has asked.
+    """
     nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
     if not nodes:
         return False
     (instance, node), in_s = _chosen(stage, dice, nodes), dice.choice(WARNINGS_S)
     assert node.service is not None
+    node.service.struck = stage.later("told_inside")
     how = dice.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
     if how == "mood":
         node.service.mood = dice.choice(MOODS)
         stage.world.after(in_s, node.service.recover)
-        return True
+        return None
     if how == "interrupt":
         node.service.interrupt(in_s)
     elif how == "garble":
@@ -170,7 +177,7 @@ def _told_inside(stage: Stage, dice: random.Random) -> bool:
         node.service.recommend()
     if how != "recommend" and dice.random() < 0.7:
         stage.world.after(in_s, lambda: stage.cloud.take(instance, told=dice.random() < 0.5))
-    return True
+    return None
 
 
 NODE_KINDS: dict[str, Kind] = {

@@ -68,14 +68,28 @@ def _older_backup(stage: Stage, dice: random.Random) -> bool:
     return False
 
 
-def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool:
-    """The newest snapshot cannot be read any more, or none of them: what follows from the whole log is known still."""
+def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool | None:
+    """The newest snapshot cannot be read any more, or none of them: what follows from the whole log is known still.
+
+    The effect is that the next controller finds it so.
+    """
     process = stage.controllers.process
     if process is None or process.dead:
         return False
     stage.controllers.crash(process)
     which = dice.choice(["= (SELECT MAX(seq) FROM snapshots)", "> 0"])
-    return _changed(stage, f"UPDATE snapshots SET state = ? WHERE seq {which}", (dice.choice(DAMAGES),))  # noqa: S608 - our own words
+    damage, struck = dice.choice(DAMAGES), stage.later("damaged_snapshot")
+    if not _changed(stage, f"UPDATE snapshots SET state = ? WHERE seq {which}", (damage,)):  # noqa: S608 - our own words
+        return False
+
+    def look(_: float) -> None:
+        if stage.disk.has_table("snapshots") and damage in {
+            s for (s,) in stage.disk.rows("SELECT state FROM snapshots")
+        }:
+            struck()
+
+    stage.controllers.started.append(look)
+    return None
 
 
 def _foreign_job(stage: Stage, dice: random.Random) -> bool:
@@ -176,7 +190,7 @@ def _older_schema(stage: Stage, dice: random.Random) -> bool | None:
     struck = stage.later("older_schema")
 
     def look() -> None:
-        if stage.disk.rows("SELECT 1 FROM sqlite_master WHERE name = 'shelf_by_sums'"):
+        if stage.disk.has_table("shelf_by_sums"):
             struck()
         elif not stage.ending:
             stage.world.after(LOOK_S, look)

@@ -1,4 +1,4 @@
-"""What users do to their jobs while everything else goes on: pause, cancel, scale, pay."""
+"""What users do to their jobs while everything else goes on: pause, cancel, scale, pay. The effect is a yes."""
 
 from __future__ import annotations
 
@@ -14,33 +14,27 @@ def _name(stage: Stage, dice: random.Random) -> str:
     return stage.victim
 
 
-def _user_pause(stage: Stage, dice: random.Random) -> bool:
-    name = _name(stage, dice)
-    stage.users.pause(name, dice.uniform(5.0, 100.0))
-    return name in stage.users.promised
+def _user_pause(stage: Stage, dice: random.Random) -> None:
+    stage.users.pause(_name(stage, dice), dice.uniform(5.0, 100.0), stage.later("user_pause"))
 
 
-def _user_cancel(stage: Stage, dice: random.Random) -> bool:
+def _user_cancel(stage: Stage, dice: random.Random) -> bool | None:
     if dice.random() < 0.7:  # most seeds are to see their jobs through
         return False
-    name = _name(stage, dice)
-    stage.users.cancel(name)
-    return name in stage.users.promised
+    stage.users.cancel(_name(stage, dice), stage.later("user_cancel"))
+    return None
 
 
-def _user_scale(stage: Stage, dice: random.Random) -> bool:
-    name = _name(stage, dice)
-    stage.users.scale(name, dice.randint(1, 3))
-    return name in stage.users.promised
+def _user_scale(stage: Stage, dice: random.Random) -> None:
+    stage.users.scale(_name(stage, dice), dice.randint(1, 3), stage.later("user_scale"))
 
 
-def _user_top_up(stage: Stage, dice: random.Random) -> bool:
-    stage.users.top_up(round(dice.uniform(0.02, 0.2), 4))
-    return stage.story.purse_usd is not None
+def _user_top_up(stage: Stage, dice: random.Random) -> None:
+    stage.users.top_up(round(dice.uniform(0.02, 0.2), 4), stage.later("user_top_up"))
 
 
-def _user_top_up_job(stage: Stage, dice: random.Random) -> bool:
-    return stage.users.top_up_job(_name(stage, dice), round(dice.uniform(0.005, 0.05), 4))
+def _user_top_up_job(stage: Stage, dice: random.Random) -> None:
+    stage.users.top_up_job(_name(stage, dice), round(dice.uniform(0.005, 0.05), 4), stage.later("user_top_up_job"))
 
 
 USER_KINDS: dict[str, Kind] = {
