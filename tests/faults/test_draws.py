@@ -18,6 +18,7 @@ from sublet.testing.world.story import (
     MANY_KINDS,
     MOST,
     OF_CLOUD,
+    OFTEN_KEPT,
     PLAIN,
     draw_faults,
     draw_story,
@@ -46,9 +47,9 @@ def test_lives_have_as_many_faults_as_they_should():
 
 
 def _kinds_of(story, kinds):
-    """How many there are in such a life; what befalls an archive counts three times, where there is one."""
+    """How many there are in such a life; what befalls an archive counts several times, where there is one."""
     is_short = story.paces.events_a_file < PACES.events_a_file
-    return len(kinds_at(story.cloud, kinds)) + (3 * len(KEPT) if is_short and not kinds else 0)
+    return len(kinds_at(story.cloud, kinds)) + (OFTEN_KEPT * len(KEPT) if is_short and not kinds else 0)
 
 
 def test_a_kind_that_is_named_twice_comes_twice_as_often():
