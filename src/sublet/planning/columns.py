@@ -197,18 +197,16 @@ def _fastest(
     def shape(at: int, way: int) -> Shape:
         return _shape(site.pool, paces[at].gpus, int(steady_C[at]), *paces[at].ways[way])
 
-    every = range(len(paces))
     shapes = [shape(at, way) for at, way in enumerate(best_C)]
     kept_C = _kept(job, site, shapes, nodes_C)
     least_C = [speeds[id(pace)][way] for pace, way in zip(paces, best_C, strict=True)] * kept_C
-    others = [
-        (at, way)
-        for at in every
-        for way in np.flatnonzero(speeds[id(paces[at])] > least_C[at]).tolist()
-        if way != best_C[at]
-    ]
-    at_X = np.array([at for at, _ in others], dtype=np.intp)
-    kept_X = _kept(job, site, [shape(at, way) for at, way in others], nodes_C[at_X])
+    ways_C = [len(speeds[id(pace)]) for pace in paces]
+    at_X = np.repeat(np.arange(len(paces)), ways_C)
+    way_X = np.arange(len(at_X)) - np.repeat(np.cumsum([0, *ways_C])[:-1], ways_C)
+    speed_X = np.concatenate([np.zeros(0), *(speeds[id(pace)] for pace in paces)])
+    other_X = (speed_X > least_C[at_X]) & (way_X != np.array(best_C, dtype=np.intp)[at_X])
+    others = list(zip(at_X[other_X].tolist(), way_X[other_X].tolist(), strict=True))
+    kept_X = _kept(job, site, [shape(at, way) for at, way in others], nodes_C[at_X[other_X]])
     for (at, way), part in zip(others, kept_X.tolist(), strict=True):
         if speeds[id(paces[at])][way] * part > least_C[at]:
             best_C[at], shapes[at], kept_C[at] = way, shape(at, way), part
@@ -238,7 +236,9 @@ def _dominated(columns: Columns, site: Site) -> Bools:
     """Those beside which there is one that takes no more of anything, and is no slower; of equals the later ones."""
     whole_KC = np.ceil(np.array([columns.spot_C, columns.steady_C]) / site.gpus_per_node)
     takes_FC = np.concatenate((whole_KC, [columns.spot_C, columns.steady_C, columns.boot_s_C], -columns.rate_EC))
-    no_more_CC = (takes_FC[:, :, None] <= takes_FC[:, None, :]).all(axis=0)  # the first takes no more than the second
+    no_more_CC = np.ones((len(columns.shapes),) * 2, dtype=np.bool_)  # the first takes no more than the second
+    for takes_C in takes_FC:
+        no_more_CC &= takes_C[:, None] <= takes_C
     same_CC = no_more_CC & no_more_CC.T
     first_CC = np.arange(len(columns.shapes))[:, None] < np.arange(len(columns.shapes))
     return np.asarray((no_more_CC & (~same_CC | first_CC)).any(axis=0))
