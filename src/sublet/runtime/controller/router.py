@@ -298,12 +298,12 @@ class Router:
     def _agent_came(self, node_id: str, message: wire.Hello, wall_s: float) -> None:
         if message.trouble:
             self._addresses.report_trouble(node_id, message.trouble)
-            for record in self._waiting_for(node_id):
-                record.warnings[AGENT] = f"{node_id} cannot serve: {message.trouble}"
+            for waiting in self._waiting_for(node_id):
+                waiting.warnings[AGENT] = f"{node_id} cannot serve: {message.trouble}"
             return
         self.agents.add(node_id)
-        for record in self._table.live.values():
-            record.warnings.pop(AGENT, None)
+        for warned in self._table.live.values():
+            warned.warnings.pop(AGENT, None)
         self._addresses.claim(node_id, message)
         by_job = self._vouching.accept_claims(node_id, message)
         for job_id in self._jobs_on[node_id] | by_job.keys():
