@@ -68,6 +68,8 @@ class LivePauses:
         else:
             pause_C = profile.after_loss_s(was.gpus, change.lost, change.ready_s)[source]
         pause_s = float(pause_C[target])
+        if pause_s == 0.0 and was is not None and _steady_in_grid(was) != _steady_in_grid(change.now):
+            pause_s = profile.replaced_s(target)  # the same grid, in part on other instances
         if pause_s == 0.0:
             return change.left_s
         return pause_s + (float(profile.moves.shrink_C[target]) if change.left_s > 0 else 0.0)
@@ -104,6 +106,11 @@ def _pinned(was: Shape | None, lost: int) -> int:
         return 0
     copies = min(was.steady // was.grid.parts, was.grid.copies)
     return copies if lost <= was.gpus - copies * was.grid.parts else 0
+
+
+def _steady_in_grid(shape: Shape) -> int:
+    """GPUs on demand that are no spares."""
+    return shape.steady if shape.grid is None else min(shape.steady, shape.grid.copies * shape.grid.parts)
 
 
 def config_of(profile: SpotJob, shape: Shape) -> int:

@@ -112,6 +112,11 @@ class SpotJob:
             self.kept_beside[key] = expected_moves(self._prepared(ready_s), [reach], from_C=from_C)[config]
         return self.kept_beside[key]
 
+    def replaced_s(self, config: int) -> float:
+        """Seconds to put others in the place of instances that are still there: they send their stages, and regroup."""
+        moves = self.moves
+        return float(moves.regroup_C[config] + moves.group_s_QG[moves.depth_C[config]].max(initial=0.0))
+
     def _prepared(self, ready_s: float) -> Moves:
         """What changes cost after a loss that was prepared for so long."""
         shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)

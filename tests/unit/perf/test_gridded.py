@@ -58,6 +58,18 @@ def test_with_a_whole_copy_on_demand_a_loss_is_of_the_others_and_nothing_is_rest
     assert pauses.pause_s(more) == pauses.pause_s(replace(more, was=p(8, 2, 4)))
 
 
+def test_the_same_grid_on_instances_of_the_other_market_is_sent_to_them():
+    pauses = LivePauses(PROFILE)
+    spot, mixed = p(8, 2, 4), replace(p(8, 2, 4), steady=4)
+    send_s = float(PROFILE.moves.group_s_QG[PROFILE.moves.depth_C[PROFILE.at[2, 4]]].max())
+    there = pauses.pause_s(Change(was=spot, now=mixed))
+    assert there == pytest.approx(float(PROFILE.moves.regroup_C[PROFILE.at[2, 4]]) + send_s)
+    assert there > send_s > 0.0
+    assert pauses.pause_s(Change(was=mixed, now=spot)) == there
+    spare = replace(p(9, 2, 4), steady=9)
+    assert pauses.pause_s(Change(was=spare, now=replace(spare, steady=8))) == 0.0  # only the spare goes
+
+
 def test_a_change_that_cuts_another_short_regroups_once_more_and_no_change_waits_for_the_rest():
     pauses = LivePauses(PROFILE)
     once = pauses.pause_s(Change(was=p(9, 2, 4), now=p(9, 3, 3)))
