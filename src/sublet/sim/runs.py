@@ -29,6 +29,7 @@ class Run:
         "seats",
         "shape",
         "spread",
+        "unsaved_s",
         "version",
     )
 
@@ -44,6 +45,7 @@ class Run:
         self.lost = 0  # of its GPUs, taken since
         self.left_s = 0.0  # of a pause that was cut short
         self.saved = 0.0  # of its work, what a checkpoint held when it last stood still
+        self.unsaved_s = 0.0  # how long it had trained since then when it last stood still
         self.changed_s = -1.0  # when it was last moved, and
         self.before: tuple[Shape | None, int, float] = (None, 0, 0.0)  # shape, GPUs lost and pause left until then
         self.prepared: tuple[Shape, float] | None = None  # what it gets, or then got, ready for, and since when
@@ -92,19 +94,30 @@ class Run:
         """It does not train from here on; a planned end is void."""
         if self.resumes_s < math.inf:
             self.saved, self.left_s = self.saved_at(now_s), max(0.0, self.resumes_s - now_s)
+            trained_s = self.unsaved_s + max(0.0, now_s - self.resumes_s)
+            self.unsaved_s = math.fmod(trained_s, self.job.checkpoint_every_s) if self.job.survives else 0.0
             self.done = self.done_at(now_s)
         self.resumes_s = math.inf
         self.version += 1
 
+    def save(self) -> None:
+        """Write a checkpoint while it stands still."""
+        self.saved, self.unsaved_s = self.done, 0.0
+
+    def step_back(self) -> None:
+        """Nothing is left but the last checkpoint."""
+        self.done, self.unsaved_s = self.saved, 0.0
+
     def forget(self) -> None:
         """What it knew lies in storage."""
-        self.saved = self.done
+        self.save()
         self.shape, self.lost, self.left_s, self.changed_s, self.seats = None, 0, 0.0, -1.0, {}
 
     def saved_at(self, now_s: float) -> float:
         """Work that the last periodic checkpoint holds."""
         trained_s = now_s - self.resumes_s
         every_s = self.job.checkpoint_every_s
-        if trained_s <= 0 or every_s > trained_s:
+        if trained_s <= 0 or every_s > self.unsaved_s + trained_s:
             return self.saved if self.job.survives else self.done  # who changes from peers to peers writes none
-        return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, trained_s // every_s * every_s)
+        last_s = (self.unsaved_s + trained_s) // every_s * every_s - self.unsaved_s
+        return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, last_s)

@@ -197,11 +197,9 @@ class World:
             run.lose(node_id)
             run.placement = tuple(part for part in run.placement if part[0] != node_id)
             if warned:
-                run.saved = run.done
-            elif run.job.survives:
-                run.done = run.done if run.is_alive else run.saved
-            elif trained:
-                run.done = run.saved
+                run.save()
+            elif not run.is_alive if run.job.survives else trained:
+                run.step_back()
             told.append(news.ProgressReported(now_s, job_id, run.done))
         self._drop(node_id)
         return told

@@ -236,3 +236,24 @@ def test_jobs_that_end_before_the_horizon_end_as_ever():
 def test_a_job_without_an_end_needs_a_horizon(until_s):
     with pytest.raises(InvalidValue, match="until_s"):
         simulate([a_job(work=math.inf)], Follow(), Cloud(offers=(OFFER,)), until_s=until_s)
+
+
+@pytest.mark.parametrize(
+    ("survives", "kept"), [(True, [0.0, 100.0, 100.0, 200.0]), (False, [60.0, 120.0, 180.0, 240.0])]
+)
+def test_changes_among_peers_do_not_put_the_next_checkpoint_off(survives, kept):
+    run = Run(a_job(work=1e6, speed=Linear(), survives=survives, checkpoint_every_s=100.0))
+    run.gpu, run.spread, run.shape = "T4", (1,), Shape("p", 1)
+    saved = []
+    for change in range(4):  # every minute; who does not survive writes a checkpoint then
+        run.resumes_s = 70.0 * change
+        run.halt(70.0 * change + 60.0)
+        if not survives:
+            run.save()
+        saved.append(run.saved)
+    assert saved == kept
+    run.resumes_s = 300.0
+    assert run.saved_at(350.0) == (200.0 if survives else 240.0)
+    run.halt(370.0)
+    run.step_back()
+    assert run.done == (300.0 if survives else 240.0)
