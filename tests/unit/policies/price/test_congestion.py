@@ -223,6 +223,19 @@ def test_what_is_left_over_is_given_one_after_the_other_in_order_of_rank(case, w
     assert filled_J.tolist() == column_J.tolist()
 
 
+def test_what_one_leaves_as_it_moves_is_given_to_the_next():
+    """The first goes to the other pool, and the second, for whom there was no room, grows into what it left."""
+    gpus_KJC = np.array([[[1.0, 1.0], [1.0, 2.0]]])
+    every = Wishes(
+        row_J=np.arange(2),
+        cost_JC=np.array([[9.0, 4.0]] * 2),
+        row_KJC=np.array([[[0, 1], [0, 0]]]),
+        gpus_KJC=gpus_KJC,
+        use_KJC=gpus_KJC,
+    )
+    assert _fill(every, np.array([0, 0]), np.array([0.0, 1.0]), np.array([2.0, 1.0])).tolist() == [1, 1]
+
+
 # ---------------------------------------------------------------------- jobs that can all run on one GPU
 
 

@@ -69,6 +69,12 @@ def test_many_jobs_are_rounded_to_a_proof_without_branch_and_bound(monkeypatch):
     assert asked.allows(found.column_J)
 
 
+def test_who_gives_a_start_gets_sharp_prices():
+    asked = several_pools(3, jobs=MANY, choices=30)
+    found = best_moves(asked, start=np.zeros(MANY), tolerance=0.3)
+    assert found.price_R.tolist() == lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R).price_R.tolist()
+
+
 def test_where_nothing_fits_nothing_is_rounded_and_the_limit_is_named():
     asked = Coupled.from_uses([[1.0], [2.0]], [3, 9], [[[2], [2]], [[1], [1]]])
     assert rounded(asked) is None
