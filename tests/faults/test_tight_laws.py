@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sublet.domain.money import Money
 from sublet.kernel.purse import Purse
 from sublet.runtime.controller.paces import Paces
@@ -112,3 +114,19 @@ def test_an_agent_that_is_ended_because_the_market_moved_while_it_was_forked_was
     paces = Paces(tick_s=1.0, save_s=5.0, rent_tries=3, events_a_snapshot=20, jobs_kept=0, jobs_shelved=1)
     knobs = {"purse_usd": 0.0738, "policy": "price", "think_s": 0.5, "cap": 2.0}
     assert not breaks(a_story(5703, [job], faults, cloud="local", paces=paces, **knobs))
+
+
+def test_a_controller_that_cannot_start_is_no_sign_of_life_for_agents_that_ended_long_before():
+    """Seed 255: an archive could not be read, and the nodes of before were paid for until the start that failed."""
+    job = a_job("job0", 70.479, 30, 0.2, 2.139, 2.675, on_node_loss="replace", checkpoint_every_s=8.0)
+    faults = [
+        (23.432, "lost_log", 23678498),
+        (79.478, "crash_commit", 777548310),
+        (88.607, "rotten_archive", 937092867),
+    ]
+    kept = Paces(
+        agents_come_back_s=6.0, rent_tries=3, events_a_snapshot=5, jobs_kept=1, jobs_shelved=1, events_a_file=10
+    )
+    paces = replace(kept, tick_s=1.0, absences=2, history_kept=10)
+    knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 2.0, "told_inside": True}
+    assert not breaks(a_story(255, [job], faults, cloud="local", paces=paces, **knobs))

@@ -27,6 +27,7 @@ from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.chronicle import Chronicle
 from sublet.runtime.controller.compaction import Compaction
@@ -196,7 +197,7 @@ class Controller:
         try:
             last_s = last_sign_s(self.store)
             self.router.blame.keep_time(self.clock.wall.monotonic(), self.engine.lease_s)
-            self._claim_store()
+            self._claim_store(last_s)
             await self._recover(last_s)
         except STORE_FAILURES as error:
             raise self.inbox.fail(error) from error
@@ -204,11 +205,13 @@ class Controller:
         self.inbox.spawn(self.leases.sweeping(), "sweeping")
         self.compaction.look()
 
-    def _claim_store(self) -> None:
+    def _claim_store(self, last_s: float) -> None:
         facts: dict[str, str] = {MetaKey.SERVER_ID: self._server_id, MetaKey.ERA: str(self._era)}
         if self.store.get(MetaKey.HEADER) is None:
             facts[MetaKey.HEADER] = header_line(self.provider.offers, self.limits, UNLIMITED)
-        elif self.clock.certain:  # agents stay for whoever is there, also for one that has no time to say anything more
+        elif self.clock.certain and self.clock.now_s() <= latest_end_s(last_s, self.engine.lease_s, self.clock.speedup):
+            # Agents stay for whoever is there, also for one that has no time to say anything more. Those that have
+            # ended do not: were this a sign of life, a start that fails would have them paid for until now.
             facts[MetaKey.MARK] = mark_text(self.clock)
         if self._settings:
             facts[MetaKey.SETTINGS] = self._settings

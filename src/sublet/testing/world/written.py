@@ -24,7 +24,10 @@ def written(disk: Disk, files: Mapping[Path, bytes], kind: Kept) -> dict[int, di
     """By number, in order: events as the log has them, rows of history by the names of their columns."""
     found: dict[int, dict[str, Any]] = {}
     for path in archives(files, kind):
-        lines = gzip.decompress(files[path]).decode().splitlines()
+        try:
+            lines = gzip.decompress(files[path]).decode().splitlines()
+        except (OSError, EOFError, zlib.error):
+            continue  # its writer died over it, and has cut nothing: what it was to hold is in the log
         first = int(path.name.removeprefix(f"{kind}-").partition(".")[0])
         found |= {number: json.loads(line) for number, line in enumerate(lines, start=first)}
     names = COLUMNS[kind].split(", ")

@@ -96,7 +96,12 @@ def _damage(stage: Stage, dice: random.Random) -> bool:
         with suppress(sqlite3.OperationalError):  # there may be no room for it
             stage.disk.edit("UPDATE snapshots SET state = '{'", ())
 
+    mended = False
+
     def repair() -> None:
+        nonlocal mended
+        if mended:  # the log may be away for another reason by now
+            return
         if is_needed and stage.controllers.lives == before and not stage.calm:  # nobody has missed it yet
             stage.world.after(1.0, repair)
             return
@@ -104,6 +109,7 @@ def _damage(stage: Stage, dice: random.Random) -> bool:
             files.contents[path] = was
             files.watched.pop(path, None)
         stage.foreign.discard(LOG)
+        mended = True
 
     stage.repairs.append(repair)
     stage.world.after(dice.uniform(*AWAY_S), repair)
