@@ -45,7 +45,7 @@ class ControllerApi:
         self._commands = JobCommands(
             controller.inbox,
             records=controller.records,
-            take_back=controller.memory.take_back,
+            take_back=controller.writing()(controller.memory.take_back),  # it is on disk before anybody sees it
             jobs=controller.jobs,
             bill=controller.bill,
             feasibility=controller.feasibility,

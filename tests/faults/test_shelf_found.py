@@ -1,0 +1,44 @@
+"""Jobs on the shelf, and stores that cannot be written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sublet.runtime.controller.paces import Paces
+from tests.rigs.shrunk import a_job, a_story, breaks
+
+
+def test_a_job_is_not_taken_off_the_shelf_where_that_cannot_be_written_down():
+    """Seed 65: who asked for it got the store's own error, and the controller lived on with a job it had not kept."""
+    jobs = [
+        a_job("job0", 69.227, 64, 0.5, 3.878, 2.366, checkpoint_every_s=25.0),
+        a_job(
+            "job1",
+            89.671,
+            10,
+            1.0,
+            1.091,
+            0.602,
+            max_workers=3,
+            hang_s=60.0,
+            on_node_loss="replace",
+            checkpoint_every_s=8.0,
+        ),
+        a_job("job2", 31.536, 277, 0.5, 1.195, 2.707, hang_s=60.0, sdk=False),
+    ]
+    faults = [(116.614, "full_disk", 990186068), (145.307, "user_returns", 731052876)]
+    kept = Paces(events_a_snapshot=20, events_a_file=40, history_kept=60, jobs_kept=0, jobs_shelved=1, save_s=5.0)
+    paces = replace(kept, tick_s=1.0, absences=2, agent_comes_s=45.0, agents_come_back_s=6.0, rent_tries=3)
+    story = a_story(
+        65,
+        jobs,
+        faults,
+        cloud="aws",
+        paces=paces,
+        gpus_per_node=1,
+        most_nodes=3,
+        span_s=300.0,
+        cap=2.0,
+        told_inside=False,
+    )
+    assert not breaks(story)
