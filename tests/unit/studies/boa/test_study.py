@@ -30,6 +30,7 @@ def test_theory_and_simulation_agree():
     assert missed(theory(quick=True, tell=silent)) == []
 
 
+@only_in_full
 def test_with_restarts_price_is_within_a_hundredth_of_the_exact_program():
     try:
         found = restarts(quick=True, tell=silent)

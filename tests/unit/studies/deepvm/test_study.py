@@ -10,6 +10,7 @@ from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
 from sublet.studies.deepvm import advice as deepvm_advice
 from sublet.studies.deepvm import sweep as deepvm_sweep
+from tests.rigs.sizes import only_in_full
 
 
 def test_the_published_clusters_are_found():
@@ -24,6 +25,7 @@ def test_the_adviser_takes_the_best_of_what_deepvm_may_choose(budget):
     assert ours.usd_per_h <= budget + 1e-9
 
 
+@only_in_full
 def test_a_quick_sweep_holds_and_is_drawn():
     told = []
     findings = deepvm_sweep.sweep(True, told.append)

@@ -15,6 +15,7 @@ from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.terms import Terms
 from sublet.studies.fleet.checks import lent, single
 from sublet.studies.fleet.study import CASES, STUDY, Blind, case_jobs, clouds_of, hours_at, hurried
+from tests.rigs.sizes import only_in_full
 
 points = st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(0.1, 10.0)), min_size=1, max_size=5)
 
@@ -23,6 +24,7 @@ def quiet(_):
     pass
 
 
+@only_in_full
 def test_every_check_of_the_small_parts_holds():
     checks = [*lent(quiet).checks, *single(True, quiet).checks]
     assert len(checks) == 8
