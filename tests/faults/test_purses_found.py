@@ -308,9 +308,17 @@ def test_a_controller_that_sleeps_looks_at_no_purse():
 
 
 def test_a_job_is_ended_in_time_also_if_its_controller_looks_once_a_second(monkeypatch):
-    assert not breaks(draw_story(3282))
+    """Seed 3282."""
+    jobs = [
+        a_job("job0", 31.294, 82, 0.5, 1.543, 2.0, hang_s=300.0),
+        a_job("job1", 24.572, 254, 1.0, 2.173, 0.775, max_workers=3, hang_s=300.0, sdk=False, purse_usd=0.0349),
+    ]
+    paces = Paces(tick_s=1.0, save_s=5.0, sweep_s=15.0, absences=2, agents_come_back_s=6.0, rent_tries=3)
+    knobs = {"gpus_per_node": 1, "most_nodes": 2, "policy": "price", "think_s": 0.02, "span_s": 300.0, "cap": 5.0}
+    story = a_story(3282, jobs, [(287.619, "clock", 1019183302)], cloud="local", paces=paces, **knobs)
+    assert not breaks(story)
     monkeypatch.setattr(lifecycle, "LAST_S", 1.0)
-    assert breaks(draw_story(3282)) == "J"
+    assert breaks(story) == "J"
 
 
 @pytest.mark.parametrize("seed", [2358, 3165])

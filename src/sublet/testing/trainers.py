@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sublet.wire.lines import LineBuffer, to_line
-from sublet.wire.messages import Finished, Joined, Leading, Leave, Meet, Ready, Regroup, Stepped, ToWorker
+from sublet.wire.messages import Broke, Finished, Joined, Leading, Leave, Meet, Ready, Regroup, Stepped, ToWorker
 
 __all__ = ["Worker", "World"]
 
@@ -89,7 +89,7 @@ class World:
     # ---------------------------------------------------------------------------------- time goes by
 
     def until(self, reached: Callable[[], bool], what: str, *, watch: bool = True, wait_s: float = LATEST_S) -> None:
-        """Let things happen; a member that dies unasked breaks the group, and the others are ordered to regroup."""
+        """Let things happen; a group breaks by a member that dies unasked or is late, and the rest is told to regroup."""
         ends_s = time.monotonic() + wait_s
         while not reached():
             if time.monotonic() > ends_s:
@@ -101,7 +101,7 @@ class World:
                 raise TimeoutError(f"{what}: {state}{said}")
             self._listen(0.02)
             dead = self._reap()
-            if watch and dead and not self.finished:
+            if watch and (dead or self._is_broken()) and not self.finished:
                 self.regroup([member for member in self.members if member.code is None], broken=True)
 
     def run_for(self, seconds: float) -> None:
@@ -128,6 +128,12 @@ class World:
             lambda: all(member.code is not None for member in self.members if member.joined), "exits", watch=False
         )
         self.end()
+
+    def _is_broken(self) -> bool:
+        """Whether all members have said so of the newest group, though all are there: on a busy machine one was late."""
+        said = [member.heard[-1][1] for member in self.members if member.heard]
+        broke = [each for each in said if isinstance(each, Broke) and each.generation == self.generation]
+        return 0 < len(broke) == len(self.members)
 
     @property
     def finished(self) -> bool:
