@@ -89,7 +89,7 @@ class World:
     # ---------------------------------------------------------------------------------- time goes by
 
     def until(self, reached: Callable[[], bool], what: str, *, watch: bool = True, wait_s: float = LATEST_S) -> None:
-        """Let things happen; a group breaks by a member that dies unasked or is late, and the rest is told to regroup."""
+        """Let things happen; a member that dies unasked, or is late, breaks the group, and the others regroup."""
         ends_s = time.monotonic() + wait_s
         while not reached():
             if time.monotonic() > ends_s:
@@ -130,7 +130,7 @@ class World:
         self.end()
 
     def _is_broken(self) -> bool:
-        """Whether all members have said so of the newest group, though all are there: on a busy machine one was late."""
+        """Whether all members have said so of the newest group, though all are there: one was late."""
         said = [member.heard[-1][1] for member in self.members if member.heard]
         broke = [each for each in said if isinstance(each, Broke) and each.generation == self.generation]
         return 0 < len(broke) == len(self.members)
