@@ -90,7 +90,8 @@ def test_mmk_mean_response_under_fifo(servers: int, nodes: int) -> None:
     assert_mean(completion_times(run), mean_size + wait)
 
 
-@pytest.mark.parametrize("gpus", [4, 64][: sized(1, 2)])
+@only_in_full
+@pytest.mark.parametrize("gpus", [4, 64])
 def test_processor_sharing_mean_response_with_exponential_sizes(gpus: int) -> None:
     """All GPUs work whenever a job is there, so the mean is that of M/M/1 at the speed of the whole cluster."""
     mean_size = float(gpus)
