@@ -42,3 +42,17 @@ def test_a_job_is_not_taken_off_the_shelf_where_that_cannot_be_written_down():
         told_inside=False,
     )
     assert not breaks(story)
+
+
+def test_no_snapshot_is_written_of_what_the_log_does_not_have():
+    """Seed 1873: what was heard at a start could not be written, and a snapshot of it was, once there was room."""
+    jobs = [a_job("job1", 15.418, 72, 0.5, 3.332, 0.947)]
+    faults = [
+        (23.064, "crash_archive", 835124347),
+        (36.341, "full_disk", 689341692),
+        (75.966, "replay", 485044485),
+    ]
+    kept = Paces(events_a_snapshot=5, events_a_file=10, history_kept=60, jobs_kept=1, jobs_shelved=1, save_s=5.0)
+    paces = replace(kept, tick_s=1.0, sweep_s=15.0, agent_comes_s=45.0, agents_come_back_s=6.0, rent_tries=3)
+    knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 2.0, "told_inside": True, "think_s": 0.02}
+    assert not breaks(a_story(1873, jobs, faults, cloud="aws", paces=paces, **knobs))

@@ -23,6 +23,10 @@ class Inbox(Protocol):
     def kernel(self) -> Kernel:
         """To be read, never to be told. It is asked for each time, because recovery puts another one in its place."""
 
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing may be done any more: the store does not work, or is another controller's."""
+
     def now_s(self) -> float:
         """Cloud time; never before the kernel's own."""
 

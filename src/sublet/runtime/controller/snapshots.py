@@ -92,7 +92,12 @@ class Memory:
             self._compaction.look()
 
     def write(self) -> None:
-        """All of it, as of the last event in the log."""
+        """All of it, as of the last event in the log.
+
+        Not once the store has failed: the kernel has heard then what the log does not have.
+        """
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
         with self._store.transaction():
             for record in self._table.records.values():  # the log before this will not be asked again
                 if record.id not in self._told:
