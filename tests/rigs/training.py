@@ -449,6 +449,7 @@ def limping(directory: Path, *, width: int = 3, rank: int = 2) -> dict[str, obje
     """What every rank says of its own part of a step, while one of them keeps the others waiting."""
     report.OTHERS_EVERY_S = report.EVERY_S
     world = World(logged_training, directory, LIMPS=str(rank), PAUSE_S="0.02", EPOCHS="1")
+    world.forgives = True  # on a busy machine
     members = world.start(width)
     world.until_ready(members)
     world.regroup(members)

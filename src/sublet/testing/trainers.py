@@ -48,6 +48,7 @@ class World:
         self.script, self.directory, self.env = script, directory, env
         self.generation = 0
         self.micro_batch = 0  # that all orders carry; 0 = none
+        self.forgives = False  # a group that says it broke while all are there is told to regroup: somebody was late
         self.workers: list[Worker] = []
         self.members: list[Worker] = []
         self.told_to_leave: set[str] = set()
@@ -89,7 +90,7 @@ class World:
     # ---------------------------------------------------------------------------------- time goes by
 
     def until(self, reached: Callable[[], bool], what: str, *, watch: bool = True, wait_s: float = LATEST_S) -> None:
-        """Let things happen; a member that dies unasked, or is late, breaks the group, and the others regroup."""
+        """Let things happen; a member that dies unasked breaks the group, and the others are ordered to regroup."""
         ends_s = time.monotonic() + wait_s
         while not reached():
             if time.monotonic() > ends_s:
@@ -101,7 +102,7 @@ class World:
                 raise TimeoutError(f"{what}: {state}{said}")
             self._listen(0.02)
             dead = self._reap()
-            if watch and (dead or self._is_broken()) and not self.finished:
+            if watch and (dead or (self.forgives and self._is_broken())) and not self.finished:
                 self.regroup([member for member in self.members if member.code is None], broken=True)
 
     def run_for(self, seconds: float) -> None:
@@ -130,7 +131,7 @@ class World:
         self.end()
 
     def _is_broken(self) -> bool:
-        """Whether all members have said so of the newest group, though all are there: one was late."""
+        """Whether all members have said so of the newest group."""
         said = [member.heard[-1][1] for member in self.members if member.heard]
         broke = [each for each in said if isinstance(each, Broke) and each.generation == self.generation]
         return 0 < len(broke) == len(self.members)
