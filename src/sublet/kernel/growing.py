@@ -23,6 +23,7 @@ flaps, nobody waits.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -126,7 +127,8 @@ class Growing:
             return frozenset()
         if not any(len(visits) == FLAPS for visits in self._visits.values()):
             return frozenset()
-        more = max(state.shape.gpus - held, self._room(state.job, state.shape.pool, held))  # as policies were shown it
+        room = min(state.job.max_gpus - held, self._spare()[state.shape.pool])
+        more = max(state.shape.gpus - held, room)  # as policies were shown it
         flaps = self._flapping(state.job, state.shape.pool, now_s, held, more)
         return self._young(state.job, flaps, held, more, now_s)
 
@@ -154,10 +156,13 @@ class Growing:
                 nodes += max(0.0, self._supply.offering.most(offer_id) - there)
         return nodes * self._supply.pools[pool].gpus_per_node
 
-    def _room(self, job: Job, pool: str, held: float) -> float:
-        """GPUs by which it could grow there, all together, if nobody else did."""
-        free = sum(n.free for n in self._cluster.nodes.values() if n.offer.pool == pool and n.phase is NodePhase.READY)
-        return min(job.max_gpus - held, free + self._to_be_had(pool, frozenset()))
+    def _spare(self) -> dict[str, float]:
+        """GPUs of each pool that nobody has, there or to be had. Cost: O(nodes), for all jobs of a look at them."""
+        free: defaultdict[str, float] = defaultdict(float)
+        for node in self._cluster.nodes.values():
+            if node.phase is NodePhase.READY:
+                free[node.offer.pool] += node.free
+        return {pool: free[pool] + self._to_be_had(pool, frozenset()) for pool in self._supply.pools}
 
     def offers_shown(self, active: Mapping[str, JobState], *, others: bool, now_s: float) -> dict[str, OfferState]:
         """The offers as a policy is to see them; `others`: jobs wait for their first GPUs."""
@@ -176,6 +181,7 @@ class Growing:
         if not any(len(visits) == FLAPS for visits in self._visits.values()):
             return frozenset()
         hidden: set[str] | None = None
+        spare = self._spare()
         for state in active.values():
             job = state.job
             here = None if state.shape is None else state.shape.pool
@@ -184,7 +190,9 @@ class Growing:
                 if job.pools and name not in job.pools:
                     flaps.update(pool.offer_ids)
                 elif state.gpus:
-                    held, more = (state.gpus, self._room(job, name, state.gpus)) if name == here else (math.inf, 0.0)
+                    held, more = math.inf, 0.0
+                    if name == here:
+                        held, more = state.gpus, min(job.max_gpus - state.gpus, spare[name])
                     found = self._flapping(job, name, now_s, held, more)
                     flaps |= found if self._to_be_had(name, found) else set()
             hidden = flaps if hidden is None else hidden & flaps
@@ -196,13 +204,13 @@ class Growing:
         """The jobs as a policy is to see them: those that wait are no wider than they may be now. O(1) in calm."""
         if not any(len(visits) == FLAPS for visits in self._visits.values()):
             return active
-        waiting = {}
+        waiting, spare = {}, self._spare()
         for job_id, state in active.items():
-            if state.gpus and (job := self._narrowed(state, placement[job_id], now_s)) is not state.job:
+            if state.gpus and (job := self._narrowed(state, placement[job_id], spare, now_s)) is not state.job:
                 waiting[job_id] = replace(state, job=job)
         return {**active, **waiting} if waiting else active
 
-    def _narrowed(self, state: JobState, placement: Placement, now_s: float) -> Job:
+    def _narrowed(self, state: JobState, placement: Placement, spare: Mapping[str, float], now_s: float) -> Job:
         job = state.job
         kept = self._cluster.healthy(placement)
         held = sum(gpus for _, gpus in kept)
@@ -210,7 +218,7 @@ class Growing:
             return job
         here = self._cluster.nodes[kept[0][0]].offer.pool
         most = job.max_gpus
-        more = self._room(job, here, held)
+        more = min(job.max_gpus - held, spare[here])
         if flaps := self._flapping(job, here, now_s, held, more):
             young = self._young(job, flaps, held, more, now_s)
             ready = (n for n in self._cluster.nodes.values() if n.offer.pool == here and n.phase is NodePhase.READY)
