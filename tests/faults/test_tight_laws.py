@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sublet.domain.money import Money
+import pytest
+
+from sublet.domain.money import Money, Price
 from sublet.kernel.purse import Purse
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.providers.protocol import Billed
+from sublet.testing.world.local import LocalCloud
 from sublet.testing.world.plain import PlainProvider
 from tests.rigs.shrunk import a_job, a_story, breaks
 
@@ -130,3 +133,27 @@ def test_a_controller_that_cannot_start_is_no_sign_of_life_for_agents_that_ended
     paces = replace(kept, tick_s=1.0, absences=2, history_kept=10)
     knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 2.0, "told_inside": True}
     assert not breaks(a_story(255, [job], faults, cloud="local", paces=paces, **knobs))
+
+
+SLEEP = (209.544, "stop_agent", 516151742)
+
+
+def a_node_that_ends_while_nobody_is_there(*faults):
+    """Seed 2986: a newer program has written the store, so that no controller of this one begins for 100 s."""
+    job = a_job("job1", 34.233, 316, 0.5, 2.875, 2.657, checkpoint_every_s=8.0)
+    newer = [(139.394, "foreign_job", 208648847), (181.296, "foreign_store", 183567307)]
+    knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 2.0, "told_inside": True}
+    return a_story(2986, [job], [*newer, *faults], cloud="local", **knobs)
+
+
+def test_nobody_knows_for_how_long_an_agent_outlived_its_lease_that_stood_still_meanwhile():
+    """It ended a minute later, when it went on: its cloud charges that minute, and nobody can tell."""
+    assert not breaks(a_node_that_ends_while_nobody_is_there(SLEEP))
+
+
+@pytest.mark.parametrize("faults", [[], [SLEEP]], ids=["awake", "asleep"])
+def test_a_minute_that_is_charged_and_that_no_sleep_explains_is_seen(monkeypatch, faults):
+    """The same node, a minute more of it: what is allowed for is the sleep, and nothing else."""
+    spent, a_minute = LocalCloud.spent_grains, 60.0 * Price.from_usd_per_h(1.5).micro_usd_per_h * 1e6
+    monkeypatch.setattr(LocalCloud, "spent_grains", lambda self: spent(self) + a_minute)
+    assert breaks(a_node_that_ends_while_nobody_is_there(*faults)) == "I6"

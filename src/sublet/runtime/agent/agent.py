@@ -85,7 +85,7 @@ class Agent:
         self._host = facts.host
         self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
-        self._ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s
+        self.ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s  # if nobody renews it
         self._lease_s = facts.lease_s
         self._going = False  # no new workers; gone with the last one
         self._asked = False  # by SIGTERM, to go
@@ -136,7 +136,7 @@ class Agent:
 
     def _patience_s(self) -> float:
         """How long nothing is due."""
-        due_s = min(self._ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
+        due_s = min(self.ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
         if self._metadata is not None:
             due_s = min(due_s, self._metadata.due_s())
         return min(max(0.0, due_s - self._wall.monotonic()), LONGEST_WAIT_S)
@@ -145,7 +145,7 @@ class Agent:
         now_s = self._wall.monotonic()
         if self._asked and not self._going:
             self._go(GRACE_S)
-        if now_s >= self._ends_at_s and not self._going:
+        if now_s >= self.ends_at_s and not self._going:
             self._log(f"no word from the controller for {self._lease_s:g} s: this node ends")
             self.ended_for_lease = True
             self._go(GRACE_S)
@@ -161,14 +161,14 @@ class Agent:
 
     def _renew(self) -> None:
         if not self._going:
-            self._ends_at_s = self._wall.monotonic() + self._lease_s
+            self.ends_at_s = self._wall.monotonic() + self._lease_s
             if self._facts.lease_file:
                 with contextlib.suppress(OSError):  # whoever watches it then ends the node, as they should
                     self._machine.disk.touch(self._facts.lease_file)
 
     def _go(self, grace_s: float) -> None:
         self._going = True
-        self._ends_at_s = math.inf
+        self.ends_at_s = math.inf
         for worker in self._crew.workers.values():
             self._crew.end(worker, grace_s)
 

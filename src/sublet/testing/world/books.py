@@ -68,10 +68,16 @@ class Books:
 
     @property
     def short_grains(self) -> float:
-        """Without records: next to nothing. Who saw it end knows when; who was not there believes in its lease."""
+        """Without records: next to nothing. Who saw it end knows when; who was not there believes in its lease.
+
+        Nobody can know of an agent that stood still beyond its lease, and ended when it went on.
+        """
         if self.keeps_records:
             return self.slack_grains  # what there is, either way
-        return self._unknown_grains(lambda instance: SEEN_S + (self.lease_s if instance.alone else 0.0))
+        return self._unknown_grains(lambda instance: SEEN_S + (self._unseen_s(instance) if instance.alone else 0.0))
+
+    def _unseen_s(self, instance: Instance) -> float:
+        return self.lease_s + (0.0 if instance.node is None else instance.node.overslept_s)
 
     def _unknown_grains(self, unknown_s: Callable[[Instance], float]) -> float:
         return sum(unknown_s(i) * self._prices[i.offer_id][0][1].micro_usd_per_h * 1e6 for i in self.instances.values())

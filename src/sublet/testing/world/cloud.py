@@ -34,6 +34,7 @@ class Node(Protocol):
     """A machine with an agent on it, as clouds, faults and laws see it."""
 
     stopped_until_s: float  # its agent
+    overslept_s: float  # that it stood still beyond the end of its lease
 
     @property
     def workers(self) -> Sequence[NodeWorker]:

@@ -123,7 +123,7 @@ class Process:
         self.world, self.name, self.host = world, name, host
         self.pid = world.new_pid()
         self.dead = False
-        self.stopped_until_s = -math.inf
+        self.stopped_since_s = self.stopped_until_s = -math.inf
         self.zero_s = world.stream("zeros").uniform(0.0, MOST_UPTIME_S)
         self._wakes_s = math.inf
         self._at_end: list[Callable[[], None]] = []
@@ -144,7 +144,9 @@ class Process:
 
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT so much later."""
-        self.stopped_until_s = max(self.stopped_until_s, self.world.now_s + seconds)
+        now_s = self.world.now_s
+        self.stopped_since_s = self.stopped_since_s if now_s <= self.stopped_until_s else now_s
+        self.stopped_until_s = max(self.stopped_until_s, now_s + seconds)
 
     def at_end(self, call: Callable[[], None]) -> None:
         """What the kernel of its machine does when it is gone."""

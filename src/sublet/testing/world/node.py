@@ -75,6 +75,7 @@ class WorldNode(Process):
         super().__init__(site.world, f"agent of {facts.node_id}", facts.node_id)
         self.site, self._facts, self._gone = site, facts, gone
         self._off = self._was_connected = False
+        self.overslept_s = 0.0
         self.files = MemoryFiles()
         self.service = MetadataService(self) if facts.metadata_url == SERVICE else None
         self.processes = NodeProcesses(self, site)
@@ -105,11 +106,14 @@ class WorldNode(Process):
 
     def step(self) -> float | None:
         """What `serving` does without the waits."""
+        due_s, was_due = self._agent.ends_at_s - self.zero_s, self.ended_for_lease
         try:
             patience_s = self._agent.turn(self._selector.select())
         except Exception as error:  # noqa: BLE001 - whatever it is: it costs the node and all that runs there
             self.site.meetings.truth.complaints.append(("E", f"the agent of {self.host} ends of {error!r}"))
             patience_s = None
+        if self.ended_for_lease and not was_due:
+            self.overslept_s = max(0.0, self.stopped_until_s - max(self.stopped_since_s, due_s))
         if patience_s is None:
             self._was_connected = self.connected
             self.kill()
