@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.alive import alive
 
 __all__ = ["check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
 
@@ -103,8 +103,7 @@ def _is_scaled(loss: torch.Tensor) -> bool:
     places = {factor.data_ptr() for factor in factors if isinstance(factor, torch.Tensor)}
     if not places:
         return False
-    scalers = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.amp.GradScaler)]
-    scales = [scale for scaler in scalers if (scale := getattr(scaler, "_scale", None)) is not None]
+    scales = [scale for scaler in alive(torch.amp.GradScaler) if (scale := getattr(scaler, "_scale", None)) is not None]
     return any(scale.data_ptr() in places for scale in scales)
 
 

@@ -7,7 +7,6 @@ two epochs. Between two batches the step may be one that is dropped, and in whic
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sublet.errors import InvalidValue
+from sublet.train.alive import alive
 from sublet.train.fitness import check_methods
 
 __all__ = ["Schedules"]
@@ -45,11 +45,7 @@ class Schedules:
     def find(self) -> None:
         """Those that were not handed over."""
         known = {id(part) for scheduler in self._given for part in _parts(scheduler)}
-        live = [  # the type alone is asked: the class of a proxy may be anything
-            scheduler
-            for scheduler in gc.get_objects()
-            if issubclass(type(scheduler), LRScheduler) and getattr(scheduler, "optimizer", None) is self._optimizer
-        ]
+        live = [each for each in alive(LRScheduler) if getattr(each, "optimizer", None) is self._optimizer]
         inner = {id(part) for scheduler in live for part in list(_parts(scheduler))[1:]}
         self._found = sorted((s for s in live if id(s) not in known | inner), key=lambda s: type(s).__qualname__)
         names = [type(scheduler).__qualname__ for scheduler in self._found]
