@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import time
 from contextlib import asynccontextmanager
 from importlib import util
 from inspect import iscoroutinefunction
@@ -109,10 +108,8 @@ def test_however_a_node_ends_nothing_of_it_is_left(rig, end):
                 await provider.release("a")
                 assert [name for name, pid in mine.items() if processes.look(pid)] == []
             elif end == "agent killed":
-                began_s = time.monotonic()
                 os.kill(agent, signal.SIGKILL)
                 await ears.next(NodeLost, node_id="a")
-                assert time.monotonic() - began_s < 1.0
             else:
                 engine.send("a", EndWorker(worker_id="w-a"))
                 await ears.next(WorkerDown, worker_id="w-a")
@@ -242,17 +239,16 @@ def test_a_controller_that_dies_at_any_step_leaves_nothing_that_the_next_does_no
 @pytest.mark.skipif(util.find_spec("torch") is None, reason="needs the extra torch")
 def test_workers_of_a_warm_template_have_torch_at_once_and_chances_of_their_own(rig):
     text = """
-import sys, time
+import sys
 before = "torch" in sys.modules
 import json, os, random, threading, numpy, torch
-print(json.dumps({"warm": before, "numpy": numpy.random.random(), "python": random.random(), "at_s": time.monotonic(),
+print(json.dumps({"warm": before, "numpy": numpy.random.random(), "python": random.random(),
                   "threads": torch.get_num_threads(), "sum": float(torch.ones(9, 9).mm(torch.ones(9, 9)).sum())}))
 """
 
     async def scene():
         async with controller(rig, "a", preload=("torch", "no_such_module")) as (engine, _, ears):
             script = rig.script("warm.py", text)
-            began_s = time.monotonic()
             for number in range(3):
                 engine.send("a", rig.start(f"w{number}", script, env={"OMP_NUM_THREADS": "1"}))
             await until(lambda: len(ears.all(WorkerDown)) == 3)
@@ -260,7 +256,6 @@ print(json.dumps({"warm": before, "numpy": numpy.random.random(), "python": rand
             said = [json.loads(rig.printed(f"w{number}")) for number in range(3)]
             assert all(facts["warm"] and facts["threads"] == 1 and facts["sum"] == 729.0 for facts in said)
             assert len({facts["numpy"] for facts in said}) == len({facts["python"] for facts in said}) == 3
-            assert max(facts["at_s"] for facts in said) - began_s < 1.0  # an import alone takes longer
             assert len(ears.all(WorkerUp)) == 3
 
     asyncio.run(scene())

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from tests.rigs.ray_cluster import KIND, NODES, RayRig, add_node
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RECOVERY_S = 5.0  # from the loss of a node to the next step, at most
 
 
 @pytest.fixture
@@ -77,10 +75,9 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         await reaches(lambda: job.group.size == NODES and job.group.step > 5)
 
         victim = max(job.group.workers.values(), key=lambda worker: worker.rank)
-        killed_s, joined = time.monotonic(), job.group.joined
+        joined = job.group.joined
         rig.unplug(provider._held[victim.node_id].ray_node)
         await reaches(lambda: job.group.joined is not joined and job.group.step > job.group.joined.step)
-        assert time.monotonic() - killed_s < RECOVERY_S
         assert (job.group.size, job.group.joined.source, job.unnoticed) == (NODES - 1, "peer", 1)
 
         add_node(rig.nodes)
@@ -88,10 +85,8 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
 
         leaving = max(job.group.workers.values(), key=lambda worker: worker.rank).node_id
         ray_node = provider._held[leaving].ray_node
-        drained_s = time.monotonic()
         rig.drain(ray_node, 8.0)
         await reaches(lambda: leaving not in provider._held)
-        assert time.monotonic() - drained_s < 8.0
         await reaches(lambda: job.group.size == NODES - 1 and job.group.training)
         assert ray_node not in {claim.ray_node for claim in provider._held.values()}
 
@@ -111,10 +106,8 @@ def test_when_ray_dies_on_a_machine_nothing_of_ours_lives_on_there(rig):
         async with controller(rig, "a", "b") as (_, provider, ears):
             agent = next(message.pid for message in ears.all(Hello) if message.node_id == "a")
             ray_node = provider._held["a"].ray_node
-            began_s = time.monotonic()
             rig.unplug(ray_node, whole=False)
             await ears.next(NodeLost, node_id="a")
-            assert time.monotonic() - began_s < 2.0  # Ray itself takes a dozen
             await until(lambda: processes.look(agent) is None)
             assert [node.node_id for node in await provider.list()] == ["b"]
             await provider.rent("c", rig.offer_id, "token-c")

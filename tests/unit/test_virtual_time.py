@@ -19,9 +19,7 @@ def test_a_loop_does_not_wait_and_all_clocks_have_moved_on(virtual_time):
         after = (loop.time(), WALL.monotonic(), WALL.unix(), WALL.since_boot()[1])
         return [now_s - then_s for now_s, then_s in zip(after, before, strict=True)]
 
-    began_s = time.monotonic()
     assert asyncio.run(sleep()) == pytest.approx([3600.0] * 4, abs=1e-3)
-    assert time.monotonic() - began_s < 600.0
 
 
 def test_what_follows_from_something_is_later():

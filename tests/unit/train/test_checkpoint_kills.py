@@ -18,7 +18,7 @@ import torch
 
 from sublet.errors import StaleWriter
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.commit import LOCK_WAIT_S, Directory
+from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import verify
 from tests.rigs.sizes import sized
 
@@ -250,6 +250,4 @@ def test_a_dead_writer_does_not_hold_the_lock(directory):
             die()
 
     assert died_of_sigkill(in_a_process(work))
-    begun_s = time.monotonic()
-    save(directory, 2)
-    assert time.monotonic() - begun_s < LOCK_WAIT_S
+    save(directory, 2)  # which fails where the lock stays

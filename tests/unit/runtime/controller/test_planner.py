@@ -202,10 +202,8 @@ def test_a_controller_whose_policy_hangs_ends_at_once_when_told_to(tmp_path):
         await until(asked, "it was never asked")
         assert all(each.daemon for each in threading.enumerate() if each.name == "policy"), "nor does the process wait"
 
-    began_s = time.monotonic()
     try:
-        lived(tmp_path, policy, scene)
-        assert time.monotonic() - began_s < 15.0, "the end waited for the policy"
+        lived(tmp_path, policy, scene)  # which would not end if it waited for the policy
     finally:
         forever.set()
 
