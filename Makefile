@@ -3,8 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PIP_ARGS ?= -qq
-TEST_ARGS ?= -n 3 --dist worksteal # for two cores: a test that waits for a process holds none up
+PIP_ARGS ?= -qq --no-compile # modules are compiled when they are first imported: most of them never are
+TEST_ARGS ?= -n 4 --dist worksteal # for two cores: a test that waits for a process holds none up
 HOURS ?= 8
 SPEEDUP ?= 16
 SEED ?= 1
