@@ -10,14 +10,15 @@ another shape and is no faster is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol, runtime_checkable
+from itertools import compress, repeat
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from sublet.domain.job import Doubted, Job
+from sublet.domain.job import Doubted, Job, Speed
 from sublet.domain.shape import Grid, Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import NO_RECLAIMS, shapes_kept
@@ -62,7 +63,7 @@ class Columns:
     def where(self, keep_C: Bools) -> Columns:
         """Some of them."""
         return Columns(
-            shapes=tuple(shape for shape, keep in zip(self.shapes, keep_C.tolist(), strict=True) if keep),
+            shapes=tuple(compress(self.shapes, keep_C.tolist())),
             spot_C=self.spot_C[keep_C],
             steady_C=self.steady_C[keep_C],
             rate_EC=self.rate_EC[:, keep_C],
@@ -76,14 +77,17 @@ class Pace(NamedTuple):
 
     gpus: int
     ways: tuple[Way, ...]
+    parts: frozenset[int]  # GPUs of one copy, whatever the way
     rate_EW: Floats  # work per hour
     doubt: float
 
 
 def columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
     """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
-    splits = [(pace, nodes) for pace in paces for nodes in _spot_nodes(pace, site, job.min_on_demand)]
-    found = _columns(job, site, [pace for pace, _ in splits], np.array([nodes for _, nodes in splits], dtype=np.intp))
+    spot_gpus = None if site.steady is None else site.steady.spot_gpus
+    widths = tuple((pace.gpus, pace.parts) for pace in paces)
+    at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
+    found = _columns(job, site, paces, at_C, nodes_C)
     if not _has_choice(job, site) or found.doubt_C.any():
         return found
     return found.where(~_dominated(found, site))
@@ -102,7 +106,7 @@ def only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | N
     way = Way(shape.grid, shape.batch)
     pace = _pace(job, site.gpu, site.gpus_per_node, shape.gpus, (way,))
     spot_nodes = math.ceil((shape.gpus - shape.steady) / site.gpus_per_node)
-    found = _columns(job, site, [pace], np.array([spot_nodes]), np.array([shape.steady]))
+    found = _columns(job, site, [pace], np.array([0]), np.array([spot_nodes]), np.array([shape.steady]))
     return (at, found) if found.shapes else None
 
 
@@ -113,7 +117,7 @@ def paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[
     """How fast it goes at all useful widths. Cost: O(widths x ways)."""
     speed, found = job.speed, []
     for gpus in useful_widths(job, gpus_per_node, most_gpus):
-        ways = tuple(Way(*way) for way in speed.ways(gpus)) if isinstance(speed, Choosing) else (Way(),)
+        ways = tuple(Way(*way) for way in speed.ways(gpus)) if _chooses(speed) else (Way(),)
         if ways:
             found.append(_pace(job, gpu, gpus_per_node, gpus, ways))
     return tuple(found)
@@ -126,40 +130,65 @@ def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ..
         for way in ways
     ]
     rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
-    return Pace(gpus, ways, rate_EW, job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0)
+    doubt = job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0
+    parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)
+    return Pace(gpus, ways, parts, rate_EW, doubt)
 
 
-def _spot_nodes(pace: Pace, site: Site, core: int) -> Iterator[int]:
+@lru_cache(maxsize=1024)  # the same for all jobs of these widths
+def _splits(
+    widths: tuple[tuple[int, frozenset[int]], ...], size: int, spot_gpus: float | None, core: int
+) -> tuple[Ints, Ints]:
+    """Which of the widths, each with the sizes of a copy, and how many nodes of it are on spot."""
+    found = [
+        (at, nodes)
+        for at, (gpus, parts) in enumerate(widths)
+        for nodes in _spot_nodes(gpus, parts, size, spot_gpus, core)
+    ]
+    at_C, nodes_C = np.array(found, dtype=np.intp).reshape(-1, 2).T
+    return at_C, nodes_C
+
+
+def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | None, core: int) -> Sequence[int]:
     """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
-    size = site.gpus_per_node
-    nodes = math.ceil(pace.gpus / size)
-    if site.steady is None:
-        yield nodes
-        return
-    most = (pace.gpus - core) // size if core else nodes
-    had = int(min(most, site.steady.spot_gpus // size))
+    nodes = math.ceil(gpus / size)
+    if spot_gpus is None:
+        return (nodes,)
+    most = (gpus - core) // size if core else nodes
+    had = int(min(most, spot_gpus // size))
     if nodes <= EVERY_SPLIT:
         some = set(range(had + 1))
     else:
         some = {0, had}
-        if math.isfinite(site.steady.spot_gpus):  # what others leave of it may be anything
+        if math.isfinite(spot_gpus):  # what others leave of it may be anything
             some |= {4**step for step in range((had.bit_length() + 1) // 2)}
-        copies = {math.ceil((1 if way.grid is None else way.grid.parts) / size) for way in pace.ways}
-        some |= {nodes - copy for copy in copies if 0 <= nodes - copy <= had}
-    yield from sorted(some | {most})  # what is sold out now may be back
+        some |= {nodes - copy for copy in (math.ceil(part / size) for part in parts) if 0 <= nodes - copy <= had}
+    return sorted(some | {most})  # what is sold out now may be back
 
 
 # ---------------------------------------------------------------------- columns
 
 
-def _columns(job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_C: Ints | None = None) -> Columns:
-    """A column for each of these widths with so many nodes on spot, in the way that is fastest there."""
-    gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)
+def _columns(
+    job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints, steady_C: Ints | None = None
+) -> Columns:
+    """A column for each of these widths (`at_C`) with so many nodes on spot, in the way that is fastest there."""
+    gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)[at_C]
     if steady_C is None:
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
-    best_C, shapes, kept_C = _fastest(job, site, paces, nodes_C, steady_C)
-    rates = [pace.rate_EW[:, way] for pace, way in zip(paces, best_C, strict=True)]
-    rate_EC = np.array(rates).reshape(-1, max(1, len(job.speed.ends))).T * kept_C
+    shapes: Sequence[Shape]
+    phases = max(1, len(job.speed.ends))
+    if _chooses(job.speed):
+        wide = [paces[at] for at in at_C.tolist()]
+        best_C, shapes, kept_C = _fastest(job, site, wide, nodes_C, steady_C)
+        rates = [pace.rate_EW[:, way] for pace, way in zip(wide, best_C, strict=True)]
+        rate_EC = np.array(rates).reshape(-1, phases).T * kept_C
+    else:
+        shapes = _plain_shapes(site.pool, gpus_C.tobytes(), steady_C.tobytes())
+        rate_EP = np.concatenate(
+            [np.zeros((phases, 0)), *(pace.rate_EW for pace in paces)], axis=1
+        )  # of each there is one way
+        rate_EC = rate_EP[:, at_C] * _kept(job, site, shapes, nodes_C)
     boot_s_C = np.where(nodes_C > 0, site.boot_s, 0.0)
     if site.steady is not None:
         boot_s_C = np.maximum(boot_s_C, np.where(steady_C > 0, site.steady.boot_s, 0.0))
@@ -169,7 +198,7 @@ def _columns(job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_
         steady_C=steady_C.astype(np.float64),
         rate_EC=rate_EC,
         boot_s_C=boot_s_C,
-        doubt_C=np.array([pace.doubt for pace in paces]),
+        doubt_C=np.array([pace.doubt for pace in paces])[at_C],
     )
     runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
     return columns if runs_C.all() else columns.where(runs_C)
@@ -177,7 +206,16 @@ def _columns(job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_
 
 def _has_choice(job: Job, site: Site) -> bool:
     """Whether there is more to a shape than its width."""
-    return site.steady is not None or isinstance(job.speed, Choosing)
+    return site.steady is not None or _chooses(job.speed)
+
+
+def _chooses(speed: Speed) -> TypeGuard[Choosing]:
+    return _is_choosing(type(speed))
+
+
+@lru_cache(maxsize=256)  # to look at a protocol takes longer than all else about a menu of few shapes
+def _is_choosing(kind: type[Speed]) -> bool:
+    return issubclass(kind, Choosing)
 
 
 def _fastest(
@@ -188,9 +226,6 @@ def _fastest(
     Nothing keeps more than all of its speed, so that only ways that are faster undisturbed than the best is disturbed
     need a second look.
     """
-    if not isinstance(job.speed, Choosing):
-        shapes = [_shape(site.pool, pace.gpus, steady) for pace, steady in zip(paces, steady_C.tolist(), strict=True)]
-        return [0] * len(paces), shapes, _kept(job, site, shapes, nodes_C)
     speeds = {id(pace): _speed(job, pace) for pace in paces}
     best_C = [int(speeds[id(pace)].argmax()) for pace in paces]
 
@@ -217,6 +252,13 @@ def _fastest(
 _shape = lru_cache(maxsize=1 << 16)(Shape)  # most are the same for all jobs
 
 
+@lru_cache(maxsize=1024)
+def _plain_shapes(pool: str, gpus: bytes, steady: bytes) -> tuple[Shape, ...]:
+    """Of so many GPUs, and of these on demand, column by column: arrays, as what a cache can look them up by."""
+    gpus_C, steady_C = (np.frombuffer(each, dtype=np.intp).tolist() for each in (gpus, steady))
+    return tuple(map(_shape, repeat(pool), gpus_C, steady_C))
+
+
 def _kept(job: Job, site: Site, shapes: Sequence[Shape], nodes_C: Ints) -> Floats:
     if site.reclaims == NO_RECLAIMS:
         return np.ones(len(shapes))
@@ -233,12 +275,20 @@ def _speed(job: Job, pace: Pace) -> Floats:
 
 
 def _dominated(columns: Columns, site: Site) -> Bools:
-    """Those beside which there is one that takes no more of anything, and is no slower; of equals the later ones."""
-    whole_KC = np.ceil(np.array([columns.spot_C, columns.steady_C]) / site.gpus_per_node)
-    takes_FC = np.concatenate((whole_KC, [columns.spot_C, columns.steady_C, columns.boot_s_C], -columns.rate_EC))
-    no_more_CC = np.ones((len(columns.shapes),) * 2, dtype=np.bool_)  # the first takes no more than the second
-    for takes_C in takes_FC:
+    """Those beside which there is one that takes no more of anything, and is no slower."""
+    spot, steady, boot_s = (each.tobytes() for each in (columns.spot_C, columns.steady_C, columns.boot_s_C))
+    beaten_CC = _takes_less(spot, steady, boot_s, site.gpus_per_node)
+    for rate_C in columns.rate_EC:
+        beaten_CC = beaten_CC & (rate_C[:, None] >= rate_C)
+    return np.asarray(beaten_CC.any(axis=0))
+
+
+@lru_cache(maxsize=1024)  # what shapes take is the same for many jobs, how fast they are is not
+def _takes_less(spot: bytes, steady: bytes, boot_s: bytes, gpus_per_node: int) -> Bools:
+    """Whether the first takes less of something than the second, and no more of anything. No two take the same."""
+    spot_C, steady_C, boot_s_C = (np.frombuffer(each) for each in (spot, steady, boot_s))
+    whole_KC = np.ceil(np.array([spot_C, steady_C]) / gpus_per_node)
+    no_more_CC = np.ones((len(spot_C),) * 2, dtype=np.bool_)
+    for takes_C in (*whole_KC, spot_C, steady_C, boot_s_C):
         no_more_CC &= takes_C[:, None] <= takes_C
-    same_CC = no_more_CC & no_more_CC.T
-    first_CC = np.arange(len(columns.shapes))[:, None] < np.arange(len(columns.shapes))
-    return np.asarray((no_more_CC & (~same_CC | first_CC)).any(axis=0))
+    return no_more_CC & ~no_more_CC.T

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -188,7 +189,7 @@ def _paces(facts: _Facts, gpu: str, gpus_per_node: int, most_gpus: float) -> tup
 def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) -> Menu:
     """The columns of these places among the sites."""
     row_P = np.cumsum([0, *(1 if site.steady is None else 2 for site in sites)])
-    shapes = tuple(shape for _, part in parts for shape in part.shapes)
+    shapes = tuple(chain.from_iterable(part.shapes for _, part in parts))
     site_C = np.repeat([at for at, _ in parts], [len(part.shapes) for _, part in parts]).astype(np.intp)
     size_C = np.array([site.gpus_per_node for site in sites])[site_C]
     gpus_KC = np.array([_joined([part.spot_C for _, part in parts]), _joined([part.steady_C for _, part in parts])])
@@ -200,18 +201,15 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
     rate_EC = np.concatenate([nothing_E0, *(part.rate_EC for _, part in parts)], axis=1)
     boot_s_C, doubt_C = _joined([part.boot_s_C for _, part in parts]), _joined([part.doubt_C for _, part in parts])
     gpus_C, restart_C = gpus_KC.sum(axis=0), np.full(len(shapes), job.restart_s / SECONDS_PER_H)
-    beliefs: dict[tuple[str, int], int] = {}
-    belief_of = [
-        beliefs.setdefault((sites[at].gpu, shape.gpus), len(beliefs))
-        for at, shape in zip(site_C.tolist(), shapes, strict=True)
-    ]
+    kinds = {gpu: at for at, gpu in enumerate(dict.fromkeys(site.gpu for site in sites))}
+    kind_C = np.array([kinds[site.gpu] for site in sites], dtype=np.intp)[site_C]
     start_s_C: float | Floats = job.restart_s
     if job.pauses is not None:
         start_s_C = np.array([job.pause_s(Change(was=None, now=shape)) for shape in shapes])
     start_C, boot_C = (start_s_C + boot_s_C) / SECONDS_PER_H, boot_s_C / SECONDS_PER_H
     return Menu(
         shapes=shapes,
-        column={shape: at for at, shape in enumerate(shapes)},
+        column=dict(zip(shapes, range(len(shapes)), strict=True)),
         row_KC=row_KC,
         gpus_KC=gpus_KC,
         whole_KC=whole_KC,
@@ -221,7 +219,7 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
         ends=job.speed.ends,
         start_C=start_C,
         restart_C=restart_C,
-        belief_C=np.array(belief_of, dtype=np.intp),
+        belief_C=gpus_C.astype(np.intp) * len(kinds) + kind_C,
         facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], gpus_KC, whole_KC)),
         doubt_C=doubt_C if doubt_C.any() else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,6 +128,23 @@ def test_whatever_is_left_out_there_is_one_that_takes_no_more_and_is_no_slower(s
             )
             if math.ceil(gpus / size) <= 4:  # split in every way
                 assert as_good_C.any()
+
+
+@given(st.sampled_from([1, 4]), st.integers(0, 12), st.sampled_from([0.0, 0.3, 2.0]), st.floats(0.3, 1.0))
+def test_nothing_is_on_a_menu_beside_what_takes_no_more_and_is_no_slower(size, spot_gpus, per_h, exponent):
+    job = a_job(speed=PowerLaw(exponent=exponent), gpus=1, max_gpus=12, restart_s=300.0)
+    menu = menu_of(job, (both(spot_gpus, size, Reclaims(per_h=per_h, notice_s=60.0)),))
+    facts = list(zip(*menu.gpus_KC, *np.ceil(menu.gpus_KC / size), menu.start_C, -menu.rate_EC[0], strict=True))
+    for at, these in enumerate(facts):
+        others = facts[:at] + facts[at + 1 :]
+        assert not any(all(map(operator.le, other, these)) for other in others)
+
+
+def test_the_column_of_a_shape_is_where_it_is_on_the_menu():
+    menu = menu_of(a_job(gpus=1, max_gpus=12), (both(4, 1), Site("t", "V100", 4, NO_RECLAIMS, 0.0, math.inf)))
+    assert [menu.column[shape] for shape in menu.shapes] == list(range(len(menu.shapes)))
+    widths = {(shape.pool, shape.gpus) for shape in menu.shapes}  # each kind and width is believed by itself
+    assert len(set(menu.belief_C.tolist())) == len(widths)
 
 
 def test_what_a_job_has_stays_on_its_menu_though_nobody_would_choose_it():

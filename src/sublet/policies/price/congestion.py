@@ -63,6 +63,8 @@ class Wishes:
 
     def scarce(self, surcharge_R: Floats) -> Floats:
         """What these surcharges come to."""
+        if not surcharge_R.any():
+            return np.zeros_like(self.cost_JC)
         return np.asarray((surcharge_R[self.row_KJC] * self.use_KJC).sum(axis=0))
 
     def gpus(self, column_J: Ints, rows: int) -> Floats:
@@ -232,14 +234,19 @@ def _assign(all_wishes: Wishes, surcharge_R: Floats, rank_J: Floats, most_R: Flo
     place_J[np.argsort(rank_J, kind="stable")] = np.arange(len(rank_J))
     wait_J1 = -scale * (2.0 - place_J / len(rank_J))[:, None]
     ample = int(all_wishes.gpus_KJC.sum(axis=0).max(axis=1).sum())
-    before = ((0, 0), (0, 0), (1, 0))  # waiting is a column before the others
-    asked = Coupled.from_rows(
-        np.concatenate((wait_J1, saved_JC), axis=1),
-        [int(min(most, ample)) for most in most_R],
-        np.pad(all_wishes.row_KJC, before),
-        np.pad(all_wishes.gpus_KJC, before),
-    )
+    limits = [int(min(most, ample)) for most in most_R]
+    gain_JC = np.concatenate((wait_J1, saved_JC), axis=1)
+    row_KJC, units_KJC = _after_waiting(all_wishes.row_KJC), _after_waiting(all_wishes.gpus_KJC)
+    asked = Coupled.from_rows(gain_JC, limits, row_KJC, units_KJC)
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
+
+
+def _after_waiting(number_KJC: Ints | Floats) -> Ints:
+    """Whole numbers, with a column for waiting, which uses nothing, before all others."""
+    ways, jobs, shapes = number_KJC.shape
+    found_KJC = np.zeros((ways, jobs, shapes + 1), dtype=np.intp)
+    found_KJC[:, :, 1:] = number_KJC
+    return found_KJC
 
 
 def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:

@@ -160,7 +160,7 @@ class Coupled:
         return cls(
             gain_JC=gain_JC,
             size_JC=units_KJC.sum(axis=0),
-            pool_JC=np.take_along_axis(row_KJC, units_KJC.argmax(axis=0)[None], axis=0)[0],
+            pool_JC=_of_most(row_KJC, units_KJC),
             changed_JC=np.zeros(gain_JC.shape, dtype=np.bool_),
             use_RJC=use_RJC,
             limit_R=limit_P.astype(np.float64),
@@ -191,6 +191,16 @@ class Coupled:
             price_R=price_R,
             method=method,
         )
+
+
+def _of_most(row_KJC: Ints, units_KJC: Ints) -> Ints:
+    """The pool of which each choice uses most; of equals the first."""
+    pool_JC: Ints = row_KJC[0]
+    most_JC = units_KJC[0]
+    for row_JC, units_JC in zip(row_KJC[1:], units_KJC[1:], strict=True):
+        more_JC = units_JC > most_JC
+        pool_JC, most_JC = np.where(more_JC, row_JC, pool_JC), np.where(more_JC, units_JC, most_JC)
+    return pool_JC
 
 
 def _whole(name: str, given: npt.ArrayLike, shape: tuple[int, ...], *, least: int, most: int | None = None) -> Ints:
