@@ -26,6 +26,7 @@ def test_the_golden_example_is_exact():
     assert missed(golden()) == []
 
 
+@only_in_full
 def test_theory_and_simulation_agree():
     assert missed(theory(quick=True, tell=silent)) == []
 
