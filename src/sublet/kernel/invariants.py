@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 from sublet.domain.money import Money, microseconds
@@ -37,22 +38,26 @@ def check(kernel: Kernel) -> None:
     _nobody_outstays_a_notice(kernel)
 
 
-def _law(holds: bool, law: str, found: str, story: Callable[[], list[str]] = list) -> None:  # noqa: FBT001 - reads as a sentence
-    if not holds:
-        raise InvariantBroken(law, found, story())
+def _broken(law: str, found: str, story: Callable[[], list[str]] = list) -> NoReturn:
+    raise InvariantBroken(law, found, story())
 
 
 def _jobs_are_in_one_place(kernel: Kernel) -> None:
     for job_id, state in kernel.jobs.items():
         story = partial(kernel.story, job_id)
-        _law((state.shape is not None) == (job_id in kernel.active), "a job with a shape is active", job_id, story)
+        if (state.shape is not None) != (job_id in kernel.active):
+            _broken("a job with a shape is active", job_id, story)
         waits = state.shape is None and state.phase is Phase.WAITING and not state.job.paused
-        _law(waits == (job_id in kernel.waiting), "a job without shape and GPUs waits", job_id, story)
-        _law(state is kernel.active.get(job_id, state), "a job has one state", job_id, story)
+        if waits != (job_id in kernel.waiting):
+            _broken("a job without shape and GPUs waits", job_id, story)
+        if state is not kernel.active.get(job_id, state):
+            _broken("a job has one state", job_id, story)
         held = sum(gpus for _, gpus in kernel.tenancy.placement.get(job_id, ()))
-        _law(held == state.gpus, "a job holds the GPUs of its state", f"{job_id}: {held} != {state.gpus}", story)
-    ended = set(kernel.tenancy.placement) | set(kernel.tenancy.leaving) | set(kernel.active)
-    _law(ended <= set(kernel.jobs), "an ended job holds nothing", str(ended - set(kernel.jobs)))
+        if held != state.gpus:
+            _broken("a job holds the GPUs of its state", f"{job_id}: {held} != {state.gpus}", story)
+    holders = kernel.tenancy.placement.keys() | kernel.tenancy.leaving.keys() | kernel.active.keys()
+    if ended := holders - kernel.jobs.keys():
+        _broken("an ended job holds nothing", str(ended))
 
 
 def _gpus_are_counted_once(kernel: Kernel) -> None:
@@ -60,27 +65,32 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
     for held in (kernel.tenancy.placement, kernel.tenancy.leaving):
         for job_id, placement in held.items():
             for node_id, gpus in placement:
-                _law(gpus > 0, "a share of a node is positive", f"{job_id} {node_id}", partial(kernel.story, job_id))
+                if gpus <= 0:
+                    _broken("a share of a node is positive", f"{job_id} {node_id}", partial(kernel.story, job_id))
                 on_node[node_id][job_id] += gpus
-    _law(set(on_node) <= set(kernel.cluster.nodes), "GPUs are on nodes that exist", str(sorted(on_node)))
+    if not on_node.keys() <= kernel.cluster.nodes.keys():
+        _broken("GPUs are on nodes that exist", str(sorted(on_node)))
     free: dict[str, int] = defaultdict(int)
     rooms: dict[tuple[str, Market], int] = defaultdict(int)
     for node in kernel.cluster.nodes.values():
-        _law(dict(on_node[node.id]) == node.jobs, "a node knows who is on it", f"{node.id}: {node.jobs}")
+        if on_node[node.id] != node.jobs:
+            _broken("a node knows who is on it", f"{node.id}: {node.jobs}")
         used = sum(node.jobs.values())
-        _law(
-            used + node.free == node.offer.gpus_per_node, "used and free make a node", f"{node.id}: {used}+{node.free}"
-        )
-        _law(node.free >= 0, "a GPU has one user", node.id)
+        if used + node.free != node.offer.gpus_per_node:
+            _broken("used and free make a node", f"{node.id}: {used}+{node.free}")
+        if node.free < 0:
+            _broken("a GPU has one user", node.id)
         if node.phase is NodePhase.READY:
             free[node.offer.pool] += node.free
             rooms[node.offer.pool, node.offer.market] += node.free
-        if node.phase in (NodePhase.REQUESTED, NodePhase.RELEASING):
-            _law(node.idle, "nobody is on a node that is coming or going", f"{node.id}: {node.jobs}")
+        if node.phase in (NodePhase.REQUESTED, NodePhase.RELEASING) and not node.idle:
+            _broken("nobody is on a node that is coming or going", f"{node.id}: {node.jobs}")
     for pool in kernel.pools:
-        _law(free[pool] == kernel.cluster.free_gpus[pool], "free GPUs add up", pool)
+        if free[pool] != kernel.cluster.free_gpus[pool]:
+            _broken("free GPUs add up", pool)
         spot = kernel.cluster.spot_room(pool, ())
-        _law(rooms[pool, Market.SPOT] == spot, "free GPUs add up by market", f"{pool}: {spot} on spot")
+        if rooms[pool, Market.SPOT] != spot:
+            _broken("free GPUs add up by market", f"{pool}: {spot} on spot")
 
 
 def _promises_add_up(kernel: Kernel) -> None:
@@ -92,19 +102,23 @@ def _promises_add_up(kernel: Kernel) -> None:
             steady[state.shape.pool] += state.shape.steady
     promises = kernel.tenancy.promises
     for pool, gpus in promises.promised.items():
-        _law(gpus == promised[pool], "promises add up", f"{pool}: {gpus} != {promised[pool]}")
+        if gpus != promised[pool]:
+            _broken("promises add up", f"{pool}: {gpus} != {promised[pool]}")
     for pool, gpus in promises.steady.items():
-        _law(gpus == steady[pool], "promises on demand add up", f"{pool}: {gpus} != {steady[pool]}")
+        if gpus != steady[pool]:
+            _broken("promises on demand add up", f"{pool}: {gpus} != {steady[pool]}")
 
 
 def _steady_gpus_are_on_demand(kernel: Kernel) -> None:
     for job_id, state in kernel.jobs.items():
         if state.runs_in is not None and state.phase in PLACED:
-            sure = kernel.cluster.on_demand(kernel.tenancy.placement[job_id])
-            found = f"{job_id}: {sure} of {state.runs_in.steady}"
-            _law(sure >= state.runs_in.steady, "steady GPUs are on demand", found, partial(kernel.story, job_id))
-            kept = state.shape is None or sure >= state.job.min_on_demand  # without a shape it is about to be stopped
-            _law(kept, "a job trains with its core on demand", found, partial(kernel.story, job_id))
+            sure, steady = kernel.cluster.on_demand(kernel.tenancy.placement[job_id]), state.runs_in.steady
+            if sure < steady:
+                _broken("steady GPUs are on demand", f"{job_id}: {sure} of {steady}", partial(kernel.story, job_id))
+            core = 0 if state.shape is None else state.job.min_on_demand  # without a shape it is about to be stopped
+            if sure < core:
+                found = f"{job_id}: {sure} of {core}"
+                _broken("a job trains with its core on demand", found, partial(kernel.story, job_id))
 
 
 def _grids_are_whole(kernel: Kernel) -> None:
@@ -116,25 +130,31 @@ def _grids_are_whole(kernel: Kernel) -> None:
         found = f"{job_id}: {grid} on {placement}"
         places = [place for each in seated.values() for place in each if place is not None]
         spread = {node_id: len(each) for node_id, each in seated.items()}
-        _law(spread == dict(placement), "a GPU is in at most one place of one grid", found, story)
+        if spread != dict(placement):
+            _broken("a GPU is in at most one place of one grid", found, story)
         every = sorted((copy, part) for copy in range(grid.copies) for part in range(grid.parts))
-        _law(sorted(places) == every, "every part of a running grid has its copies", found, story)
+        if sorted(places) != every:
+            _broken("every part of a running grid has its copies", found, story)
         sure = kernel.cluster.on_market(Market.ON_DEMAND, placement)
         pinned = {place[1] for node_id, _ in sure for place in seated[node_id] if place is not None}
-        whole = shape.steady < grid.parts or len(pinned) == grid.parts
-        _law(whole, "a steady part that is a whole copy holds every part", found, story)
+        if len(pinned) != grid.parts <= shape.steady:
+            _broken("a steady part that is a whole copy holds every part", found, story)
 
 
 def _paid_nodes_are_held_nodes(kernel: Kernel) -> None:
     paid = {lease.node_id for lease in kernel.ledger.open_leases()}
-    _law(paid == set(kernel.cluster.nodes), "we pay for what we hold", str(paid ^ set(kernel.cluster.nodes)))
+    if paid != kernel.cluster.nodes.keys():
+        _broken("we pay for what we hold", str(paid ^ kernel.cluster.nodes.keys()))
     held: dict[str, int] = defaultdict(int)
+    leaving: dict[str, int] = defaultdict(int)
     for node in kernel.cluster.nodes.values():
-        held[node.offer.id] += node.phase in (NodePhase.REQUESTED, NodePhase.READY)
+        stays = node.phase in (NodePhase.REQUESTED, NodePhase.READY)
+        (held if stays else leaving)[node.offer.id] += 1
     for offer_id in kernel.supply.offers:
-        _law(held[offer_id] == kernel.cluster.held[offer_id], "held nodes add up", offer_id)
-        ours = sum(node.offer.id == offer_id for node in kernel.cluster.nodes.values())
-        _law(ours - held[offer_id] == kernel.cluster.leaving[offer_id], "leaving nodes add up", offer_id)
+        if held[offer_id] != kernel.cluster.held[offer_id]:
+            _broken("held nodes add up", offer_id)
+        if leaving[offer_id] != kernel.cluster.leaving[offer_id]:
+            _broken("leaving nodes add up", offer_id)
 
 
 def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
@@ -147,7 +167,8 @@ def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
     _audited[ledger] = (len(ledger.closed), grains, ledger.billed_anew)
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.open_leases())
     spent = ledger.spent(kernel.now_s)
-    _law(grains == spent.grains, "the bill is intervals times prices", f"{Money(grains)} != {spent}")
+    if grains != spent.grains:
+        _broken("the bill is intervals times prices", f"{Money(grains)} != {spent}")
 
 
 _audited: WeakKeyDictionary[Ledger, tuple[int, int, int]] = WeakKeyDictionary()  # closed leases seen, their bill, ...
@@ -172,16 +193,18 @@ def _billed_anew(kernel: Kernel, lease: Lease) -> int:
 def _limits_hold(kernel: Kernel) -> None:
     for offer_id, limit in kernel.supply.limits.items():
         held = kernel.cluster.held[offer_id]
-        fits = limit.max_nodes is None or held <= limit.max_nodes
-        _law(fits, "nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")
+        if limit.max_nodes is not None and held > limit.max_nodes:
+            _broken("nodes held stay within the limit", f"{offer_id}: {held} > {limit.max_nodes}")
     purse = kernel.supply.budget.purse
     if purse is not None and not kernel.supply.purse.broke:  # it may have been made smaller than what was spent
         bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.purse.committed(kernel.now_s)
-        _law(bill <= purse, "what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
+        if bill > purse:
+            _broken("what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
     for pool in kernel.pools.values():
         for offer_ids, most in pool.quotas:
             gpus = sum(kernel.cluster.held[offer_id] for offer_id in offer_ids) * pool.gpus_per_node
-            _law(gpus <= most, "a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
+            if gpus > most:
+                _broken("a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
 
 
 def _nobody_is_stuck(kernel: Kernel) -> None:
@@ -194,7 +217,8 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
     for state in kernel.jobs.values():
         settled = state.shape is None or (state.phase is Phase.RUNNING and _has(kernel, state, state.shape))
         settled = settled or state.job.id in kernel.tenancy.growing.put_aside  # a timer is set
-        _law(settled, "no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))
+        if not settled:
+            _broken("no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))
 
 
 def _has(kernel: Kernel, state: JobState, shape: Shape) -> bool:
@@ -212,4 +236,5 @@ def _nobody_outstays_a_notice(kernel: Kernel) -> None:
             in_line = state.shape is not None and job_id in tenancy.lines[state.shape.pool]
             due_s, wake_s = tenancy.departures.due_s(state.job, held), tenancy.departures.wake_s
             woken = wake_s is not None and wake_s <= due_s
-            _law(in_line or woken, "nobody outstays a notice", f"{job_id} on {node.id}", partial(kernel.story, job_id))
+            if not (in_line or woken):
+                _broken("nobody outstays a notice", f"{job_id} on {node.id}", partial(kernel.story, job_id))

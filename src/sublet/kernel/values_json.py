@@ -64,19 +64,22 @@ def to_plain(value: Any) -> Any:
         return value.value
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, Timer):
         return timer_to_text(value)
     if dataclasses.is_dataclass(value):
-        return {
-            field.name: to_plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if field.name not in UNRECORDED
-        }
+        kind: type = type(value)
+        return {name: to_plain(getattr(value, name)) for name in _recorded(kind)}
     raise TypeError(type(value).__name__)
+
+
+@cache
+def _recorded(kind: type) -> tuple[str, ...]:
+    """Its fields, but for those that are not written."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in UNRECORDED)
 
 
 @cache
