@@ -151,6 +151,9 @@ class Store:
 
     def write(self, sql: str, values: tuple[Any, ...]) -> None:
         """One statement, for those who keep something here that is not among the verbs."""
+        if self._depth:  # a part of what is under way
+            self._db.execute(sql, values)
+            return
         with self.transaction():
             self._db.execute(sql, values)
 

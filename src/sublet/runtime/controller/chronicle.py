@@ -34,6 +34,11 @@ class Chronicle:
         self._supply_news, self._progress = SupplyNews(), Progress(has_session, kept)
         self._rows: list[HistoryRow] = []  # not written yet
 
+    @property
+    def waits(self) -> bool:
+        """Something is not written yet."""
+        return bool(self._rows)
+
     def add(self, row: HistoryRow) -> None:
         """One more."""
         self._rows.append(row)

@@ -193,7 +193,8 @@ class Pump:
                 for action in orders:
                     self._outlet.carry_out(action)
                 self._outlet.drain()
-            self._chronicle.write(self.kernel, self.now_s())
+            if self._chronicle.waits:
+                self._chronicle.write(self.kernel, self.now_s())
         except STORE_FAILURES as error:
             self.fail(error)
         finally:

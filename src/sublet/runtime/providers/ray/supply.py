@@ -46,8 +46,9 @@ class Supply:
 
     def changes(self, ours: Container[str]) -> Iterator[tuple[str, int]]:
         """Offers whose supply is another than it was, with how many there are; we hold the nodes in `ours`."""
+        of_kind = [(self.kind_of(node), node) for node in self.listed.values()]
         for offer_id, kind in self.kinds.items():
-            nodes = [node for node in self.listed.values() if self.kind_of(node) is kind]
+            nodes = [node for found, node in of_kind if found is kind]
             held = sum(node.id in ours and node.ends_unix_s is None for node in nodes)
             supply = held + sum(node.id not in ours and self._is_free(kind, node) for node in nodes)
             if kind.most is not None:
