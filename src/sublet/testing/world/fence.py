@@ -80,7 +80,7 @@ class Fence:
         self.late: set[str] = (
             set()
         )  # nodes that one of them had asked for when it fell asleep: nobody can take that back
-        self._slept: list[Slept] = []
+        self.slept: list[Slept] = []
         self.called = 0  # whatever of providers, by anybody
         self._crash_in: tuple[int, bool] | None = None  # (calls from now, before it)
         self.on_crash: Callable[[Process], None] = lambda process: process.kill()
@@ -110,7 +110,7 @@ class Fence:
 
     def sleep(self, process: LoopProcess, running: asyncio.Task[None]) -> None:
         """This one does, and another one will begin."""
-        self._slept.append(Slept(process, running, self._life()))
+        self.slept.append(Slept(process, running, self._life()))
         self.late |= {node_id for (pid, node_id), calls in self.renting.items() if pid == process.pid and calls}
 
     def _life(self) -> int:
@@ -118,9 +118,9 @@ class Fence:
 
     def complaint(self, now_s: float) -> str:
         """What one of them did that it may not; "" if they all keep still."""
-        for slept in list(self._slept):
+        for slept in list(self.slept):
             if slept.process.dead:
-                self._slept.remove(slept)
+                self.slept.remove(slept)
             elif self._life() > slept.life and (why := self._judge(slept, now_s)):
                 return why
         return ""

@@ -78,7 +78,7 @@ class Laws:
             self.break_law("X", f"{TRIPS[0]} of the real machine was asked")
         if stage.users.doubles:
             self.break_law("I32", stage.users.doubles[0])
-        if why := controllers.fence.complaint(stage.world.now_s):
+        if controllers.fence.slept and (why := controllers.fence.complaint(stage.world.now_s)):
             self.break_law("F", why)
         if not controllers.alive:
             return
@@ -86,8 +86,8 @@ class Laws:
         controller = controllers.controller
         if controller is None:
             return
-        if controller.kernel.seen != self._kernel_seen and controllers.ready:
-            self._kernel_seen = controller.kernel.seen
+        if (seen := controller.inbox.kernel.seen) != self._kernel_seen and controllers.ready:
+            self._kernel_seen = seen
             self._after_events(controller)
         if stage.world.now_s - self._looked_s > LOOK_S and controllers.alive:
             passed_s = stage.world.now_s - self._looked_s

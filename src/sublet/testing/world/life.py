@@ -275,7 +275,7 @@ def _digest(stage: Stage, folder: Path) -> str:
     """Without the name of its folder, which is another one in every life."""
     found, files = hashlib.sha256(), stage.controllers.files.contents
     for line in written(stage.disk, files, Kept.EVENTS).values():
-        found.update(repr(line).encode())
+        found.update(repr(line).replace(str(folder), "").encode())
     for row in written(stage.disk, files, Kept.HISTORY).values():
         found.update(repr((row["at"], row["kind"], row["text"].replace(str(folder), ""))).encode())
     return found.hexdigest()[:16]

@@ -222,18 +222,20 @@ class WorldSelector(selectors.BaseSelector):
         return self._keys.pop(fileobj)
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        if fileobj not in self._keys:
-            raise KeyError(fileobj)
-        self._keys[fileobj] = key = selectors.SelectorKey(fileobj, -1, events, data)
+        key = self._keys[fileobj]
+        if key.events != events or key.data is not data:
+            self._keys[fileobj] = key = selectors.SelectorKey(fileobj, -1, events, data)
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         del timeout  # the world's clock stands still meanwhile
         found = []
         for socket, key in self._keys.items():
-            ready = (selectors.EVENT_READ if socket.readable else 0) | (selectors.EVENT_WRITE if socket.writable else 0)
-            if ready & key.events:
-                found.append((key, ready & key.events))
+            ready = key.events & selectors.EVENT_READ if socket.readable else 0
+            if key.events & selectors.EVENT_WRITE and socket.writable:
+                ready |= selectors.EVENT_WRITE
+            if ready:
+                found.append((key, ready))
         return found
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
