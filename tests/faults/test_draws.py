@@ -88,6 +88,7 @@ def test_a_name_that_nothing_answers_to_is_refused_with_those_that_there_are(fla
 def test_all_red_seeds_are_told_in_one_line_and_kept_with_the_commit(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(runner, "run_seed", lambda seed, *_, **__: Result(seed=seed, law="I6" if seed % 2 else "L"))
     monkeypatch.setattr(runner, "commit", lambda: "abc1234")
+    monkeypatch.setattr(runner, "A_BATCH", 200)  # no life leaves garbage here: once is enough to look for it
     assert main(["--seeds", "200", "--processes", "1", "--shrink", "0", "--count", str(tmp_path / "counts")]) == 2
     odd, even = " ".join(map(str, range(1, 200, 2))), " ".join(map(str, range(0, 200, 2)))
     assert f"red on abc1234: I6 {odd}; L {even}\n" in capsys.readouterr().out

@@ -288,7 +288,7 @@ def test_a_purse_that_its_last_node_passed_while_nobody_was_there_is_spent(monke
 
 def test_a_script_is_not_held_to_a_width_that_it_leaves_at_once(monkeypatch):
     """It went from two workers to three and back for ever: each time it was held to where it had just been."""
-    monkeypatch.setattr(life, "PEACE_S", 600.0)  # what ends, ends within that; what does not makes thousands of moves
+    monkeypatch.setattr(life, "PEACE_S", 60.0)  # what ends, has ended before; what does not makes thousands of moves
     assert not breaks(TOLD_TO_COME_BACK)
 
     def hold_in_place(self, record):
