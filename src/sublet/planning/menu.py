@@ -20,6 +20,7 @@ from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["Menu", "menu_of"]
 
+AHEAD_H = 24.0  # of a job without an end a day's work is weighed: the market is remembered for as long
 # C shapes, E phases, R rows, K rows that one shape uses: of pools with both markets two
 
 
@@ -62,15 +63,22 @@ class Menu:
         """The phase in which work goes on."""
         return min(bisect_right(self.ends, done), len(self.rate_EC) - 1) if self.ends else 0
 
+    def goal(self, done: float, work: float) -> float:
+        """Up to where work is weighed: the end, or where there is none what a day brings, as fast as it can go."""
+        if math.isfinite(work):
+            return work
+        return done + AHEAD_H * float(self.rate_EC[self.phase(done)].max(initial=0.0))
+
     def work_left(self, phase: int, done: float, work: float) -> float:
         """Until the phase or the job ends."""
+        goal = self.goal(done, work)
         last = phase == len(self.rate_EC) - 1
-        return max(0.0, (work if last else min(self.ends[phase], work)) - done)
+        return max(0.0, (goal if last else min(self.ends[phase], goal)) - done)
 
     def gpu_hours_left(self, done: float, work: float) -> float:
         """GPU-hours to the end at the most efficient, as this phase goes; infinite where it cannot run."""
         gpu_rate = self.gpu_rate_E[self.phase(done)]
-        return (work - done) / gpu_rate if gpu_rate else math.inf
+        return (self.goal(done, work) - done) / gpu_rate if gpu_rate else math.inf
 
     def hours(self, work: float) -> Floats:
         """How long each phase of a whole job takes; infinite where it cannot run, 0 beyond its end."""

@@ -201,7 +201,8 @@ def options_of_all(
         menu = menus[row]
         if menu.shapes:
             value = float(f"{table.value_J[row]:.3g}")  # near enough, and seldom new
-            after, phase = _after(menu, states[row].job.work, value, rent_R), phase_J[row]
+            goal, phase = menu.goal(done_J[row], states[row].job.work), phase_J[row]
+            after = _after(menu, goal, value, rent_R)
             cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
             hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
     for row in on_J.tolist():

@@ -17,13 +17,13 @@ never pays more than the quickest shape costs. Whoever is in a hurry says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sublet.domain.demand import Demand
+from sublet.domain.demand import Demand, kind_of
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
@@ -56,6 +56,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interv
 TRIFLE = 1e-9  # relative
 HURRY = math.inf  # an hour is worth more than any rent: the quickest within the limits
 LEAST = 1e-6  # of the dearest rent, or of one dollar where nothing costs any: time always counts for something
+CLOSE = 1e-3  # relative, of a price that is searched
 BEYOND = 1e6  # times the dearest rent: as good as infinite, and its inverse as good as 0
 
 
@@ -132,6 +133,8 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
     line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.lasting, rent_R, trusted_h)
+    if line is None:  # all that is known of are jobs without an end
+        return _bounded(_for_good(snapshot, terms.lasting, rent_R), rent_R)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
     found = _at(line, spending_rate(snapshot) * hours)
     left = snapshot.left
@@ -140,6 +143,36 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
         enough = _at(line, max(0.0, left.usd) * jobs / max(1.0, present + _to_come(snapshot)))
         found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
     return _bounded(found, rent_R)
+
+
+def _for_good(snapshot: Snapshot, sites: Sites, rent_R: Rents) -> TimePrice:
+    """The most at which jobs without an end, as they are now, cost no more an hour than is to be spent."""
+    found: dict[Hashable, tuple[Menu, Job, int]] = {}
+    for state in (*snapshot.active.values(), *snapshot.waiting.by(lambda state: state.seq)):
+        if math.isinf(state.job.work):
+            *_, count = found.get(kind := kind_of(state.job), (0,))
+            found[kind] = (menu_of(state.job, sites), state.job, count + 1)
+    kinds = [each for each in found.values() if each[0].shapes]
+    rate = spending_rate(snapshot)
+    if not kinds or math.isinf(rate):
+        return TimePrice(math.inf, 1.0)
+    low, high = (max(rent_R, default=0.0) or 1.0) / BEYOND, (max(rent_R, default=0.0) or 1.0) * BEYOND
+    if _spent_for_good(kinds, high, rent_R) <= rate:
+        return TimePrice(math.inf, 1.0)
+    while high > low * (1.0 + CLOSE):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _spent_for_good(kinds, middle, rent_R) <= rate else (low, middle)
+    return TimePrice(low, 1.0)
+
+
+def _spent_for_good(kinds: Sequence[tuple[Menu, Job, int]], value: float, rent_R: Rents) -> float:
+    """USD an hour, each in the shape in which its work costs least."""
+    spent = 0.0
+    for menu, job, count in kinds:
+        hours_C = menu.hours(menu.goal(0.0, job.work)).sum(axis=0)
+        best = int((menu.pay(job.weight * value, rent_R) * hours_C).argmin())
+        spent += count * float(menu.rent_when_full(rent_R)[best])
+    return spent
 
 
 def _to_come(snapshot: Snapshot) -> float:

@@ -111,6 +111,8 @@ def _reason(each: Asked, column: int, terms: Terms) -> str:
     money = float(options.rent_to_the_end(terms.rent_R)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
+    if math.isinf(each.state.job.work):
+        best += ", of the day ahead: it has no end"
     return f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}: {best}"
 
 
