@@ -22,6 +22,7 @@ from sublet.runtime.archive import Kept, WholeLog
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.store import MetaKey, Store
 from sublet.testing.world.heap import Crash, Process
+from sublet.testing.world.kinds.stores import foreign_until_missed
 from sublet.testing.world.network import CONTROLLER
 from sublet.testing.world.stage import Kind, Stage
 from sublet.testing.world.written import archives, shelved
@@ -135,17 +136,12 @@ def _move_away(stage: Stage, dice: random.Random) -> bool:
     if not archives(stage.controllers.files.contents, Kept.EVENTS):
         return False
     stage.controllers.crash(process)
-    stage.foreign.add(LOG)
-    stage.disk.missed, before = stage.later("lost_log"), stage.controllers.lives
+    stage.disk.missed = stage.later("lost_log")
 
     def put_back() -> None:
-        if stage.controllers.lives == before:  # nobody has missed it yet
-            stage.world.after(1.0, put_back)
-            return
         stage.disk.missed = None
-        stage.foreign.discard(LOG)
 
-    stage.world.after(dice.uniform(*AWAY_S), put_back)
+    foreign_until_missed(stage, LOG, dice.uniform(*AWAY_S), put_back)
     return True
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 from sublet.testing.world import backups
 from sublet.testing.world.stage import Kind, Stage
 from sublet.testing.world.written import shelved
 
-__all__ = ["STORE_KINDS"]
+__all__ = ["STORE_KINDS", "foreign_until_missed"]
 
 WAITS_S = (30.0, 120.0)  # until something was rented
 LOOK_S = 1.0
@@ -203,18 +204,28 @@ def _damaged_store(stage: Stage, dice: random.Random) -> bool | None:
     """A page of the file cannot be made sense of: no controller begins until the disk is repaired."""
     if not _left_alone(stage):
         return False
-    stage.foreign.add(STORE)
-    stage.disk.damaged, before = stage.later("damaged_store"), stage.controllers.lives
+    stage.disk.damaged = stage.later("damaged_store")
 
     def repair() -> None:
-        if stage.controllers.lives == before:
-            stage.world.after(1.0, repair)
-            return
         stage.disk.damaged = None
-        stage.foreign.discard(STORE)
 
-    stage.world.after(dice.uniform(*FOREIGN_S), repair)
+    foreign_until_missed(stage, STORE, dice.uniform(*FOREIGN_S), repair)
     return None
+
+
+def foreign_until_missed(stage: Stage, what: str, for_s: float, put_back: Callable[[], None]) -> None:
+    """No controller begins without it, for so long and until one has tried."""
+    stage.foreign.add(what)
+    before = stage.controllers.lives
+
+    def look() -> None:
+        if stage.controllers.lives == before:
+            stage.world.after(1.0, look)
+            return
+        put_back()
+        stage.foreign.discard(what)
+
+    stage.world.after(for_s, look)
 
 
 def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:
