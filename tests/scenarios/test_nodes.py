@@ -71,7 +71,7 @@ def test_09_a_notice_of_120_s_loses_no_step(full, measured):
     "spot notice of 30 s",
     "L",
     heavy=True,
-    lacks="no run on a GPU (level G); a write of more than 15 s, which should be skipped: nobody plans that",
+    lacks="no run on a GPU (level G)",
 )
 def test_10_a_notice_of_30_s_loses_no_step(full, measured):
     notices(full, 30.0, measured)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
+from collections.abc import Collection
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
@@ -30,7 +31,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.node_loss import NodeLosses
-from sublet.runtime.controller.notice import must_save
+from sublet.runtime.controller.notice import can_save, must_save
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.reports import Reports
@@ -177,12 +178,21 @@ class Router:
             self.attempts.unpin(record)
             where = {worker.node_id for worker in record.group.workers.values()}
             if must_save(where, self._noticed_wall.keys(), self._is_spot):
-                record.group.save_now()
-                self.touch(record)
+                self._save_in_time(record, where)
         in_s = self._clock.wall_s(max(0.0, event.lost_s - self._inbox.now_s()))
         self._engine.send(node_id, wire.Warn(in_s=in_s))
         late_s = max(in_s / 2, in_s - self._needs_s(node_id))  # the plan comes first, if it can
         asyncio.get_running_loop().call_later(late_s, self._evacuate, node_id)
+
+    def _save_in_time(self, record: JobRecord, where: Collection[str]) -> None:
+        now_s = self._inbox.now_s()
+        left_s = {node_id: self._clock.wall_s(self.doomed_s[node_id] - now_s) for node_id in self._noticed_wall}
+        if can_save(where, left_s, record.write_s):
+            record.group.save_now()
+        else:
+            text = f"not saved at the notice: the last checkpoint took {record.write_s:.1f} s, and all nodes go sooner"
+            self._inbox.note(HistoryRow(kind="NotSaved", job_id=record.id, text=text))
+        self.touch(record)
 
     def _is_spot(self, node_id: str) -> bool:
         node = self._inbox.kernel.cluster.nodes.get(node_id)

@@ -8,6 +8,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.notice import can_save
 from sublet.testing.memory_cloud import MemoryCloud, Worker, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.groups import joined, sent, training
@@ -40,23 +41,38 @@ def a_story(folder, market, **facts):
     return story
 
 
-async def noticed(story, width):
-    """A job of this width trains, and one of its nodes is noticed; is it told to save?"""
+async def noticed(story, width, write_s=0.0):
+    """A job of this width trains, and one of its nodes is noticed, for a minute on the wall; is it told to save?"""
     async with story.controller() as api:
         await api.submit(a_spec(min_workers=width, max_workers=width))
         await phase(api, "j-1", "running")
         await trained(api, "j-1", 5)
         node_id = next(iter(story.cloud.nodes))
+        api._controller.table.records["j-1"].write_s = write_s
         story.cloud.warn(node_id, 3600.0)
         for _ in range(5):
             await asyncio.sleep(0)  # the kernel hears of it, and orders are on their way
         assert (await api.job("j-1"))["preemptions_noticed"] == 1
+        told = [event["text"] for event in await api.events() if event["kind"] == "NotSaved"]
+        assert bool(story.cloud.saves) or not write_s or "took 61.0 s" in told[0]
         return len(story.cloud.saves)
 
 
 @pytest.mark.parametrize(("market", "width", "saves"), [("spot", 3, 1), ("on-demand", 2, 1), ("on-demand", 3, 0)])
 def test_a_notice_makes_a_job_save_unless_two_nodes_stay_that_the_cloud_does_not_take(tmp_path, market, width, saves):
     assert asyncio.run(noticed(a_story(tmp_path, market), width)) == saves
+
+
+@pytest.mark.parametrize(("width", "write_s", "saves"), [(1, 59.0, 1), (1, 61.0, 0), (2, 61.0, 1)])
+def test_what_cannot_be_written_before_the_last_node_goes_is_not_begun_and_that_is_told(
+    tmp_path, width, write_s, saves
+):
+    assert asyncio.run(noticed(a_story(tmp_path, "spot"), width, write_s)) == saves
+
+
+def test_the_last_node_that_goes_says_how_long_there_is_to_write():
+    assert can_save(["a", "b"], {"a": 5.0, "b": 30.0}, 30.0)
+    assert not can_save(["a", "b"], {"a": 30.0, "b": 5.0}, 31.0)
 
 
 class SlowStart(MemoryCloud):
