@@ -37,7 +37,7 @@ async def texts(api, *kinds):
     6,
     "credentials expire during a run",
     "L",
-    lacks="C: the switch on a real instance is its own shutdown; `sublet check` warns, a running controller does not",
+    lacks="C: the switch on a real instance is its own shutdown",
 )
 def test_06_an_agent_whose_controller_can_do_nothing_any_more_ends_itself_with_its_lease(measured):
     """Nobody can terminate it from outside: the dead man's switch of a real agent is all there is."""

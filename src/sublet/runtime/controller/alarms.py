@@ -23,6 +23,7 @@ MOST_SUBJECTS = 1024  # remembered; beyond it the oldest is forgotten, and may b
 class AlarmKind(StrEnum):
     """What is wrong: a label of a metric."""
 
+    ACCESS = "access"  # the credentials of a cloud end soon
     ADDRESS = "address"  # a node cannot be reached where it says that it is
     COPY = "copy"  # another controller has the same state directory
     HISTORY = "history"  # something cannot be told

@@ -23,6 +23,7 @@ from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.machine.dice import DICE, Dice
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.access import Access
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import CallOutcome, Gauges
 from sublet.runtime.controller.history import HistoryRow
@@ -93,7 +94,7 @@ class Leases:
         self._alarmed: dict[str, float] = {}  # nodes that cannot be given back -> when people were told (wall)
         self._overdue: set[str] = set()  # nodes that were still there after their latest end
         self._closing = False  # nothing is rented any more
-        self._sweeps = Sweeps()
+        self._sweeps, self._access = Sweeps(), Access(provider.access_left_s, alarms)
         self._watches = False  # what was lost before we did says nothing: nobody was there
 
     def hear(self, event: MarketNews) -> None:
@@ -327,6 +328,7 @@ class Leases:
         self._watches = True
         while True:
             await asyncio.sleep(self._paces.sweep_s)
+            self._access.look()
             began = self._clock.wall.monotonic()
             try:
                 listed = {node.node_id: node for node in await self._provider.list()}

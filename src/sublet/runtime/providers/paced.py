@@ -11,7 +11,7 @@ from sublet.errors import NoAnswer, TooManyCalls
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.pacing import Rates, Turns
-from sublet.runtime.providers.protocol import Billed, Provider, RentedNode, TellMarket
+from sublet.runtime.providers.protocol import Billed, Expires, Provider, RentedNode, TellMarket
 
 __all__ = ["Ear", "PacedProvider"]
 
@@ -61,6 +61,10 @@ class PacedProvider:
     def price_age_s(self) -> float | None:
         """As the provider says."""
         return self._provider.price_age_s()
+
+    def access_left_s(self) -> float | None:
+        """As the provider says, if it is one that says."""
+        return self._provider.access_left_s() if isinstance(self._provider, Expires) else None
 
     async def open(self, tell: TellMarket) -> None:
         """Its first look is a listing, too."""

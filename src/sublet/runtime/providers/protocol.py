@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.offer import Offer
 
-__all__ = ["Billed", "MarketNews", "Provider", "RentedNode", "TellMarket"]
+__all__ = ["Billed", "Expires", "MarketNews", "Provider", "RentedNode", "TellMarket"]
 
 MarketNews = NodeNoticed | NodeLost | PriceChanged | PriceDoubted | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
@@ -77,4 +77,13 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Stop watching. Rented nodes stay."""
+        ...
+
+
+@runtime_checkable
+class Expires(Protocol):
+    """What a provider may have besides: it knows when its right to use the cloud ends."""
+
+    def access_left_s(self) -> float | None:
+        """Seconds on the wall until then; None = it does not end, renews itself, or is not known."""
         ...

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
@@ -19,7 +20,7 @@ from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.aws.server_time import ServerTime
 
-__all__ = ["Calls", "Refusal", "client_maker", "meaning", "while_it_opens"]
+__all__ = ["Calls", "Refusal", "client_maker", "expiry_of", "meaning", "while_it_opens"]
 
 CONNECT_S = 5.0
 READ_S = 20.0
@@ -64,6 +65,16 @@ SCARCE = {  # what it means, and how long to leave the pool alone at first
 UNLOCKS = (
     "'sublet check' tells which right or setting is in the way (rights: src/sublet/data/aws/iam-policy.json; settings: "
     "aws.toml); mend it, then 'sublet up': no job is lost, and what is rented ends with its lease meanwhile"
+)
+# By botocore's names: these fetch new credentials by themselves. Those of the environment end with it.
+RENEWED = (
+    "assume-role",
+    "assume-role-with-web-identity",
+    "container-role",
+    "custom-process",
+    "iam-role",
+    "login",
+    "sso",
 )
 TOO_MANY = 429  # HTTP
 LONGEST_WAIT_S = 600.0  # that we let a cloud keep us waiting by a header: one digit too many must not stop everything
@@ -143,6 +154,13 @@ def client_maker(endpoint_url: str = "") -> Callable[[str, str], Any]:
     return make
 
 
+def expiry_of(client: Any) -> datetime | None:
+    """When its credentials end. None of those that never do, and of those that are renewed before that."""
+    credentials = getattr(getattr(client, "_request_signer", None), "_credentials", None)
+    ends = getattr(credentials, "_expiry_time", None)
+    return ends if isinstance(ends, datetime) and getattr(credentials, "method", "") not in RENEWED else None
+
+
 class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
@@ -153,6 +171,10 @@ class Calls:
         self.server_time = ServerTime(wall)
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()
+
+    def access_ends(self) -> datetime | None:
+        """When the credentials that are in use end, as far as that is known."""
+        return next((ends for client in self._clients.values() if (ends := expiry_of(client)) is not None), None)
 
     async def call(self, region: str, verb: str, **request: Any) -> dict[str, Any]:
         """One answer. What was too much is asked again after growing pauses, and so is a question without an answer.

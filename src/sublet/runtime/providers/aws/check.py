@@ -11,7 +11,7 @@ from typing import Any
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import NoAccess, SubletError
-from sublet.runtime.providers.aws.calls import Refusal, meaning
+from sublet.runtime.providers.aws.calls import Refusal, expiry_of, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import launch_request
 from sublet.runtime.providers.aws.records import NodeRecord
@@ -63,8 +63,7 @@ def _identity(make: Callable[[str, str], Any], region: str, now: datetime) -> Ge
         yield _failure("credentials", failure)
         return False
     yield Finding(name="credentials", ok=True, text=f"{answer['Arn']} of account {answer['Account']}")
-    credentials = getattr(getattr(client, "_request_signer", None), "_credentials", None)
-    yield _expiry(getattr(credentials, "_expiry_time", None), now)
+    yield _expiry(expiry_of(client), now)
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date:
         skew_s = (now - parsedate_to_datetime(date)).total_seconds()

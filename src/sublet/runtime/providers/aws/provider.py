@@ -95,6 +95,11 @@ class AwsProvider:
         """Since spot prices were last confirmed; without any, since the day of the list that prices are from."""
         return self._prices.age_s() if self._spot else max(0.0, self._unix_s() - self._listed_unix)
 
+    def access_left_s(self) -> float | None:
+        """Until the credentials end, by AWS's own clock; None of those that are renewed."""
+        ends = self._calls.access_ends()
+        return None if ends is None else ends.timestamp() - self._unix_s()
+
     async def open(self, tell: TellMarket) -> None:
         """Find what is rented already, tell what was lost meanwhile, and watch from now on."""
         self._tell = tell
