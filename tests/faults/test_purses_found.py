@@ -321,9 +321,25 @@ def test_a_job_is_ended_in_time_also_if_its_controller_looks_once_a_second(monke
     assert breaks(story) == "J"
 
 
-@pytest.mark.parametrize("seed", [2358, 3165])
-def test_after_a_boot_jobs_are_billed_for_a_little_more_than_was_rather_than_less(seed):
-    assert not breaks(draw_story(seed))
+BOOTED_WHILE_IT_TRAINS = a_story(
+    2358,
+    [
+        a_job("job0", 23.966, 10, 0.5, 3.455, 2.697, hang_s=120.0, on_node_loss="replace"),
+        a_job("job1", 5.485, 10, 0.5, 3.536, 1.716, hang_s=60.0),
+        a_job("job2", 42.263, 129, 0.2, 3.355, 0.932, purse_usd=0.012, on_node_loss="replace", checkpoint_every_s=25.0),
+    ],
+    [(75.832, "restart_machine", 44360200)],
+    gpus_per_node=1,
+    most_nodes=3,
+    span_s=300.0,
+    cap=2.0,
+    told_inside=True,
+)
+
+
+@pytest.mark.parametrize("story", [BOOTED_WHILE_IT_TRAINS, draw_story(3165)], ids=["2358", "3165"])
+def test_after_a_boot_jobs_are_billed_for_a_little_more_than_was_rather_than_less(story):
+    assert not breaks(story)
 
 
 def test_spot_that_was_taken_counts_until_it_is_seen_where_ec2_does_not_say_when():

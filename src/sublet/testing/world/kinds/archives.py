@@ -1,6 +1,6 @@
 """What can befall a log that is cut: its archive is full or rots, the log is lost beside it; and who reads them again.
 
-Drawn in lives whose store keeps next to nothing, three times as often as other kinds: elsewhere there is no archive.
+Drawn in lives whose store keeps next to nothing, six times as often as other kinds: elsewhere there is no archive.
 """
 
 from __future__ import annotations
