@@ -15,6 +15,7 @@ from sublet.errors import BadInput
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.wire import messages
 from sublet.wire.lines import from_line, to_line
+from sublet.wire.profile import Profile
 
 KINDS = [
     kind
@@ -46,7 +47,7 @@ def usable(message):
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if dataclasses.is_dataclass(value):
-            assert isinstance(value, messages.FromWorkerMessage)
+            assert isinstance(value, messages.FromWorkerMessage | Profile)
             usable(value)
         elif isinstance(value, str):
             value.encode()
@@ -68,6 +69,10 @@ def usable(message):
 @example(b'{"type":"WorkerUp","worker_id":"w","pid":18446744073709551616}')
 @example(b'{"type":"FromWorker","message":{"type":"Hello","node_id":"n","token":"t","pid":1}}')
 @example(b'{"type":"FromWorker","message":' * 30_000)
+@example(
+    b'{"type":"Stepped","worker_id":"w","generation":1,"step":1,"epoch":0,"loss":0,"step_s":0,"done":1,'
+    b'"profile":{"type":"Profile","pieces":2,"compute_s":0.1,"later":1}}'
+)
 @example(b"[" * 200_000)
 @example(b'{"a":' * 100_000)
 def test_no_line_does_anything_but_be_read_or_be_refused(line):

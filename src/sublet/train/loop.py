@@ -282,7 +282,7 @@ class Session:
         if members.group.rank == 0:
             asked, world = self._link.take_save_request(), members.group.world
             self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
-        self._report.tick(members.group, self._progress, self.loss, self._saver)
+        self._report.tick(members.group, self._steps, self.loss, self._saver)
         if line is None:
             return
         if line.gone:
@@ -299,8 +299,7 @@ class Session:
         if self._until is not None and progress.epoch >= self._until and handed is not None:
             self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
         self._steps.memory.limit(entry.micro_batch)
-        if (adaptive := self.options.adaptive) is not None and entry.batch:
-            progress.batch = adaptive.clamped(entry.batch)
+        self._steps.obey(entry.batch)
         self._report.restart()
         self._link.say(
             Joined(

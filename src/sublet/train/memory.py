@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from sublet.errors import OutOfMemory
 
-__all__ = ["Cut", "Memory"]
+__all__ = ["Cut", "Memory", "peak_bytes"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
@@ -51,3 +53,12 @@ class Memory:
         """More than that did not fit somewhere; 0 = nobody says so."""
         if micro_batch:
             self.micro_batch = min(micro_batch, self.micro_batch or micro_batch)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Most that tensors took on a GPU at once since the last time it was asked; 0 on a CPU, where nobody counts."""
+    if device.type != "cuda":
+        return 0
+    most = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return most

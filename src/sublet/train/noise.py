@@ -3,11 +3,13 @@
 A gradient over b samples has the expected squared norm |G|^2 + S / b. From the norms over a small and a large number of
 samples follow |G|^2 and S, and the noise scale S / |G|^2: the batch, in samples, beyond which more samples per step
 begin to be wasted (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1). Both are
-smoothed before they are divided, because single figures are noisy and may be negative.
+smoothed before they are divided, because single figures are noisy and may be negative. The scale grows while training
+goes on: how fast is the slope of its logarithm over the samples trained, in which the past counts less and less.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sublet.domain.quantity import whole
@@ -16,6 +18,7 @@ from sublet.errors import InvalidValue
 __all__ = ["BatchRange", "Noise"]
 
 KEPT = 0.95  # of the average at each measurement: about twenty of them count
+SLOPE_KEPT = 0.99  # the same of the slope, which is the difference of much noisier figures
 ENOUGH = 10  # measurements before anything is concluded
 EAGERNESS = 1.25  # the batch changes only if it grows by this much, so that it does not change all the time
 AT_ONCE = 2.0  # and by at most this much
@@ -23,14 +26,22 @@ AT_ONCE = 2.0  # and by at most this much
 
 @dataclass(slots=True, kw_only=True)
 class Noise:
-    """Two averages, and how many measurements are in them."""
+    """Two averages, and how many measurements are in them; and a line through the logarithm of their quotient."""
 
     signal: float = 0.0  # |G|^2
     scatter: float = 0.0  # S
     count: int = 0
+    scales: int = 0  # points of the line
+    mean_at: float = 0.0  # samples trained
+    mean_log: float = 0.0
+    var_at: float = 0.0
+    cov: float = 0.0
 
-    def add(self, small: float, small_inverse: float, large: float, batch: int) -> None:
-        """Squared norms: mean of small gradients (mean 1 / samples: `small_inverse`), and that of the whole batch."""
+    def add(self, small: float, small_inverse: float, large: float, batch: int, *, at: float = 0.0) -> None:
+        """Squared norms: mean of small gradients (mean 1 / samples: `small_inverse`), and that of the whole batch.
+
+        `at` is how many samples have been trained.
+        """
         spread = small_inverse - 1.0 / batch
         if spread <= 0.0:
             return
@@ -40,6 +51,22 @@ class Noise:
         self.signal = kept * self.signal + (1.0 - kept) * signal
         self.scatter = kept * self.scatter + (1.0 - kept) * scatter
         self.count += 1
+        if self.scale:
+            self._continue_line(at, math.log(self.scale))
+
+    def _continue_line(self, at: float, log_scale: float) -> None:
+        kept = min(SLOPE_KEPT, self.scales / (self.scales + 1.0))
+        ahead, above = at - self.mean_at, log_scale - self.mean_log
+        self.mean_at += (1.0 - kept) * ahead
+        self.mean_log += (1.0 - kept) * above
+        self.var_at = kept * (self.var_at + (1.0 - kept) * ahead * ahead)
+        self.cov = kept * (self.cov + (1.0 - kept) * ahead * above)
+        self.scales += 1
+
+    @property
+    def growth(self) -> float:
+        """Of the logarithm of the scale, per sample trained; 0 while it cannot be told."""
+        return self.cov / self.var_at if self.scales >= ENOUGH and self.var_at > 0.0 else 0.0
 
     @property
     def scale(self) -> float | None:

@@ -1,4 +1,7 @@
-"""What ranks tell the controller while they train: rank 0 a few times a second, means since the last time."""
+"""What ranks tell the controller while they train: rank 0 a few times a second, means since the last time.
+
+What the job measures of itself goes along about once a second.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ import sys
 import time
 from collections.abc import Callable
 
-from sublet.train.memory import Cut
+from sublet.train.memory import Cut, peak_bytes
 from sublet.train.peers import PeerGroup
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
+from sublet.train.steps import Steps
 from sublet.wire.messages import ShortOfMemory, Stepped
+from sublet.wire.profile import Profile
 
 __all__ = ["Report", "printed"]
 
 EVERY_S = 0.2
+PROFILE_EVERY_S = 1.0
 OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within seconds, and a wide one says little
 
 
@@ -26,6 +32,7 @@ class Report:
 
     def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None]) -> None:
         self._worker_id, self._say = worker_id, say
+        self._profiled_s = -PROFILE_EVERY_S
         self.restart()
 
     def restart(self) -> None:
@@ -38,9 +45,9 @@ class Report:
         self._steps += 1
         self._comm_s += comm_s
 
-    def tick(self, group: PeerGroup, progress: Progress, loss: float, saver: Saver) -> None:
+    def tick(self, group: PeerGroup, steps: Steps, loss: float, saver: Saver) -> None:
         """Say something if it is time and there is something to say."""
-        now_s = time.perf_counter()
+        now_s, progress = time.perf_counter(), steps.progress
         every_s = EVERY_S if group.rank == 0 else OTHERS_EVERY_S
         if now_s - self._since_s < every_s or not self._steps:
             return
@@ -58,10 +65,33 @@ class Report:
                 global_batch=progress.batch,
                 local_batch=-(-progress.batch // group.world),
                 noise=progress.noise.scale,
+                profile=self._profile(steps, now_s) if group.rank == 0 else None,
             )
         )
         saver.blocked_s = 0.0
         self.restart()
+
+    def _profile(self, steps: Steps, now_s: float) -> Profile | None:
+        """What was measured since the last one; None if that was a moment ago."""
+        if now_s - self._profiled_s < PROFILE_EVERY_S or (times := steps.watch.take()) is None:
+            return None
+        self._profiled_s = now_s
+        adaptive = steps.adaptive
+        return Profile(
+            step_s=times.step_s,
+            pieces=times.pieces,
+            samples=times.samples,
+            data_s=times.data_s,
+            compute_s=times.compute_s,
+            wait_s=times.wait_s,
+            update_s=times.update_s,
+            memory_bytes=peak_bytes(steps.device),
+            most_samples=steps.memory.micro_batch or 0,
+            noise_growth=steps.progress.noise.growth,
+            batch_initial=0 if adaptive is None else adaptive.initial,
+            batch_low=0 if adaptive is None else adaptive.low,
+            batch_high=0 if adaptive is None else adaptive.high,
+        )
 
     def tell_short(self, group: PeerGroup, progress: Progress, cut: Cut, *, ends: bool = False) -> None:
         """A step did not fit into memory: all members are to take fewer samples at a time."""

@@ -22,6 +22,7 @@ from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.samples import Piece, Samples
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
+from sublet.train.stopwatch import Stopwatch
 
 __all__ = ["Steps"]
 
@@ -40,7 +41,7 @@ class Steps:
         if not self.gradients.parameters:
             raise InvalidValue("model", type(model).__name__, "a module with parameters that require gradients")
         self.device = self.gradients.parameters[0].device
-        self._optimizer, self._options, self._adaptive = optimizer, options, options.adaptive
+        self._optimizer, self._options, self.adaptive = optimizer, options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
         self._samples = Samples(dataset, options.seed, options.collate, batch_device)
         self.schedules = Schedules(options.schedulers, optimizer)
@@ -48,6 +49,7 @@ class Steps:
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
         self.memory = Memory(options.micro_batch)
+        self.watch = Stopwatch(self.device)
         self.broken: str | None = None  # why the step under way is dropped
         self._cut: Cut | None = None  # it did not fit
         self._group, self._ordered = PeerGroup(), _never
@@ -55,6 +57,7 @@ class Steps:
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._judged = False  # the loss was looked at
         self._measured = False  # this step measures noise
+        self._planned = False  # the plan has chosen the batch, which then does not grow by itself
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
         self._updating = False
@@ -82,7 +85,15 @@ class Steps:
             self.gradients.detach()
         self.readings.forget()
         self.drift.forget()
+        self.watch.restart()
         self.schedules.note()
+
+    def obey(self, batch: int) -> None:
+        """The plan chose this batch, which is kept within the range; 0 = it leaves it to us."""
+        if self.adaptive is not None:
+            self._planned = batch > 0
+            if batch:
+                self.progress.batch = self.adaptive.clamped(batch)
 
     def give_up(self, group: PeerGroup) -> str:
         """Drop the step; why."""
@@ -132,6 +143,7 @@ class Steps:
             self._drop_unfit(piece)
             return
         gradients.slots[LOSS].add_(loss.detach(), alpha=share)
+        self.watch.computed(piece.count, last=piece.last)
         if piece.last:
             self._update()
         elif piece.first and self._measured:
@@ -158,7 +170,7 @@ class Steps:
         self._group, self._ordered = group, ordered
         progress, micro_batch = self.progress, self.memory.micro_batch
         self._size = size = progress.size
-        every = NOISE_EVERY if self._adaptive is None else NOISE_EVERY_ADAPTIVE
+        every = NOISE_EVERY if self.adaptive is None else NOISE_EVERY_ADAPTIVE
         # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
         cut = group.world > 1 or (micro_batch or size) < size
         self._measured = progress.steps % every == 0 and size > 1 and cut
@@ -167,7 +179,7 @@ class Steps:
             if piece.first and self._measured:
                 self._begin_measuring(piece)
             self._piece = piece
-            yield self._samples.load(progress.epoch, piece)
+            yield self._load(piece)
             if self._cut is not None:
                 return
             if self._piece is not None:
@@ -177,9 +189,16 @@ class Steps:
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
+    def _load(self, piece: Piece) -> Any:
+        self.watch.loads()
+        batch = self._samples.load(self.progress.epoch, piece)
+        self.watch.gives()
+        return batch
+
     def _drop_unfit(self, piece: Piece) -> None:
         """Nobody goes on with this step: those who wait in its sum are hung up on."""
         self._piece, self._cut = None, self.memory.cut(piece.count)
+        self.watch.restart()
         if self.gradients.shared:
             self.broken = f"{piece.count} samples at a time did not fit; next: micro_batch={self._cut.micro_batch}"
             self._group.hang_up()
@@ -216,6 +235,7 @@ class Steps:
                 self.broken = gist_of(error)
                 return
             self.drift.compare(gradients.control, self._group.world)
+        self.watch.summed()
         self.readings.take(gradients.control)
         if self._measured:
             self._conclude()
@@ -223,12 +243,13 @@ class Steps:
             norm = torch.nn.utils.get_total_norm(gradients.tensors)
             torch.nn.utils.clip_grads_with_norm_(gradients.parameters, self._options.clip_norm, norm)
         self._updating = True
-        if self._adaptive is None:
+        if self.adaptive is None:
             self._optimizer.step()
         else:
-            self._scaled_update(self._adaptive.gain(progress.batch, progress.noise.scale))
+            self._scaled_update(self.adaptive.gain(progress.batch, progress.noise.scale))
         self._updating = False
         gradients.clear()
+        self.watch.updated(full=self._size == progress.batch)
         progress.advance()
         self._schedule()
 
@@ -239,6 +260,7 @@ class Steps:
             control[INVERSE],
             float(torch.nn.utils.get_total_norm(self.gradients.tensors)) ** 2,
             self._size,
+            at=float(self.progress.done),
         )
 
     def _scaled_update(self, gain: float) -> None:
@@ -252,12 +274,15 @@ class Steps:
 
     def _schedule(self) -> None:
         progress = self.progress
-        due = progress.steps if self._adaptive is None else progress.done // self._adaptive.initial
+        due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
         while progress.scheduled < due:
             self.schedules.step()
             progress.scheduled += 1
-        if self._adaptive is not None:
-            progress.batch = self._adaptive.grown(progress.batch, progress.noise.scale)
+        if self.adaptive is not None and not self._planned:
+            batch = self.adaptive.grown(progress.batch, progress.noise.scale)
+            if batch != progress.batch:
+                progress.batch = batch
+                self.watch.restart()
 
     def _refuse_other_updates(self, *_: Any) -> None:
         if not self._updating:

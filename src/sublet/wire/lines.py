@@ -30,6 +30,8 @@ MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any num
 # What is billed, or becomes a plan: counted from 0. Others may be below (a signal, an end that is over, "not yet").
 FROM_ZERO = frozenset(
     {"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes", "micro_batch"}
+    | {"pieces", "samples", "data_s", "compute_s", "wait_s", "update_s", "memory_bytes", "most_samples"}
+    | {"batch_initial", "batch_low", "batch_high"}
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage

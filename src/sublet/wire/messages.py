@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sublet.wire.profile import Profile
+
 __all__ = [
     "WIRE_VERSION",
     "AboutWorker",
@@ -230,6 +232,7 @@ class Stepped:
     global_batch: int = 0
     local_batch: int = 0
     noise: float | None = None  # gradient noise scale in samples, where it can be measured
+    profile: Profile | None = None  # now and then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
