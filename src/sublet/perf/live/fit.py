@@ -1,0 +1,80 @@
+"""The step time of one job on one kind of GPU, fitted to what was measured of it, with an error.
+
+Rows of earlier runs and predicted ones are priors: rows as well, less sure, left out where the same form was measured.
+What no row says anything about is hoped for: an exchange costs nothing before two GPUs were tried, and a network is
+little slower than the inside of a node. So growing is tried once, and then known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sublet.domain.shape import Spread
+from sublet.errors import InvalidValue
+from sublet.perf.live.rows import Source, StepRow
+from sublet.perf.pollux.fit import PolluxFit, pollux_fit
+from sublet.solve.arrays import Floats
+
+__all__ = ["HOPE", "FittedStep", "fitted_step", "surest"]
+
+HOPE = 0.2  # error of the step time where the exchange was never seen: what two to four workers often lose by it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedStep:
+    """A step-time model (`perf.steptime.StepTime`) that says how far off it may be."""
+
+    _fit: PolluxFit
+    other_s: float  # once a step, whatever its size
+    _seen: frozenset[int]  # how many nodes were tried with several GPUs: 0 = one GPU, 1 = one node, 2 = several
+
+    def times(self, spread: Spread, local_C: Floats) -> tuple[Floats, Floats]:
+        """Seconds of a step with and without its gradient exchange, for each local batch."""
+        full_C, compute_C = self._fit.model.times(spread, local_C)
+        return full_C + self.other_s, compute_C
+
+    def error(self, spread: Spread, local_C: Floats) -> Floats:
+        """The standard error of the step time, as a part of it."""
+        gpus, nodes = np.full(len(local_C), float(sum(spread))), np.full(len(local_C), float(_nodes(spread)))
+        hope = 0.0 if _reach(sum(spread), _nodes(spread)) in self._seen else HOPE
+        return np.asarray(np.hypot(self._fit.error(gpus, nodes, local_C), hope))
+
+
+def surest(rows: Sequence[StepRow]) -> tuple[StepRow, ...]:
+    """Without those beside which there is a surer one of the same form; in an order of their own."""
+    order = list(Source)
+    best: dict[tuple[str, int, int, int, int], StepRow] = {}
+    for row in rows:
+        other = best.get(row.form)
+        if other is None or order.index(row.source) < order.index(other.source):
+            best[row.form] = row
+    return tuple(sorted(best.values(), key=lambda row: row.form))
+
+
+@lru_cache(maxsize=512)  # what is known of a job changes a few times in its life, and is asked for all the time
+def fitted_step(rows: tuple[StepRow, ...]) -> FittedStep:
+    """Fitted to rows of one kind of GPU. Cost: a bounded least squares of seven unknowns, some tens of milliseconds."""
+    kinds = {row.gpu for row in rows}
+    if len(kinds) != 1:
+        raise InvalidValue("rows", sorted(kinds), "of one kind of GPU, and at least one")
+    rows = surest(rows)
+    gpus, nodes, local, piece_s, wait_s, other_s, error = np.array(
+        [(row.gpus, row.nodes, row.samples, row.piece_s, row.wait_s, row.other_s, row.error) for row in rows],
+        dtype=np.float64,
+    ).T
+    wait_s = np.where(gpus > 1, wait_s, 0.0)  # one GPU waits for nobody
+    fit = pollux_fit(gpus, nodes, local, piece_s + wait_s, piece_s, error)
+    seen = frozenset(_reach(row.gpus, row.nodes) for row in rows)
+    return FittedStep(fit, float(np.average(other_s, weights=error**-2.0)), seen)
+
+
+def _nodes(spread: Spread) -> int:
+    return max(1, sum(1 for used in spread if used > 0))
+
+
+def _reach(gpus: int, nodes: int) -> int:
+    return 0 if gpus <= 1 else min(nodes, 2)
