@@ -169,6 +169,7 @@ class InMemoryApi:
 
     async def explain(self, job_id: str) -> ExplainView:
         base = {"market": "spot", "samples_per_s": 100.0, "left_s": 60.0, "left_usd": 0.01}
+        base |= {"batch": None, "known": ""}
         base |= {"workers_on_demand": 0, "grid": None, "losses": 0.5, "restarts": 0.5}
         base |= {"time_usd": 0.03, "scarce_usd": 0.0, "other_usd": 0.0}
         return {

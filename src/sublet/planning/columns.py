@@ -125,10 +125,7 @@ def paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[
 
 def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ...]) -> Pace:
     spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
-    speeds = [
-        job.speed if way == (None, None) else job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch))
-        for way in ways
-    ]
+    speeds = [job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch)) for way in ways]
     rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
     doubt = job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0
     parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)

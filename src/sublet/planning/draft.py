@@ -10,6 +10,7 @@ from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
 from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market
+from sublet.planning.batches import batch_for
 from sublet.planning.cores import hold_with_cores, pools_short_of_cores
 from sublet.planning.runnable import runnable
 
@@ -50,8 +51,18 @@ class Draft:
         return next((name for name, room in self.room.items() if room >= gpus and job.may_run_in(name)), None)
 
     def give(self, state: JobState, pool: str, gpus: int, why: str = "", *, batch: int | None = None) -> None:
-        """The job shall have this; nothing is noted if it has it already."""
+        """The job shall have this; nothing is noted if it has it already. Without a batch, it gets the best one."""
+        if batch is None:
+            batch = batch_for(state, self.snapshot.pools[pool], gpus, self._current(state))
         self.put(state, Shape(pool, gpus, batch=batch), why)
+
+    def keep(self, state: JobState) -> None:
+        """The job keeps its GPUs; with another batch, if that gains more there."""
+        shape = self._current(state)
+        if shape is not None:
+            batch = batch_for(state, self.snapshot.pools[shape.pool], shape.gpus, shape)
+            if batch is not None:
+                self.put(state, replace(shape, batch=batch))
 
     def put(self, state: JobState, shape: Shape, why: str = "") -> None:
         """The same, of any shape."""

@@ -27,6 +27,7 @@ from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.wire import messages as wire
+from sublet.wire.profile import Profile
 
 __all__ = ["MemoryCloud", "Training", "api_over", "one_gpu_offer"]
 
@@ -63,6 +64,20 @@ class Training:
     saved: int = 0  # the step of its last checkpoint
     ends_with: int | None = None  # exit code instead of a session
     lost: int = 0  # steps made twice
+    batches: tuple[int, int, int] | None = None  # initial, least and most: it measures itself, and a `step` is a sample
+    noise: float = 1000.0  # of its gradient, in samples
+    batch: int = 0  # that it trains with
+    profiled_s: float = -1.0  # when it last told
+
+    def profiled(self, order: wire.Regroup | None, workers: int) -> tuple[int, Profile]:
+        """Its batch as ordered, and a step of 20 ms and 1 ms a sample, 10 ms to exchange gradients, 5 ms to update."""
+        initial, least, most = self.batches or (1, 1, 1)
+        self.batch = min(max((order.batch if order is not None else 0) or initial, least), most)
+        samples, wait_s = max(1, self.batch // workers), 0.01 if workers > 1 else 0.0
+        compute_s = 0.02 + 0.001 * samples
+        limits = {"batch_initial": initial, "batch_low": least, "batch_high": most}
+        profile = Profile(samples=samples, compute_s=compute_s, wait_s=wait_s, update_s=0.005, **limits)
+        return self.batch, replace(profile, step_s=compute_s + wait_s + 0.005)
 
 
 class MemoryCloud:
@@ -294,11 +309,21 @@ class MemoryCloud:
                 self._advance(self.jobs[job_id], generation, members, passed_s)
                 await asyncio.sleep(0)  # as separate lines would: others may speak between them
 
+    def _tells(self, training: Training) -> bool:
+        """Once a second, as a session does."""
+        now_s = asyncio.get_running_loop().time()
+        due = now_s - training.profiled_s >= 1.0
+        training.profiled_s = now_s if due else training.profiled_s
+        return due
+
     def _advance(self, training: Training, generation: int, members: dict[str, Worker], passed_s: float) -> None:
-        step_s = training.step_s / len(members) + 0.001
-        for member in members.values():
-            member.step = min(training.steps, member.step + max(1, round(passed_s / step_s)))
         leader = next(m for m in members.values() if m.order is not None and m.order.rank == 0)
+        step_s, batch, profile = training.step_s / len(members) + 0.001, 1, None
+        if training.batches is not None:
+            batch, profile = training.profiled(leader.order, len(members))
+            step_s = profile.step_s
+        for member in members.values():
+            member.step = min(training.steps, member.step + max(1, round(passed_s * batch / step_s)))
         step = leader.step
         stepped = wire.Stepped(
             worker_id=leader.id,
@@ -308,7 +333,9 @@ class MemoryCloud:
             epoch=0,
             loss=1.0,
             step_s=step_s,
-            global_batch=1,
+            global_batch=batch,
+            noise=None if profile is None else training.noise,
+            profile=profile if self._tells(training) else None,
         )
         self._word(leader.node_id, stepped)
         if step >= training.steps:

@@ -66,11 +66,13 @@ def print_alternatives(rows: list[dict[str, Any]]) -> None:
         return
     in_money = any(row["price_usd"] is not None for row in rows)
     extra = [title for title, key in EXTRAS if any(round(row[key] or 0.0, 4) for row in rows)]
-    titles = ["shape", "USD/h", "samples/s", "time left", "losses", "rent left"]
-    titles += [*([*extra, "in all"] if in_money else []), "why"]
+    profiled = any(row["known"] for row in rows)
+    titles = ["shape", *(["batch"] if profiled else []), "USD/h", "samples/s", "time left", "losses", "rent left"]
+    titles += [*([*extra, "in all"] if in_money else []), *(["speed is"] if profiled else []), "why"]
     cells = [
         [
             ("> " if row["chosen"] else "  ") + row["shape"],
+            *([str(row["batch"] or "its own")] if profiled else []),
             f"{row['usd_per_h']:.2f}",
             rate(row["samples_per_s"]),
             span(row["left_s"]),
@@ -78,6 +80,7 @@ def print_alternatives(rows: list[dict[str, Any]]) -> None:
             money(row["left_usd"]),
             *([money(row[key]) for title, key in EXTRAS if title in extra] if in_money else []),
             *([money(row["price_usd"])] if in_money else []),
+            *([row["known"]] if profiled else []),
             row["why"],
         ]
         for row in rows

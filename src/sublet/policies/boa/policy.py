@@ -62,6 +62,7 @@ class Boa:
             gpus = wanted(state)
             if state.shape is not None and (state.shape.pool, state.shape.gpus) == (pool, gpus) and gpus <= free:
                 free -= gpus
+                draft.keep(state)
             else:
                 others.append((state, gpus))
         for state, gpus in others:

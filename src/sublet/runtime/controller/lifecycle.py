@@ -135,7 +135,7 @@ class Lifecycle:
         leaves = "saves and leaves" if record.spec.sdk and saves else "leaves"
         self._inbox.note(HistoryRow(kind="GivenUp", job_id=record.id, text=f"{leaves}: {why}"))
         record.paused = Hold.GIVEN_UP
-        record.kernel_rates = dict(record.rates)
+        record.note_told()
         return news.JobChanged(self._inbox.now_s(), self.describe(record))
 
     def throw_away(self, record: JobRecord) -> None:
@@ -187,13 +187,13 @@ class Lifecycle:
             self._store.change_job(record.id, spec=json.dumps(spec_to_json(record.spec, secrets=False)))
             self.save_facts(record)
         if record.id in self._inbox.kernel.jobs:
-            record.kernel_rates = dict(record.rates)
+            record.note_told()
             self._inbox.tell(news.JobChanged(self._inbox.now_s(), self.describe(record)))
 
     def relearn(self, record: JobRecord) -> None:
         """Tell the kernel what is known of the job now."""
         if record.id in self._inbox.kernel.jobs:
-            record.kernel_rates = dict(record.rates)
+            record.note_told()
             self._inbox.queue(news.JobChanged(self._inbox.now_s(), self.describe(record)))
             self._inbox.wake()
 

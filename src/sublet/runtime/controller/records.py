@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sublet.domain.job import Job
@@ -13,6 +13,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
+from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.suspicion import Suspicion
@@ -102,10 +103,11 @@ class JobRecord:
     reports: Counter[tuple[str, int]] = field(default_factory=Counter)  # (GPU kind, workers) -> how many it said
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     lost_wall_s: float | None = None  # when it lost a node or began to restart, until it trains again
+    profile: Profiling = field(default_factory=Profiling)  # what it measures of itself
     saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
 
-    def measure(self, report: Stepped, gpu: str, workers: int) -> bool:
+    def measure(self, report: Stepped, gpu: str, workers: int, nodes: int = 1) -> bool:
         """Learn from a report; True if the kernel should hear of it."""
         before, self._before = self._before, report
         if before is None or before.generation != report.generation or report.step <= before.step:
@@ -116,13 +118,20 @@ class JobRecord:
         key, rate = (gpu, workers), report.global_batch / report.step_s
         if not SLOWEST_PER_S <= rate <= FASTEST_PER_S:
             return False  # a worker may say anything; what nobody can be is not learned from
+        self.profile.hear(report, gpu, workers, nodes)
         self.reports[key] += 1
         old = self.rates.get(key, rate)
         self.rates[key] = old + max(FORGETS, 1.0 / self.reports[key]) * (rate - old)
         if self.reports[key] < WARM_REPORTS:
             return False
+        if self.profile.is_adaptive:
+            return report.profile is not None and self.profile.is_news()
         told = self.kernel_rates.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
+
+    def note_told(self) -> None:
+        """The kernel hears what is known of its speed now."""
+        self.kernel_rates, self.profile.told = dict(self.rates), self.profile.speed()
 
     def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
         """It could not train at this width, and is not tried there until then."""
@@ -219,6 +228,7 @@ class JobRecord:
             "work": self.group.work,
             "step": self.group.step,
             "done": self.group.done,
+            "profile": self.profile.facts(),
             "rates": [[gpu, workers, rate] for (gpu, workers), rate in self.rates.items()],
         }
 
@@ -243,6 +253,7 @@ class JobRecord:
         before = {purpose: plain.pop(f"grains_{purpose}", 0) for purpose in ("redone", "checkpoint")}  # until 0.1
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
+        self.profile = Profiling.from_facts(plain.pop("profile", {}))
         self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
         self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
         for name, value in plain.items():
@@ -292,6 +303,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         for (gpu, workers), rate in sorted(record.rates.items())
         if work and math.isfinite(rate) and record.reports[gpu, workers] >= WARM_REPORTS
     )
+    live = record.profile.speed(work * speedup) if work else None
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
     high, pools = widest_below(spec, record.too_wide, record.back_to), record.pools
     low, sizes = min(spec.min_workers, high), spec.sizes
@@ -306,7 +318,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         id=record.id,
         submit_s=record.submitted_s,
         work=1.0,
-        speed=Learned(measured=measured, guess=guess, sizes=sizes),
+        speed=Learned(measured=measured, guess=guess, sizes=sizes) if live is None else replace(live, sizes=sizes),
         gpus=high,
         min_gpus=low,
         max_gpus=high,

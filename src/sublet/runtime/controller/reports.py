@@ -87,7 +87,7 @@ class Reports:
         state = self._inbox.kernel.jobs.get(record.id)
         if state is None or not record.group.work:
             return
-        learned = record.measure(message, state.gpu, record.group.size)
+        learned = record.measure(message, state.gpu, record.group.size, max(1, len(state.spread)))
         if learned and wall_s - self._learned_wall[record.id] > self._paces.learn_s:
             self._learned_wall[record.id] = wall_s
             self._jobs.relearn(record)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sublet.domain.job import Speed
 from sublet.domain.plan import JobState, Snapshot
-from sublet.domain.shape import Shape, packed
+from sublet.domain.shape import Shape, Spread, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.domain.weighed import Weighed, Weighing
+from sublet.perf.goodput import efficiency
+from sublet.perf.live.speed import LiveSpeed
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
@@ -39,6 +42,8 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         rows = alternatives_of(controller, controller.kernel.snapshot(), state, weighing, shape)
         if not record.rates:
             notes.append("its speed was not measured yet: what is shown is a guess")
+        if why_batch := _why_batch(state, shape):
+            notes.append(why_batch)
         if record.pinned is not None:
             notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
     elif state is not None and not controller.decisions.refused:
@@ -96,6 +101,8 @@ def _view(
         "workers_on_demand": mix.on_demand,
         "market": mix.market,
         "grid": None if row.shape.grid is None else str(row.shape.grid),
+        "batch": row.shape.batch,
+        "known": _known(state.job.speed, pool.gpu, packed(row.shape.gpus, pool.gpus_per_node)),
         "usd_per_h": row.usd_per_h,
         "losses": risk.losses,
         "restarts": risk.restarts,
@@ -109,6 +116,27 @@ def _view(
         "chosen": row is chosen,
         "why": _why(row, chosen, in_money=in_money),
     }
+
+
+def _known(speed: Speed, gpu: str, spread: Spread) -> str:
+    return str(speed.source(gpu, spread)) if isinstance(speed, LiveSpeed) else ""
+
+
+def _why_batch(state: JobState, shape: Shape | None) -> str:
+    """Why this batch; "" of a job whose batch is fixed."""
+    speed = state.job.speed
+    if not isinstance(speed, LiveSpeed):
+        return ""
+    limits = f"{speed.batches[0]} to {speed.batches[-1]}"
+    if speed.noise is None:
+        return f"its batch of {speed.batch_now} (of {limits}) stays: its gradient noise cannot be told yet"
+    batch = speed.batch_now if shape is None or shape.batch is None else shape.batch
+    worth = float(efficiency(speed.noise, speed.initial, batch))
+    chosen = "is its own" if shape is None or shape.batch is None else "is the plan's"
+    return (
+        f"its batch of {batch} (of {limits}) {chosen}: at a measured gradient noise of {speed.noise:.0f} samples, one "
+        f"of them is worth {worth:.2f} of one at {speed.initial}"
+    )
 
 
 def _why(row: Weighed, chosen: Weighed | None, *, in_money: bool) -> str:

@@ -186,6 +186,8 @@ class AlternativeView(TypedDict):
     workers_on_demand: int
     market: str  # spot, on-demand or both
     grid: str | None  # copies x parts; None = data parallel, or as its script has it
+    batch: int | None  # samples in a step; None = as its script has it
+    known: str  # whence its speed is known: measured, from an earlier run, predicted; "" = the job measures no profile
     usd_per_h: float
     losses: float  # times that the cloud is expected to take nodes of it until the end
     restarts: float  # of these, times that nobody is left with its state

@@ -1,0 +1,209 @@
+"""What a job has told of itself while it trained, and the speed that follows: elsewhere, and at another batch.
+
+Of each form (GPUs, nodes, samples at a time) the medians of the last reports count: a step that waited for a checkpoint
+or for an evaluation between epochs is not what steps take. What was not measured is reckoned from what GPUs can do, or
+hoped for.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+from sublet.advise.transfer import ratio_from_facts
+from sublet.market.gpus import load_gpus
+from sublet.perf.live.rows import Source, StepRow
+from sublet.perf.live.speed import LiveSpeed, batch_steps
+from sublet.wire.messages import Stepped
+from sublet.wire.profile import Profile
+
+__all__ = ["Profiling", "kind_ratio"]
+
+REPORTS = 9  # of a form, of which the median counts
+MOST_FORMS = 64  # the oldest give way: a job that grows its batch by itself has a new one all the time
+LEAST_ERROR = 0.02  # of the median of a few reports: the machine has neighbours
+WORTH_TELLING = 0.25  # relative change of the noise, or of a step, that is worth a new plan
+DIGITS = 3  # that are told: equal speeds are worked out once
+LONGEST_S, LEAST_S = 1e6, 1e-9  # of a step: a report beyond them is not learned from
+MOST_NOISE = 1e12  # samples
+
+Form = tuple[str, int, int, int, int]  # GPU kind, GPUs, nodes, samples at a time, how many times
+Reported = tuple[float, float, float]  # step, micro-batch, wait, in seconds
+
+
+@dataclass(slots=True)
+class Profiling:
+    """Of one job. Times are wall time, as its workers measure them."""
+
+    forms: dict[Form, deque[Reported]] = field(default_factory=dict)
+    earlier: tuple[StepRow, ...] = ()  # what a run before this one measured
+    initial: int = 0  # batch that the learning rate is for; 0 = the batch is fixed, or not known yet
+    low: int = 0
+    high: int = 0
+    batch: int = 0  # that it trains with
+    noise: float | None = None  # gradient noise scale
+    growth: float = 0.0  # of the logarithm of the noise, per sample
+    most_samples: int = 0  # at a time; 0 = all of its share
+    memory: dict[int, int] = field(default_factory=dict)  # samples at a time -> most bytes on a GPU
+    told: LiveSpeed | None = None  # as the kernel knows it, in samples
+    _generation: int = -1
+    _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form that has not changed since
+
+    def hear(self, report: Stepped, gpu: str, workers: int, nodes: int) -> None:
+        """Learn from a report; one that nobody can be right with is passed over."""
+        profile, batch = report.profile, report.global_batch
+        if profile is None or workers < 1 or not 1 <= nodes <= workers or batch < 1:
+            return
+        if report.generation != self._generation:  # the first of a group is of its first steps, which are slower
+            self._generation = report.generation
+            return
+        if not _believable(profile):
+            return
+        self.initial, self.low, self.high = 0, 0, 0
+        if 0 < profile.batch_low <= profile.batch_initial <= profile.batch_high:
+            self.initial, self.low, self.high = profile.batch_initial, profile.batch_low, profile.batch_high
+        self.batch, self.most_samples = batch, profile.most_samples
+        if report.noise is not None and 0.0 < report.noise <= MOST_NOISE:
+            self.noise = report.noise
+            self.growth = profile.noise_growth
+        piece_s = profile.data_s + profile.compute_s
+        wait_s = profile.wait_s if workers > 1 else 0.0
+        step_s = max(profile.step_s, profile.pieces * piece_s + wait_s)
+        form = (gpu, workers, nodes, profile.samples, profile.pieces)
+        self.forms.setdefault(form, deque(maxlen=REPORTS)).append((step_s, piece_s, wait_s))
+        self._rows.pop(form, None)
+        if profile.memory_bytes:
+            self.memory[profile.samples] = max(profile.memory_bytes, self.memory.get(profile.samples, 0))
+        while len(self.forms) > MOST_FORMS:
+            oldest = next(iter(self.forms))
+            del self.forms[oldest]
+            self._rows.pop(oldest, None)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether its batch may change, and something was measured."""
+        return bool(self.initial and self.batch and self.forms)
+
+    @property
+    def rows(self) -> tuple[StepRow, ...]:
+        """What this run has measured."""
+        for form, reports in self.forms.items():
+            if form not in self._rows:
+                self._rows[form] = _row(form, list(reports))
+        return tuple(self._rows[form] for form in sorted(self.forms))
+
+    def speed(self, samples: float = 1.0) -> LiveSpeed | None:
+        """As a speed in units of so many samples; None while nothing is measured, and for a batch that is fixed."""
+        if not self.is_adaptive:
+            return None
+        return LiveSpeed(
+            rows=self.rows + self.earlier,
+            batches=batch_steps(self.initial, self.low, self.high),
+            initial=self.initial,
+            batch_now=self.batch,
+            noise=None if self.noise is None else _rounded(self.noise, 2),
+            most_samples=self.most_samples,
+            unit=samples,
+            ratio=kind_ratio,
+        )
+
+    def is_news(self) -> bool:
+        """Whether the kernel should hear of it: a form that is new, another batch, noise or times that have moved."""
+        speed, told = self.speed(), self.told
+        if speed is None or told is None:
+            return speed is not told
+        if (speed.batch_now, speed.batches, speed.most_samples) != (told.batch_now, told.batches, told.most_samples):
+            return True
+        if (speed.noise is None) != (told.noise is None) or _moved(speed.noise or 1.0, told.noise or 1.0):
+            return True
+        before = {row.form: row.step_s for row in told.rows if row.source is Source.MEASURED}
+        now = {row.form: row.step_s for row in speed.rows if row.source is Source.MEASURED}
+        return any(form not in before or _moved(step_s, before[form]) for form, step_s in now.items())
+
+    def facts(self) -> dict[str, Any]:
+        """What a restart must find again."""
+        return {
+            "rows": [asdict(row) for row in self.rows],
+            "earlier": [asdict(row) for row in self.earlier],
+            "range": [self.initial, self.low, self.high],
+            "batch": self.batch,
+            "noise": self.noise,
+            "growth": self.growth,
+            "most_samples": self.most_samples,
+            "memory": sorted(self.memory.items()),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> Profiling:
+        """What `facts` gave."""
+        if not facts:
+            return cls()
+        rows = _rows_from(facts["rows"])
+        initial, low, high = facts["range"]
+        return cls(
+            forms={row.form: deque([(row.step_s, row.piece_s, row.wait_s)], maxlen=REPORTS) for row in rows},
+            earlier=_rows_from(facts["earlier"]),
+            initial=initial,
+            low=low,
+            high=high,
+            batch=facts["batch"],
+            noise=facts["noise"],
+            growth=facts["growth"],
+            most_samples=facts["most_samples"],
+            memory=dict(facts["memory"]),
+        )
+
+
+@cache
+def kind_ratio(known: str, gpu: str) -> float:
+    """How many times as long a kind of GPU computes as another one, by their facts; 1 where these are not recorded."""
+    gpus = load_gpus()
+    if known not in gpus or gpu not in gpus:
+        return 1.0
+    ratio = ratio_from_facts(gpus[known], gpus[gpu])
+    return ratio if math.isfinite(ratio) else 1.0
+
+
+def _believable(profile: Profile) -> bool:
+    times = (profile.data_s, profile.wait_s, profile.update_s)
+    return (
+        LEAST_S <= profile.compute_s <= LONGEST_S
+        and LEAST_S <= profile.step_s <= LONGEST_S
+        and all(0.0 <= each <= LONGEST_S for each in times)
+        and profile.pieces >= 1
+        and profile.samples >= 1
+    )
+
+
+def _row(form: Form, reports: list[Reported]) -> StepRow:
+    gpu, gpus, nodes, samples, pieces = form
+    step_s, piece_s, wait_s = (_rounded(statistics.median(each), DIGITS) for each in zip(*reports, strict=True))
+    off = statistics.median(abs(each[0] / step_s - 1.0) for each in reports)
+    return StepRow(
+        gpu=gpu,
+        gpus=gpus,
+        nodes=nodes,
+        samples=samples,
+        pieces=pieces,
+        step_s=max(step_s, pieces * piece_s + wait_s),
+        piece_s=piece_s,
+        wait_s=wait_s,
+        error=_rounded(max(LEAST_ERROR, 1.5 * off / math.sqrt(len(reports))), 1),
+    )
+
+
+def _rows_from(facts: Iterable[dict[str, Any]]) -> tuple[StepRow, ...]:
+    return tuple(StepRow(**{**each, "source": Source(each["source"])}) for each in facts)
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _moved(value: float, told: float) -> bool:
+    return abs(value / told - 1.0) > WORTH_TELLING

@@ -1,0 +1,134 @@
+"""What workers tell of their steps becomes the speed of their job: medians, priors, and what the kernel has to hear."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from sublet.domain.shape import Shape
+from sublet.perf.learned import Learned
+from sublet.perf.live.rows import Source, StepRow, earlier
+from sublet.perf.live.speed import LiveSpeed
+from sublet.runtime.controller.profiling import MOST_FORMS, Profiling, kind_ratio
+from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire.messages import Stepped
+from sublet.wire.profile import Profile
+
+
+def a_report(step, *, batch=64, workers=1, noise=500.0, slower=1.0, generation=1, **facts):
+    """Steps of 20 ms and 1 ms a sample, 30 ms to exchange gradients, 5 ms beside."""
+    samples = batch // workers
+    compute_s, wait_s = 0.02 + 0.001 * samples, 0.03 if workers > 1 else 0.0
+    step_s = (compute_s + wait_s + 0.005) * slower
+    given = {"step_s": step_s, "samples": samples, "compute_s": compute_s, "wait_s": wait_s, "update_s": 0.005}
+    profile = Profile(**{**given, "batch_initial": 64, "batch_low": 32, "batch_high": 1024, **facts})
+    common = {"worker_id": "w", "generation": generation, "done": 0.0, "epoch": 0, "loss": 0.0}
+    return Stepped(**common, step=step, step_s=step_s, global_batch=batch, noise=noise, profile=profile)
+
+
+def heard(profiling, *reports, gpu="T4", workers=1, nodes=1):
+    for report in reports:
+        profiling.hear(report, gpu, workers, nodes)
+    return profiling
+
+
+def a_record(**facts):
+    spec = JobSpec(**{"name": "a", "argv": ("true",), "cwd": "/", **facts})
+    return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=6400.0), submitted_s=0.0)
+
+
+def test_a_checkpoint_or_an_evaluation_in_between_is_not_what_steps_take():
+    reports = [a_report(at, slower=20.0 if at == 3 else 1.0) for at in range(8)]
+    (row,) = heard(Profiling(), *reports).rows
+    assert row.step_s == pytest.approx(0.089)
+    assert (row.piece_s, row.wait_s, row.samples, row.source) == (pytest.approx(0.084), 0.0, 64, Source.MEASURED)
+    assert row.error < 0.05
+
+
+def test_the_first_word_of_a_group_is_of_its_first_steps_and_does_not_count():
+    profiling = heard(Profiling(), a_report(1, slower=9.0), a_report(2))
+    assert [row.step_s for row in profiling.rows] == [pytest.approx(0.089)]
+
+
+def test_a_job_with_a_range_of_batches_gets_a_speed_by_batch_and_one_without_stays_as_it_was():
+    fixed, adaptive = a_record(), a_record()
+    for at in range(1 + WARM_REPORTS):
+        fixed.measure(a_report(at + 1, batch_initial=0), "T4", 1)
+        adaptive.measure(a_report(at + 1), "T4", 1)
+    assert isinstance(kernel_job(fixed, 1.0).speed, Learned)
+    speed = kernel_job(adaptive, 2.0).speed
+    assert isinstance(speed, LiveSpeed)
+    here = kernel_job(adaptive, 2.0).speed_on(Shape("p", 1)).rate("T4", (1,), 0.0)
+    assert here == pytest.approx(64 / 0.089 / 6400.0 / 2.0, rel=0.02)
+    assert speed.rate("T4", (1,), 0.0) > 1.05 * here  # a larger batch gains, at this noise
+
+
+def test_the_kernel_hears_of_a_new_form_of_noise_and_of_a_batch_that_changed_and_of_nothing_else():
+    record = a_record()
+    told = []
+    for at in range(12):
+        told.append(record.measure(a_report(at + 1), "T4", 1))
+        if told[-1]:
+            record.note_told()
+    assert sum(told) == 1
+    for change in ({"noise": 900.0}, {"batch": 128}, {"workers": 2}, {"slower": 3.0}):
+        reports = [record.measure(a_report(20 + at, **change), "T4", change.get("workers", 1)) for at in range(12)]
+        assert any(reports), change
+        record.note_told()
+        assert not record.measure(a_report(40, **change), "T4", change.get("workers", 1))
+        record._before = None
+    record.measure(a_report(50), "T4", 1)
+
+
+def test_what_was_learned_is_found_again_after_a_restart():
+    record = a_record()
+    for at in range(9):
+        record.measure(a_report(at + 1, memory_bytes=7), "T4", 1)
+    record.profile.earlier = (earlier(StepRow(gpu="T4", gpus=2, samples=32, step_s=0.1, piece_s=0.05)),)
+    again = Profiling.from_facts(json.loads(json.dumps(record.profile.facts())))
+    assert [replace(row, error=0.02) for row in record.profile.rows] == list(again.rows)
+    now, then = record.profile.speed(10.0), again.speed(10.0)
+    assert replace(now, rows=then.rows) == then
+    assert then.rows[-1].source is Source.EARLIER
+    assert (again.memory, again.growth) == ({64: 7}, 0.0)
+    assert Profiling.from_facts({}) == Profiling()
+
+
+@pytest.mark.parametrize(
+    "wild",
+    [
+        {"compute_s": 0.0},
+        {"compute_s": 1e300},
+        {"step_s": 0.0},
+        {"wait_s": 1e12},
+        {"pieces": 0},
+        {"samples": 0},
+    ],
+    ids=str,
+)
+def test_what_nobody_can_be_right_with_is_not_learned_from(wild):
+    profiling = heard(Profiling(), a_report(1), a_report(2, **wild))
+    assert profiling.rows == ()
+    assert profiling.speed() is None
+
+
+def test_a_range_that_is_none_is_a_fixed_batch():
+    profiling = heard(Profiling(), a_report(1), a_report(2, batch_low=100))
+    assert profiling.speed() is None
+
+
+def test_forms_are_bounded():
+    profiling = Profiling()
+    for at in range(MOST_FORMS + 20):
+        heard(profiling, a_report(at + 1, batch=64 + at))
+    assert len(profiling.forms) == MOST_FORMS
+    assert profiling.batch == 64 + MOST_FORMS + 19
+
+
+def test_kinds_are_compared_by_their_facts_and_taken_for_equal_without():
+    assert kind_ratio("T4", "A100-40GB") < 0.6 or kind_ratio("T4", "A100") < 0.6
+    assert kind_ratio("T4", "nobody-knows") == 1.0
