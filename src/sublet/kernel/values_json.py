@@ -26,6 +26,7 @@ from sublet.errors import BadInput
 
 __all__ = ["Unrecorded", "action_from_json", "event_from_json", "from_plain", "to_plain", "to_tagged"]
 
+AS_IT_IS = frozenset({str, int, bool, types.NoneType})  # most of what there is; not what is made of these, as names are
 UNRECORDED = frozenset({"speed", "pauses", "weighed"})  # models and tables: what followed from them is recorded
 
 
@@ -56,6 +57,8 @@ def to_tagged(value: Event | Action) -> dict[str, Any]:
 
 def to_plain(value: Any) -> Any:
     """Only what JSON has; a number that it lacks (infinity) becomes its name."""
+    if type(value) in AS_IT_IS:
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int):

@@ -221,9 +221,8 @@ class Crew:
 
     def reap(self) -> None:
         """See off all that have ended."""
-        by_pid = {worker.pid: worker for worker in self.workers.values()}
         for pid, code in self._processes.ended():
-            if (worker := by_pid.get(pid)) is not None:
+            if (worker := next((each for each in self.workers.values() if each.pid == pid), None)) is not None:
                 self._bury(worker, code)
 
     def _bury(self, worker: Worker, code: int) -> None:

@@ -208,12 +208,12 @@ class Lifecycle:
         if purse is None or state is None:
             return False
         self._bill.settle_job(record.id, self._inbox.now_s())
-        if record.learn_spend(self._bill.jobs[record.id].total.usd):
+        spent = self._bill.jobs[record.id].total.usd
+        if record.learn_spend(spent):
             self.relearn(record)
         if not (state.gpus or state.shape):
             return False
         burn, speedup = self._bill.burn_usd_per_h(record.id), self._clock.speedup
-        spent = self._bill.jobs[record.id].total.usd
         if record.paused:
             return spent + burn * LAST_S * speedup / 3600.0 >= purse  # it did not get away in time
         if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse:

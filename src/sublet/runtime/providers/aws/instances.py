@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sublet.domain.offer import Market, Offer
@@ -93,6 +94,7 @@ def instance_from(row: Mapping[str, Any], region: str) -> Instance:
     )
 
 
+@lru_cache(maxsize=1024)  # every listing has the same ones
 def _unix_from(stamp: str) -> float | None:
     try:
         return datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).timestamp()
