@@ -51,18 +51,20 @@ def test_a_life_with_two_controllers_is_the_same_each_time(seed):
     assert (one.digest, one.events) == (two.digest, two.events)
 
 
-@pytest.mark.parametrize("by", ["another controller", "somebody behind its back"])
+@pytest.mark.parametrize("by", ["another controller", "a visitor", "somebody behind its back"])
 def test_whose_the_store_is_is_seen_at_once_whoever_changed_it(by):
     disk, world = Disk(), World(0)
 
     def store_of(name):
         return Store(Path("log.sqlite"), connect=lambda _: disk.connect(Process(world, name, "here")))
 
-    first = store_of("first")
+    first, second = store_of("first"), store_of("second")
     first.claim("first", after=0)
     first.insist()
     if by == "another controller":
-        store_of("second").claim("second", after=1)
+        second.claim("second", after=1)
+    elif by == "a visitor":
+        second.put("holder", "nobody")
     else:
         assert disk.edit("UPDATE meta SET value = ? WHERE key = 'holder'", ("nobody",)) == 1
     with pytest.raises(StaleController):

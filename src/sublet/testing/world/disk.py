@@ -162,13 +162,13 @@ class DiskConnection(sqlite3.Connection):
             return self._ask_whose()
         if sql.startswith("SELECT"):
             return super().execute(sql, parameters)
+        if sql.startswith("BEGIN"):
+            return super().execute(sql)
         if sql.startswith(("PRAGMA journal_mode", "PRAGMA synchronous")):  # what a database in memory does not have
             return super().execute("SELECT 1")
         if sql.startswith("PRAGMA quick_check") and self._disk.damaged is not None:
             self._disk.damaged()
             return super().execute("SELECT 'row 7 missing from index history_of_job'")
-        if sql.startswith("BEGIN"):
-            return super().execute(sql)
         if "meta" in sql or not sql.startswith(BESIDE_META):
             self._disk.changes += 1
         commits = sql.startswith("COMMIT") or not (super().in_transaction or sql.startswith(("PRAGMA", "ROLLBACK")))

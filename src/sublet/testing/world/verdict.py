@@ -105,7 +105,7 @@ def _shelf_is_true(stage: Stage, laws: Laws) -> None:
 def _secrets_are_kept(stage: Stage, laws: Laws) -> None:
     for table in ("meta", "events", "jobs", "history", "snapshots"):
         for row in stage.disk.rows(f"SELECT * FROM {table}"):  # noqa: S608 - our own names
-            if SECRET in repr(row):
+            if any(SECRET in str(value) for value in row):
                 laws.break_law("I9", f"a secret is in the table {table}: {repr(row)[:200]}")
     for path, data in stage.controllers.files.contents.items():
         if SECRET.encode() in unpacked(data):
