@@ -109,14 +109,14 @@ class ShutdownBody(_Body):
     end_jobs: bool = False
 
 
-def application(api: Api, *, port: int, token_digest: bytes) -> ASGIApp:
+def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
     """The whole server, guard first."""
-    return guarded(routes_to(api), port=port, token_digest=token_digest)
+    return guarded(routes_to(api), port=port, token_digest=token_digest, read_digest=read_digest)
 
 
-def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:
+def guarded(app: ASGIApp, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
     """What may be asked passes, and twice under one key is once."""
-    return Guard(Idempotency(app), port=port, token_digest=token_digest)
+    return Guard(Idempotency(app), port=port, token_digest=token_digest, read_digest=read_digest)
 
 
 def routes_to(api: Api) -> FastAPI:

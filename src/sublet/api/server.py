@@ -14,7 +14,7 @@ import uvicorn
 from sublet import __version__
 from sublet.api.connections import bounded_connections
 from sublet.api.routes import application
-from sublet.api.state import Address, StateDir
+from sublet.api.state import Address, StateDir, digest, read_only
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.settings import LOOPBACK
@@ -62,7 +62,8 @@ async def serve(
     """Until `run` returns; then clients are let go, and the address and the token vanish."""
     host, port = sock.getsockname()[:2]
     token_digest = state.new_token()
-    app = application(api, port=port, token_digest=token_digest)
+    read_digest = digest(read_only(state.token()))
+    app = application(api, port=port, token_digest=token_digest, read_digest=read_digest)
     config = uvicorn.Config(
         app,
         http=bounded_connections(),

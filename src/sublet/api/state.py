@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 from collections.abc import Iterator
@@ -16,9 +17,14 @@ from sublet.errors import BadInput, NoController
 from sublet.machine.dice import DICE
 from sublet.runtime.private import OWNER_ONLY, private_file, private_folder
 
-__all__ = ["Address", "StateDir", "digest"]
+__all__ = ["Address", "StateDir", "digest", "read_only"]
 
 TOKEN_BYTES = 32
+
+
+def read_only(token: str) -> str:
+    """The token of those who may only read where this one may do all; nobody finds this one by it."""
+    return hmac.new(token.encode(), b"read", hashlib.sha256).hexdigest()
 
 
 def digest(token: str) -> bytes:
@@ -52,8 +58,13 @@ class StateDir:
 
     @property
     def token_file(self) -> Path:
-        """Prometheus may take it as `credentials_file`."""
+        """What opens all."""
         return self.path / "token"
+
+    @property
+    def reader_file(self) -> Path:
+        """What opens all that changes nothing. Prometheus may take it as `credentials_file`."""
+        return self.path / "token.read"
 
     @property
     def address_file(self) -> Path:
@@ -116,9 +127,10 @@ class StateDir:
         part.replace(path)
 
     def new_token(self) -> bytes:
-        """Write a fresh token; the digest of it is all that stays in memory."""
+        """Write a fresh token, and that of readers; the digest of it is all that stays in memory."""
         token = DICE.token(TOKEN_BYTES)
         self.write(self.token_file, token)
+        self.write(self.reader_file, read_only(token))
         return digest(token)
 
     def publish(self, address: Address) -> None:
@@ -133,6 +145,7 @@ class StateDir:
         with contextlib.suppress(NoController):
             if digest(self.token()) == token_digest:
                 self.token_file.unlink(missing_ok=True)
+                self.reader_file.unlink(missing_ok=True)
 
     def address(self) -> Address:
         """Where it listens; NoController if it does not."""

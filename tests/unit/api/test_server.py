@@ -65,8 +65,20 @@ def test_nothing_but_health_is_told_without_the_token(there):
         assert raw(there, "GET", path, token="")[0] == 200
 
 
+def test_whoever_has_the_token_of_readers_may_ask_everything_and_change_nothing(there):
+    token = there.state.reader_file.read_text()
+    assert token != there.client.token
+    for path in GETS:
+        assert raw(there, "GET", path, token=token)[0] == 200
+    for path in POSTS:
+        status, _, facts = raw(there, "POST", path, b"{}", token=token)
+        assert (status, facts["error"]) == (403, "this token may only read")
+    assert not there.api.rows
+    assert not there.api.stopping
+
+
 def test_the_token_is_long_and_for_the_owner_alone(there):
-    for file in (there.state.token_file, there.state.address_file):
+    for file in (there.state.token_file, there.state.reader_file, there.state.address_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(there.state.path.stat().st_mode) == 0o700
     assert len(bytes.fromhex(there.state.token())) == 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sublet.api.state import Address, StateDir, digest
+from sublet.api.state import Address, StateDir, digest, read_only
 from sublet.runtime.engines.local import LocalEngine
 
 
@@ -15,6 +15,7 @@ def test_a_controller_takes_its_address_and_its_token_back(tmp_path):
     state.withdraw(pid=7, token_digest=token_digest)
     assert not state.address_file.exists()
     assert not state.token_file.exists()
+    assert not state.reader_file.exists()
 
 
 def test_what_a_successor_has_put_there_stays(tmp_path):
@@ -25,6 +26,7 @@ def test_what_a_successor_has_put_there_stays(tmp_path):
     state.withdraw(pid=7, token_digest=earlier)
     assert state.address().pid == 8
     assert digest(state.token()) == later
+    assert state.reader_file.read_text() == read_only(state.token())
 
 
 def test_one_that_was_never_published_leaves_nothing(tmp_path):
