@@ -118,8 +118,8 @@ class InMemoryApi:
             "notes": ["speed not measured yet"],
         }
 
-    async def jobs(self) -> Sequence[JobView]:
-        return list(self.rows.values())  # type: ignore[arg-type]
+    async def jobs(self, only: str | None = None) -> Sequence[JobView]:
+        return [row for job_id, row in self.rows.items() if only in (None, job_id)]  # type: ignore[misc]
 
     async def job(self, job_id: str) -> JobView:
         if job_id not in self.rows:

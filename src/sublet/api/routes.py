@@ -139,7 +139,7 @@ def _answer(**facts: Any) -> dict[str, Any]:
 def _add_jobs(app: FastAPI, api: Api) -> None:
     async def resolve(ref: str) -> str:
         try:
-            return job_id_from(ref, await api.jobs())
+            return job_id_from(ref, await api.jobs(ref) or await api.jobs())
         except NoSuchJob as error:
             with suppress(NoSuchJob):  # one that ended long ago is not in the list, and found by its whole id
                 return (await api.job(ref))["id"]

@@ -121,10 +121,12 @@ class ControllerApi:
 
     # ------------------------------------------------------------------ what there is
 
-    async def jobs(self) -> Sequence[views.JobView]:
-        """All jobs, in order of submission."""
+    async def jobs(self, only: str | None = None) -> Sequence[views.JobView]:
+        """All jobs, in order of submission; `only` the one of this id."""
+        records = self._controller.records
+        asked = list(records) if only is None else [only] if only in records else []
         sources = _settled_sources(self._controller)
-        return [job_view(record, sources) for record in self._controller.records.values()]
+        return [job_view(records[job_id], sources) for job_id in asked]
 
     async def job(self, job_id: str) -> views.JobView:
         """One job."""

@@ -49,8 +49,8 @@ class Api(Protocol):
         """What would become of it now; nothing is kept."""
         ...
 
-    async def jobs(self) -> Sequence[JobView]:
-        """All jobs that are remembered, in order of submission."""
+    async def jobs(self, only: str | None = None) -> Sequence[JobView]:
+        """All jobs that are remembered, in order of submission; `only` the one of this id, if it is among them."""
         ...
 
     async def job(self, job_id: str) -> JobView:
