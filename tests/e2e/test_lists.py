@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.perf.live.rows import StepRow
+from sublet.runtime.controller.profile_store import StoredProfile
+
 LISTS = ("workloads", "profiles", "offers", "traces", "policies")
 VERBS = ("simulate", "compare", "plan", "advise", "spot", "forecast", "study", *LISTS)
 
@@ -81,3 +84,17 @@ def test_the_program_explains_itself(sublet):
     assert bare == asked
     assert all(verb in asked.out for verb in VERBS)
     assert sublet("--version").out.startswith("sublet 0.")
+
+
+def test_what_jobs_measured_here_is_listed_beside_what_comes_along(sublet, monkeypatch, tmp_path):
+    monkeypatch.setenv("SUBLET_STATE", str(tmp_path))
+    row = StepRow(gpu="T4", gpus=2, samples=32, step_s=0.1, piece_s=0.05)
+    facts = {"name": "my-net", "script": "ab" * 32, "gpu": "T4", "torch": "2.11", "date": "2026-11-16T10:00:00"}
+    profile = StoredProfile(**facts, batches=(64, 32, 1024), batch=64, noise=812.0, rows=(row,))
+    assert sublet("profiles", "--json").json["measured"] == []
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "my-net.csv").write_text(profile.to_text())
+    (found,) = sublet("profiles", "--json").json["measured"]
+    assert (found["name"], found["rows"][0]["step_s"]) == ("my-net", 0.1)
+    line = next(line for line in sublet("profiles").out.splitlines() if line.startswith("my-net"))
+    assert all(word in line for word in ("T4", "32 to 1024", "812", "2026-11-16"))

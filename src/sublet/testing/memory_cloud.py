@@ -75,9 +75,8 @@ class Training:
         self.batch = min(max((order.batch if order is not None else 0) or initial, least), most)
         samples, wait_s = max(1, self.batch // workers), 0.01 if workers > 1 else 0.0
         compute_s = 0.02 + 0.001 * samples
-        limits = {"batch_initial": initial, "batch_low": least, "batch_high": most}
-        profile = Profile(samples=samples, compute_s=compute_s, wait_s=wait_s, update_s=0.005, **limits)
-        return self.batch, replace(profile, step_s=compute_s + wait_s + 0.005)
+        profile = Profile(samples=samples, compute_s=compute_s, wait_s=wait_s, step_s=compute_s + wait_s + 0.005)
+        return self.batch, replace(profile, batch_initial=initial, batch_low=least, batch_high=most)
 
 
 class MemoryCloud:

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 
+import torch
+
 from sublet.train.memory import Cut, peak_bytes
 from sublet.train.peers import PeerGroup
 from sublet.train.saving import Saver
@@ -88,6 +90,7 @@ class Report:
             memory_bytes=peak_bytes(steps.device),
             most_samples=steps.memory.micro_batch or 0,
             noise_growth=steps.progress.noise.growth,
+            torch=torch.__version__,
             batch_initial=0 if adaptive is None else adaptive.initial,
             batch_low=0 if adaptive is None else adaptive.low,
             batch_high=0 if adaptive is None else adaptive.high,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
@@ -12,9 +14,12 @@ __all__ = ["profiles"]
 
 
 def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: Json = False) -> None:
-    """Measured training speeds, with source and licence."""
+    """Measured training speeds: those that come along, with source and licence, and those of jobs that ran here."""
     from sublet.perf.profiles import PROFILES
+    from sublet.runtime.controller.profile_store import ProfileStore
+    from sublet.runtime.settings import default_state_dir
 
+    own = list(ProfileStore(default_state_dir() / "profiles").all())
     if wants_document(output, json):
         listed = [
             {
@@ -28,7 +33,9 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
             }
             for profile in PROFILES
         ]
-        print_document({"schema_version": 1, "command": command_line(context), "profiles": listed})
+        measured = [{**asdict(profile), "rows": [asdict(row) for row in profile.rows]} for profile in own]
+        found = {"schema_version": 1, "command": command_line(context), "profiles": listed, "measured": measured}
+        print_document(found)
         return
     rows = [
         [
@@ -41,3 +48,20 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
         for profile in PROFILES
     ]
     print_table(["profile", "what it is", "source", "licence", "data"], rows, words=range(5))
+    if own:
+        typer.echo()
+        rows = [
+            [
+                profile.name,
+                profile.gpu,
+                " ".join(sorted({str(row.gpus) for row in profile.rows}, key=int)),
+                f"{profile.batches[1]} to {profile.batches[2]}",
+                "" if profile.noise is None else f"{profile.noise:,.0f}",
+                profile.script[:12],
+                profile.torch,
+                profile.date[:10],
+            ]
+            for profile in own
+        ]
+        titles = ["measured here", "GPU", "widths", "batches", "noise", "script", "torch", "date"]
+        print_table(titles, rows, words=(0, 1, 2, 3, 5, 6, 7))

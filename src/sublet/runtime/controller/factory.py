@@ -17,6 +17,7 @@ from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.controller.records import JobRecord, pools_for
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.group.build import build_group
@@ -47,6 +48,7 @@ class RecordFactory:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
         self._disk = disk
+        self.profiles = ProfileStore(state_dir / "profiles")
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
@@ -69,7 +71,8 @@ class RecordFactory:
             env=lambda: self._environment(self._table.records[job_id], checkpoints),
             era=self._era,
         )
-        return JobRecord(job_id, spec, group, submitted_s, pools_for(spec, self._offers))
+        pools = pools_for(spec, self._offers)
+        return JobRecord(job_id, spec, group, submitted_s, pools, profile=self.profiles.begin(spec))
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""

@@ -242,6 +242,9 @@ class Lifecycle:
     def retire(self, record: JobRecord) -> None:
         """It has ended, and so has its last worker."""
         del self._table.live[record.id]
+        if record.profile.rows:  # for the next run of the same job
+            keep = asyncio.to_thread(self._factory.profiles.keep, record.spec, record.profile, self._clock.wall)
+            self._inbox.spawn(keep, f"keep what {record.id} measured")
         self._forget_secrets(record)
 
     def _forget_secrets(self, record: JobRecord) -> None:

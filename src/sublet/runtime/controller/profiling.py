@@ -1,8 +1,8 @@
 """What a job has told of itself while it trained, and the speed that follows: elsewhere, and at another batch.
 
 Of each form (GPUs, nodes, samples at a time) the medians of the last reports count: a step that waited for a checkpoint
-or for an evaluation between epochs is not what steps take. What was not measured is reckoned from what GPUs can do, or
-hoped for.
+or for an evaluation between epochs is not what steps take. What was not measured yet is known from an earlier run of
+the same job, or reckoned from what GPUs can do, or hoped for.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ WORTH_TELLING = 0.25  # relative change of the noise, or of a step, that is wort
 DIGITS = 3  # that are told: equal speeds are worked out once
 LONGEST_S, LEAST_S = 1e6, 1e-9  # of a step: a report beyond them is not learned from
 MOST_NOISE = 1e12  # samples
+LONGEST_NAME = 80  # letters of a version
 
 Form = tuple[str, int, int, int, int]  # GPU kind, GPUs, nodes, samples at a time, how many times
 Reported = tuple[float, float, float]  # step, micro-batch, wait, in seconds
@@ -50,6 +51,7 @@ class Profiling:
     growth: float = 0.0  # of the logarithm of the noise, per sample
     most_samples: int = 0  # at a time; 0 = all of its share
     memory: dict[int, int] = field(default_factory=dict)  # samples at a time -> most bytes on a GPU
+    torch: str = ""  # its version, in the workers
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
     _generation: int = -1
     _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form that has not changed since
@@ -67,7 +69,7 @@ class Profiling:
         self.initial, self.low, self.high = 0, 0, 0
         if 0 < profile.batch_low <= profile.batch_initial <= profile.batch_high:
             self.initial, self.low, self.high = profile.batch_initial, profile.batch_low, profile.batch_high
-        self.batch, self.most_samples = batch, profile.most_samples
+        self.batch, self.most_samples, self.torch = batch, profile.most_samples, profile.torch[:LONGEST_NAME]
         if report.noise is not None and 0.0 < report.noise <= MOST_NOISE:
             self.noise = report.noise
             self.growth = profile.noise_growth
@@ -86,8 +88,8 @@ class Profiling:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether its batch may change, and something was measured."""
-        return bool(self.initial and self.batch and self.forms)
+        """Whether its batch may change, and something was measured, by this run or an earlier one."""
+        return bool(self.initial and self.batch and (self.forms or self.earlier))
 
     @property
     def rows(self) -> tuple[StepRow, ...]:
@@ -136,6 +138,7 @@ class Profiling:
             "growth": self.growth,
             "most_samples": self.most_samples,
             "memory": sorted(self.memory.items()),
+            "torch": self.torch,
         }
 
     @classmethod
@@ -156,6 +159,7 @@ class Profiling:
             growth=facts["growth"],
             most_samples=facts["most_samples"],
             memory=dict(facts["memory"]),
+            torch=facts.get("torch", ""),
         )
 
 

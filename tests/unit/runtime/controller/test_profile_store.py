@@ -1,0 +1,120 @@
+"""What a job measured is kept when it ends, in a file that a person can read, and the next run of it begins there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+
+from sublet.errors import BadInput
+from sublet.machine.wall import WALL
+from sublet.perf.live.rows import Source, StepRow
+from sublet.perf.live.speed import LiveSpeed
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.profile_store import ProfileStore, StoredProfile, script_digest
+from sublet.runtime.controller.profiling import Profiling
+from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, Training
+from tests.rigs.asgi import OFFERS, serving
+from tests.rigs.story import a_spec, until
+
+ROWS = (
+    StepRow(gpu="T4", gpus=1, samples=64, step_s=0.089, piece_s=0.084, error=0.02),
+    StepRow(gpu="T4", gpus=2, nodes=2, samples=32, pieces=2, step_s=0.15, piece_s=0.05, wait_s=0.03, error=0.03),
+    StepRow(gpu="A10", gpus=1, samples=64, step_s=0.05, piece_s=0.045, error=0.02),
+)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "train.py").write_text("print('one')\n")
+    return JobSpec(name="net", argv=("python", "train.py"), cwd=str(tmp_path))
+
+
+def a_profiling():
+    forms = {row.form: [(row.step_s, row.piece_s, row.wait_s)] for row in ROWS}
+    return Profiling(forms=forms, initial=64, low=32, high=1024, batch=128, noise=812.5, torch="2.11.0")
+
+
+def test_what_is_kept_is_read_again_and_by_people_too(tmp_path, spec):
+    store = ProfileStore(tmp_path / "state" / "profiles")
+    store.keep(spec, a_profiling(), WALL)
+    a10, t4 = store.all()
+    assert (a10.gpu, t4.gpu, t4.torch, t4.batches, t4.batch, t4.noise) == (
+        "A10",
+        "T4",
+        "2.11.0",
+        (64, 32, 1024),
+        128,
+        812.5,
+    )
+    assert t4.rows == tuple(replace(row, error=0.02) for row in ROWS[:2])
+    (path,) = (tmp_path / "state" / "profiles").glob("net-*-T4.csv")
+    head, columns, first, *_ = path.read_text().splitlines()
+    assert json.loads(head.removeprefix("#"))["script"] == script_digest(spec)
+    assert columns.startswith("gpus,nodes,samples,pieces,step_s")
+    assert first.startswith("1,1,64,1,0.089,")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not list((tmp_path / "state" / "profiles").glob("*.new"))
+
+
+def test_only_the_same_name_and_the_same_script_begin_with_it(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    assert store.begin(spec) == Profiling()
+    store.keep(spec, a_profiling(), WALL)
+    begun = store.begin(spec)
+    assert {row.source for row in begun.earlier} == {Source.EARLIER}
+    assert {row.gpu for row in begun.earlier} == {"T4", "A10"}
+    assert (begun.batch, begun.noise, begun.forms) == (64, None, {})  # the noise of its end is not that of a beginning
+    assert begun.speed().source("T4", (1,)) is Source.EARLIER
+    assert store.begin(replace(spec, name="other")) == Profiling()
+    (tmp_path / "train.py").write_text("print('two')\n")
+    assert store.begin(spec) == Profiling()
+
+
+def test_a_job_whose_script_cannot_be_read_or_whose_batch_is_fixed_leaves_nothing(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    store.keep(replace(spec, argv=("python", "gone.py")), a_profiling(), WALL)
+    store.keep(replace(spec, argv=("true",)), a_profiling(), WALL)
+    store.keep(spec, replace(a_profiling(), initial=0), WALL)
+    assert list(store.all()) == []
+
+
+@pytest.mark.parametrize("text", ["", "# []\n", "# {}\ngpus\n1\n", '# {"gpu": 1}\n', "\x00" * 40])
+def test_a_file_that_is_none_is_passed_over(tmp_path, spec, text):
+    store = ProfileStore(tmp_path)
+    (tmp_path / "net.csv").write_text(text)
+    assert list(store.all()) == []
+    assert store.begin(spec) == Profiling()
+    with pytest.raises(BadInput):
+        StoredProfile.from_text(text, "net.csv")
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_the_next_run_of_a_job_begins_where_this_one_ended(tmp_path):
+    (tmp_path / "train.py").write_text("print('one')\n")
+    cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+    cloud.jobs["j-1"] = Training(steps=6_000, batches=(64, 32, 1024), noise=800.0)
+    spec = a_spec(max_workers=2, argv=("python", "train.py"), cwd=str(tmp_path), work=6_000.0)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            api = server.api
+            await api.submit(spec)
+
+            async def kept():
+                return list(tmp_path.glob("state/profiles/*.csv"))
+
+            await until(kept, "its profile is kept")
+            cloud.jobs["j-2"] = Training(steps=100_000_000, batches=(64, 32, 1024))
+            await api.submit(spec)
+            return kernel_job(api.record("j-2"), 60.0).speed
+
+    speed = asyncio.run(live())
+    assert isinstance(speed, LiveSpeed)
+    assert {row.source for row in speed.rows} == {Source.EARLIER}
+    assert {row.gpu for row in speed.rows} == {OFFERS[0].gpu}
