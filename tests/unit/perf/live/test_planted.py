@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.domain.shape import Shape, packed
-from sublet.perf.live.fit import fitted_step
+from sublet.perf.live.fit import surest
 from sublet.perf.live.rows import Source, StepRow, earlier, predicted
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 from sublet.perf.steptime import PolluxStep
@@ -90,9 +90,16 @@ def test_what_this_run_measures_takes_the_place_of_what_an_earlier_one_did():
     assert speed.source("T4", (1,)) is Source.MEASURED
     assert speed.source("T4", (2,)) is Source.EARLIER
     assert speed.rate_at("T4", (3,), 512) == pytest.approx(512 / row_of(true, 3, 512).step_s * 1064 / 1512, rel=0.1)
-    twice = [StepRow(**{**_facts(row), "step_s": row.step_s * 2, "piece_s": row.piece_s * 2}) for row in [before[0]]]
-    assert len(fitted_step((*before, row_of(true, 1, 64)))._seen) == 2
-    assert speed_of([*before, *twice]).rate_at("T4", (1,), 64) < 0.7 * speed_of(before).rate_at("T4", (1,), 64)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_rows_of_one_form_only_the_surer_counts(turned):
+    now = row_of(truth(np.random.default_rng(1)), 1, 64)
+    before = earlier(StepRow(**{**_facts(now), "step_s": now.step_s * 2, "piece_s": now.piece_s * 2}))
+    rows = (now, before) if turned else (before, now)
+    assert surest(rows) == (now,)
+    assert surest((predicted(before, "T4", 1.0), before)) == (before,)
+    assert speed_of(rows).rate_at("T4", (1,), 64) == speed_of([now]).rate_at("T4", (1,), 64)
 
 
 def _facts(row):
