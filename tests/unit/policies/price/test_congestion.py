@@ -62,6 +62,15 @@ def any_wishes(draw, *, most_jobs=5, pools=None):
     return every, rank_J, most_R
 
 
+@given(any_wishes(), st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=3, max_size=3))
+def test_a_surcharge_is_paid_for_what_is_used_of_its_row_and_of_no_other(asked, surcharges):
+    every, _, most_R = asked
+    found_JC = every.scarce(np.array(surcharges[: len(most_R)]))
+    for place, found in np.ndenumerate(found_JC):
+        rows, uses = every.row_KJC[:, *place], every.use_KJC[:, *place]
+        assert found == sum(surcharges[row] * use for row, use in zip(rows, uses, strict=True))
+
+
 @st.composite
 def concave_wishes(draw, *, pools=1, most_jobs=6):
     """Jobs that can all run on one GPU of any pool, and that need the fewest GPU-hours there."""

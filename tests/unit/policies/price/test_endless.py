@@ -81,6 +81,13 @@ def test_a_day_is_weighed_from_wherever_it_is_also_with_phases_ahead(done):
     assert first == pytest.approx(rest_h + (day - rest_h) / 2.0)
 
 
+def test_however_long_it_has_trained_it_has_as_much_ahead():
+    menu = menu_of(a_job(work=math.inf, **FACTS), (Site("p", "T4", 1, NO_RECLAIMS, 0.0, math.inf),))
+    fastest, thriftiest = SPEED.rate("T4", (8,), 0.0), SPEED.rate("T4", (1,), 0.0)
+    for done in (0.0, 1e6):
+        assert menu.gpu_hours_left(done, math.inf) == pytest.approx(AHEAD_H * fastest / thriftiest)
+
+
 @pytest.mark.parametrize("average", ["1.5", "4", "6"])
 def test_an_average_to_spend_is_kept_where_no_job_has_an_end(average):
     spent = []

@@ -209,3 +209,8 @@ def test_no_jobs_gain_nothing():
 def test_nonsense_is_refused(call, match):
     with pytest.raises(InvalidValue, match=match):
         call()
+
+
+def test_a_choice_of_several_pools_counts_as_of_that_of_which_it_uses_most_and_of_equals_the_first():
+    row_KJC, units_KJC = [[[0, 0, 0]], [[1, 1, 1]]], [[[2, 1, 1]], [[1, 2, 1]]]
+    assert Coupled.from_rows([[0.0, 1.0, 2.0]], [9, 9], row_KJC, units_KJC).pool_JC.tolist() == [[0, 1, 0]]
