@@ -169,3 +169,39 @@ def test_a_batch_that_the_plan_chose_stays_within_the_range_and_does_not_grow_by
     assert s.global_batch == 32
     s._steps.obey(0)
     assert s.global_batch == 32
+
+
+class Event:
+    """A mark in a stream whose device is past it when it is told so; to wait for it is refused."""
+
+    past, clock = False, Clock()
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+        self.at_s = None
+
+    def record(self):
+        self.at_s = Event.clock()
+
+    def query(self):
+        return Event.past
+
+    def elapsed_time(self, other):
+        assert Event.past, "nobody waits for a device"
+        return (other.at_s - self.at_s) * 1e3
+
+
+def test_on_a_gpu_marks_are_read_once_the_device_is_past_them_and_nobody_waits(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "clock", clock)
+    watch = Stopwatch(torch.device("cuda"), clock)
+    for _ in range(3):
+        a_step(watch, clock)
+    assert watch.take() is None  # they are under way
+    monkeypatch.setattr(Event, "past", True)
+    a_step(watch, clock)
+    times = watch.take()
+    assert (times.pieces, times.samples, times.step_s, times.data_s) == (2, 8, 18.0, 1.0)
+    assert times.compute_s == pytest.approx(2.5)  # from the first that is given to the last backward: a load in between
+    assert (times.wait_s, times.update_s) == (pytest.approx(3.0), pytest.approx(4.0))
