@@ -24,15 +24,7 @@ class BoaIdealSuite(PolicySuite):
         super().test_once_everything_is_settled_the_plan_is_kept()
 
 
-class ParcaeSuite(PolicySuite):
-    """First come, first served, within what a burn limit leaves beside all nodes that are held."""
-
-    @pytest.mark.xfail(strict=False, reason="a node that nobody needs takes money until it is gone; then nobody asks")
-    def test_once_everything_is_settled_the_plan_is_kept(self):
-        super().test_once_everything_is_settled_the_plan_is_kept()
-
-
-SUITES = {"boa-ideal": BoaIdealSuite, "parcae": ParcaeSuite}
+SUITES = {"boa-ideal": BoaIdealSuite}
 for name in NAMES:
     title = f"Test_{name}"
     globals()[title] = type(title, (SUITES.get(name, PolicySuite),), {"registered_as": name, "examples": EXAMPLES})

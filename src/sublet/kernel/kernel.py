@@ -26,7 +26,7 @@ from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.ordering import subject_of
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
-from sublet.kernel.requests import PlanRequests
+from sublet.kernel.requests import PlanRequests, frees_money
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
 
@@ -260,8 +260,8 @@ class Kernel:
                 if node.phase is not NodePhase.RELEASING:
                     raise UnexpectedEvent(event, "the node was not being given back")
                 self.tenancy.forget(node)
-                freed = self.supply.purse.budget.purse is not None and len(self.waiting)  # what was kept back for it
-                if not self.supply.remove_released(node, event) and not freed:
+                wanted = frees_money(self.supply.purse.budget, self.active.values(), waiting=len(self.waiting))
+                if not self.supply.remove_released(node, event) and not wanted:
                     return
             case news.RentRefused():
                 if node.phase not in (NodePhase.REQUESTED, NodePhase.RELEASING):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sublet.domain.actions import Action, RefusePlan, SetTimer
+from sublet.domain.budget import Budget
+from sublet.domain.plan import JobState
 from sublet.domain.timers import PlanAgain
 
-__all__ = ["PlanRequests"]
+__all__ = ["PlanRequests", "frees_money"]
 
 MOST_PLANS_AT_ONCE = 1_000
 REFUSED_AGAIN_S = 10.0  # until a policy whose plan was refused is asked again, if nothing happens before
@@ -102,3 +104,10 @@ class PlanRequests:
         self._planned_s, self._plans_now = facts["planned"]
         self._refused = facts.get("refused", 0)  # not in snapshots before version 3
         self._outrun = facts.get("outrun", 0)  # not before version 7
+
+
+def frees_money(budget: Budget, active: Iterable[JobState], *, waiting: int) -> bool:
+    """A node that is gone leaves what was kept back for it, and its part of the rate, to somebody who wants it."""
+    if budget.burn is None:
+        return budget.purse is not None and waiting > 0
+    return waiting > 0 or any(state.gpus < state.job.max_gpus for state in active)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.domain.actions import TellUser
+from sublet.domain.actions import MakePlan, ReleaseNode, TellUser
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import BudgetChanged, JobCancelled, NodeLost, NodeNoticed, PlanMade, TimerFired
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse
 from sublet.kernel.cluster import NodePhase
 from sublet.policies.equal import Equal
@@ -163,3 +164,21 @@ def test_a_purse_that_is_made_smaller_than_what_is_spent_is_spent_without_any_no
     assert not driver.kernel.cluster.nodes
     assert not told_that_it_is_spent(driver, BudgetChanged(11.0, Budget(purse=Money.from_usd("0.02"))))
     assert told_that_it_is_spent(driver, BudgetChanged(12.0, Budget(purse=Money.from_usd("0.019"))))
+
+
+@pytest.mark.parametrize(("gpus", "asks"), [(2, True), (1, False)], ids=["wants more", "has all"])
+def test_what_a_node_that_is_gone_cost_an_hour_is_offered_to_whoever_wants_more(gpus, asks):
+    driver = Driver([an_offer("o", gpus=1, usd_per_h="1", pool="p")], budget=Budget(burn=Price.from_usd_per_h("2")))
+    driver.submit(a_job("a", work=9e9, gpus=gpus))
+    driver.plan(Plan(hold={"o": 2}, shapes={"a": Shape("p", 1)}))
+    driver.settle(Keep())
+    driver.plan(Plan(hold={"o": 1}))
+    (order,) = driver.open
+    assert isinstance(order, ReleaseNode)
+    assert any(isinstance(each, MakePlan) for each in driver.answer(order)) == asks
+
+
+class Keep:
+    def decide(self, snapshot):
+        del snapshot
+        return Plan(hold={"o": 2})
