@@ -12,6 +12,7 @@ SIZE ?= part
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
+export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
 test bench scenarios soak: export OMP_NUM_THREADS := 1
 test bench scenarios soak: export OPENBLAS_NUM_THREADS := 1
