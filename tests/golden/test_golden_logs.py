@@ -1,7 +1,6 @@
 """The same events give the same orders as when the logs were recorded (kernel version 2, before the rooms were moved).
 
-`price`, `price-average` and `boa-ideal` were recorded anew when jobs began to pay for whole nodes; `price` once more
-when jobs that wait with growing came to count the GPUs that stand still: one timer more.
+`price`, `price-average` and `boa-ideal` were recorded anew when jobs began to pay for whole nodes.
 Numbers are compared to nine digits: the last bits of a logarithm differ between processors. What was meant to change
 since is written down in `translated`, and nothing else may.
 """

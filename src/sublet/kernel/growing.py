@@ -2,12 +2,12 @@
 
 Growing onto a node that soon goes costs a job two pauses, one to grow and one to shrink, and the work since its last
 checkpoint where the node goes unannounced. To do without the node costs what it would have done. So a window is the
-shortest that keeps what resizes cost below a share of the time that the job pays for, and there is none where a visit,
-as long as the last ones were, brings far more than it costs. In a pause the GPUs that are visited stand still, too:
+shortest that keeps what resizes cost below a share of the job's time, and there is none where a visit, as long as the
+last ones were, brings far more than it costs:
 
     cost    =  2 x restart + work redone
     brings  =  stay x (the GPUs that it would get / all that it would have then)
-    window  =  cost x (all that it would have then / those that it has) / OVERHEAD, or none where it brings PAYS x cost
+    window  =  cost / OVERHEAD, or none where it brings PAYS x cost
 
 Which node goes is chance: of an offer of which others hold as much again, every other loss is theirs, and what the job
 has stays twice as long.
@@ -36,7 +36,7 @@ from sublet.kernel.supply import Supply
 
 __all__ = ["Growing"]
 
-OVERHEAD = 0.04  # of what a job pays for, for resizes: 5 % are accepted, and what it takes to notice comes on top
+OVERHEAD = 0.04  # of a job's time, for resizes: 5 % are accepted, and what it takes to notice comes out of the rest
 PAYS = 2.0  # no job is perfectly parallel: what less brings may be next to nothing
 ON_TIME_S = 1.0  # notices are told in whole seconds
 FLAPS = 3  # comings and goings in a row: one loss is what spot is, two are bad luck
@@ -116,8 +116,7 @@ class Growing:
         cost_s = 2.0 * job.restart_s + redone_s
         wide = held + more
         hit_s = stay_s * max(1.0, self._cluster.held[offer_id] * offer.gpus_per_node / wide)
-        stand_still = wide / held if 0.0 < held < math.inf else 1.0  # for each that it has
-        return 0.0 if hit_s * more / wide >= PAYS * cost_s else cost_s * stand_still / OVERHEAD
+        return 0.0 if hit_s * more / wide >= PAYS * cost_s else cost_s / OVERHEAD
 
     # ------------------------------------------------------------------ who waits
 
@@ -238,24 +237,18 @@ class Growing:
         """When the first of those who wait may grow, to be woken then; None = nobody waits, or it is known."""
         if not self.put_aside and not any(len(visits) == FLAPS for visits in self._visits.values()):
             return None
-        spare = self._spare()
         running = (state for state in active.values() if state.phase is not Phase.WAITING)
         ends = (
-            self.until_s(state.job, offer_id, held, more)
+            self.until_s(state.job, offer_id, held)
             for state in running
             for offer_id in self._visits
-            for held, more in ((state.gpus, self._room(state, offer_id, spare)), (math.inf, 0.0))
+            for held in (state.gpus, math.inf)
         )
         first_s = min((end_s for end_s in ends if end_s > now_s), default=None)
         if first_s is None or first_s == self._wake_s:
             return None
         self._wake_s = first_s
         return first_s
-
-    def _room(self, state: JobState, offer_id: str, spare: Mapping[str, float]) -> float:
-        """GPUs by which it could grow there, as policies are shown it."""
-        pool = self._supply.offers[offer_id].pool if offer_id in self._supply.offers else ""
-        return min(state.job.max_gpus - state.gpus, spare.get(pool, 0.0))
 
     def retry(self) -> list[str]:
         """A window may be over: these stand in line again."""
