@@ -59,7 +59,9 @@ def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
     done = sublet("simulate", "pollux-1", "--jobs", "3", "--json", "--report", str(tmp_path / "report"))
     assert done.returncode == 0
     assert json.loads(done.stdout)["metrics"]["finished"] == 3
-    assert done.stderr == f"report: {tmp_path / 'report' / 'report.html'}\n"
+    *progress, last = done.stderr.splitlines()
+    assert last == f"report: {tmp_path / 'report' / 'report.html'}"
+    assert all(line.startswith("max-speedup: ") for line in progress)  # told where it takes longer than a moment
 
 
 def test_an_error_reaches_the_shell():

@@ -125,7 +125,7 @@ def test_a_steward_that_is_killed_costs_its_node_and_the_reservation_and_another
             os.kill(steward, signal.SIGKILL)
             await ears.next(NodeLost, node_id="a")
             await until(lambda: rig.free_cpus() == NODES)
-            await until(lambda: not provider._supply.doubted, 30.0)
+            await until(lambda: not provider._supply.doubted, 120.0)
             for name in ("b", "c", "d"):
                 await provider.rent(name, rig.offer_id, f"token-{name}")
             assert claim.ray_node in {held.ray_node for held in provider._held.values()}

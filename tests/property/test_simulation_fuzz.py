@@ -257,7 +257,8 @@ def test_a_linear_job_that_was_never_moved_trains_for_its_work_over_its_gpus(wor
         row = done.run.record.jobs[job.id]
         if row.starts == 1 and row.resizes == 0:
             assert row.gpu_s - row.paused_gpu_s == pytest.approx(job.work)
-            assert row.finish_s >= row.start_s + job.restart_s
+            pause_s = job.restart_s if job.pauses is None else job.pauses.every_s
+            assert row.finish_s >= row.start_s + pause_s
 
 
 # ---------------------------------------------------------------------- what must not matter
