@@ -109,4 +109,6 @@ class Shape:
 
     def __str__(self) -> str:
         on_demand = f", {self.steady} on demand" if self.steady else ""
-        return f"{self.gpus} x {self.pool}{on_demand}" + (f", {self.grid}" if self.grid is not None else "")
+        grid = f", {self.grid}" if self.grid is not None else ""
+        batch = f", batch {self.batch}" if self.batch is not None else ""
+        return f"{self.gpus} x {self.pool}{on_demand}{grid}{batch}"

@@ -31,8 +31,8 @@ def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int, **mo
         optimizer: of the parameters of `model`; the session calls its `step`, you do not.
         dataset: map-style (`__len__` and `__getitem__`); every sample is seen once per epoch at any width.
         global_batch: samples per optimizer step, over all workers.
-        **more: see `sublet.train.options.Options`: epochs, scheduler, seed, micro_batch, batch_range, clip_norm,
-            collate, extra_state, device, checkpoint_dir.
+        **more: see `sublet.train.options.Options`: epochs, scheduler, seed, micro_batch, batch_range, lr_rule,
+            clip_norm, collate, extra_state, device, checkpoint_dir.
     """
     from sublet.train.loop import Options, Session
 

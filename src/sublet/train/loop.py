@@ -207,6 +207,7 @@ class Session:
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
         if not self._entered:
             self._entered, self._epochs = True, epochs
+            self._steps.samples_in_all = epochs * self._progress.samples
             self._schedules.find_late()
             self._state.schedulers = self._schedules.all
             self._settle_in(self._members.enter())

@@ -12,6 +12,7 @@ import torch
 from sublet.domain.quantity import positive, whole
 from sublet.train.fitness import check_methods
 from sublet.train.noise import BatchRange
+from sublet.train.rates import RateRule, rate_rule
 
 __all__ = ["Options"]
 
@@ -21,8 +22,8 @@ class Options:
     """Everything but the batch has a default.
 
     With `batch_range` the batch is adaptive: the gradient noise scale is measured and the batch grows towards it, or
-    follows the controller's plan. The learning rate is then multiplied by AdaScale's gain (its square root for
-    optimizers with `betas`), and schedulers step once per `global_batch` samples instead of once per step.
+    follows the controller's plan. The learning rate then follows by `lr_rule` (`train.rates`), and schedulers step once
+    per `global_batch` samples instead of once per step.
     """
 
     global_batch: int  # samples per step over all workers; the initial batch if it is adaptive
@@ -31,6 +32,7 @@ class Options:
     seed: int = 0  # of the order of samples, and of newcomers' random numbers
     micro_batch: int | None = None  # samples that one worker takes at a time; more are accumulated
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
+    lr_rule: str = RateRule.ADASCALE  # how the learning rate follows the batch: adascale, sqrt, linear or none
     clip_norm: float | None = None  # longest gradient, over the global batch
     collate: Callable[[list[Any]], Any] | None = None  # None = torch's default_collate
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
@@ -47,7 +49,7 @@ class Options:
             whole("micro_batch", self.micro_batch, 1)
         if self.clip_norm is not None:
             positive("clip_norm", self.clip_norm)
-        _ = self.adaptive
+        _ = self.adaptive, rate_rule(self.lr_rule)
 
     @property
     def schedulers(self) -> Sequence[Any]:

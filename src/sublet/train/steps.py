@@ -17,8 +17,10 @@ from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
 from sublet.train.memory import Cut, Memory
+from sublet.train.noise import BatchRange, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
+from sublet.train.rates import rate_rule
 from sublet.train.samples import Piece, Samples
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
@@ -44,6 +46,7 @@ class Steps:
         self._optimizer, self._options, self.adaptive = optimizer, options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
         self._samples = Samples(dataset, options.seed, options.collate, batch_device)
+        self._rule = rate_rule(options.lr_rule)
         self.schedules = Schedules(options.schedulers, optimizer)
         self.drift = Drift(model.parameters(), optimizer)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
@@ -57,6 +60,8 @@ class Steps:
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._judged = False  # the loss was looked at
         self._measured = False  # this step measures noise
+        self._halved = False  # for that alone it is taken in two
+        self.samples_in_all = 0  # of the whole training, once that is known
         self._planned = False  # the plan has chosen the batch, which then does not grow by itself
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
@@ -173,7 +178,10 @@ class Steps:
         every = NOISE_EVERY if self.adaptive is None else NOISE_EVERY_ADAPTIVE
         # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
         cut = group.world > 1 or (micro_batch or size) < size
-        self._measured = progress.steps % every == 0 and size > 1 and cut
+        self._halved = not cut and self._takes_halves(size)
+        if self._halved:
+            micro_batch = -(-size // 2)
+        self._measured = self._halved or (progress.steps % every == 0 and size > 1 and cut)
         steps, piece = progress.steps, None
         for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
             if piece.first and self._measured:
@@ -188,6 +196,13 @@ class Steps:
             self.gradients.arm()
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
+
+    def _takes_halves(self, size: int) -> bool:
+        """Of a full step that is taken at once."""
+        if self.adaptive is None or size < max(2, self.progress.batch):
+            return False
+        in_all = self.samples_in_all // self.adaptive.high
+        return halves_due(self.progress.steps, self.progress.noise.count, in_all)
 
     def _load(self, piece: Piece) -> Any:
         self.watch.loads()
@@ -246,10 +261,10 @@ class Steps:
         if self.adaptive is None:
             self._optimizer.step()
         else:
-            self._scaled_update(self.adaptive.gain(progress.batch, progress.noise.scale))
+            self._scaled_update(self.adaptive)
         self._updating = False
         gradients.clear()
-        self.watch.updated(full=self._size == progress.batch)
+        self.watch.updated(full=self._size == progress.batch and not self._halved)
         progress.advance()
         self._schedule()
 
@@ -263,11 +278,12 @@ class Steps:
             at=float(self.progress.done),
         )
 
-    def _scaled_update(self, gain: float) -> None:
-        groups = self._optimizer.param_groups
+    def _scaled_update(self, batches: BatchRange) -> None:
+        groups, rule = self._optimizer.param_groups, self._rule
         before = [group["lr"] for group in groups]
         for group in groups:
-            group["lr"] = group["lr"] * (gain**0.5 if "betas" in group else gain)
+            batch, noise = self.progress.batch, self.progress.noise.scale
+            group["lr"] = group["lr"] * rule.factor(batches, batch, noise, rooted="betas" in group)
         self._optimizer.step()
         for group, rate in zip(groups, before, strict=True):
             group["lr"] = rate

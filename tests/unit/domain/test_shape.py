@@ -55,7 +55,8 @@ def test_the_first_gpus_of_a_placement_keep_its_order(shares, gpus):
     assert all(0 < share <= shares[at] for at, (_, share) in enumerate(kept))
 
 
-def test_a_shape_says_what_of_it_is_on_demand_and_how_it_is_cut():
+def test_a_shape_says_what_of_it_is_on_demand_how_it_is_cut_and_its_batch():
     assert str(Shape("p", 8)) == "8 x p"
     assert str(Shape("p", 8, steady=2)) == "8 x p, 2 on demand"
     assert str(Shape("p", 9, steady=2, grid=Grid(4, 2))) == "9 x p, 2 on demand, 4 x 2"
+    assert str(Shape("p", 9, grid=Grid(4, 2), batch=96)) == "9 x p, 4 x 2, batch 96"

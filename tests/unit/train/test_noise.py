@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.train.noise import BatchRange, Noise
+from sublet.train.noise import ENOUGH, BatchRange, Noise, halves_due
 
 
 def test_the_noise_scale_of_a_known_distribution_is_found():
@@ -41,3 +41,14 @@ def test_the_gain_lies_between_one_and_the_ratio_of_batches(scale):
     assert gains[0] == 1.0
     assert gains == sorted(gains)
     assert all(1.0 <= gain <= batch / 8 for gain, batch in zip(gains, (8, 16, 64, 512), strict=True))
+
+
+@pytest.mark.parametrize("steps", [10, 199, 200, 3_999, 4_000, 20_000])
+def test_of_all_steps_at_most_one_in_two_hundred_is_taken_in_halves(steps):
+    halved = []
+    for step in range(steps):
+        if halves_due(step, len(halved), steps):
+            halved.append(step)
+    assert len(halved) <= steps / 200
+    if steps >= 4_000:
+        assert len([step for step in halved if step < steps / 50]) >= ENOUGH  # and it is known early where it can be

@@ -6,6 +6,7 @@ asked of the same model that `price` plans with, so that `--dry-run`, `ps` and `
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sublet.domain.job import Speed
@@ -96,7 +97,7 @@ def _view(
     rate = state.job.speed_on(row.shape).rate(pool.gpu, packed(row.shape.gpus, pool.gpus_per_node), state.done)
     mix, risk = mix_of(row.shape, pool), risk_of(row.shape, pool, snapshot.offers, state.job, row.hours)
     return {
-        "shape": str(row.shape),
+        "shape": str(replace(row.shape, batch=None)),  # which stands beside it
         "workers": row.shape.gpus,
         "workers_on_demand": mix.on_demand,
         "market": mix.market,
