@@ -85,6 +85,14 @@ def test_deaths_are_told_by_kind_of_point_and_by_law_and_counted_in_a_file(tmp_p
     assert "at commits" in capsys.readouterr().out
 
 
+def test_lives_of_many_points_are_left_out_and_none_left_is_no_success(capsys):
+    words = ["--seeds", "2", "--from", "3", "--crash-points", "40", "--processes", "1", "--most-points"]
+    assert main([*words, "100"]) == 0  # of seeds 3 and 4 the first is a short life
+    assert "of 2 seeds: 1 lives, 3 points" in capsys.readouterr().out
+    assert main([*words, "10"]) == 1
+    assert "as few as 10 points" in capsys.readouterr().out
+
+
 def test_a_world_that_breaks_at_a_point_is_a_finding_and_the_others_are_died_at(monkeypatch):
     def breaks(*_):
         raise ZeroDivisionError

@@ -3,6 +3,7 @@
 --seeds 1000 --from 0        live a thousand, over two processes; the exit code says whether a law was broken
 --seeds 1 --from 37 --look   one life, line by line
 --seeds 20 --crash-points 1  die before and after every commit and every provider call of twenty lives
+... --most-points 250        ... of those of them that are short: a life has up to 4,000, and dies at each of them
 --shrink 3                   of every law that broke, the least that breaks it, for up to three seeds
 """
 
@@ -40,6 +41,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--crash-points", type=int, default=0, metavar="N", help="die at every N-th commit and call instead"
     )
+    parser.add_argument(
+        "--most-points",
+        type=int,
+        default=sys.maxsize,
+        metavar="N",
+        help="... of lives that have no more than N of these",
+    )
     asked = parser.parse_args(words)
     kinds = tuple(filter(None, asked.only.split(",")))
     _refuse_unknown(parser, "--cloud", [asked.cloud], sorted(set(CLOUDS)))
@@ -64,7 +72,12 @@ def _die_everywhere(asked: argparse.Namespace) -> int:
     of, began_s, found = commit(), time.perf_counter(), Deaths()
     next_s = began_s + WORD_EVERY_S
     for found in die_everywhere(
-        seeds, every=asked.crash_points, processes=asked.processes, cloud=asked.cloud, policy=asked.policy
+        seeds,
+        every=asked.crash_points,
+        most=asked.most_points,
+        processes=asked.processes,
+        cloud=asked.cloud,
+        policy=asked.policy,
     ):
         if new := found.broken[told:]:
             _say(*new)
@@ -72,8 +85,11 @@ def _die_everywhere(asked: argparse.Namespace) -> int:
         if time.perf_counter() >= next_s:
             _say(f"{found}, so far")
             next_s = time.perf_counter() + WORD_EVERY_S
+    if not found.lives:
+        _say(f"none of the {asked.seeds} lives from seed {asked.first} has as few as {asked.most_points} points")
+        return 1
     took_s = time.perf_counter() - began_s
-    _say(f"{asked.seeds} lives, {found}, in {took_s:.0f} s")
+    _say(f"of {asked.seeds} seeds: {found}, in {took_s:.0f} s")
     if asked.count is not None:
         run = {"seeds": asked.seeds, "first": asked.first, "every": asked.crash_points, "processes": asked.processes}
         append_row(asked.count, found.row(commit=of, seconds=round(took_s, 1), **run))

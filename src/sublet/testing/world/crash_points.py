@@ -8,6 +8,7 @@ was asked for is not begun again.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import random
 from collections import Counter
@@ -64,6 +65,7 @@ def die_at(story: Story, point: Point) -> Outcome:
 class Deaths:
     """Of many lives."""
 
+    lives: int = 0  # of calm seeds, each died in at all of these points
     points: Counter[str] = field(default_factory=Counter)  # by kind
     deaths: int = 0
     broken: list[str] = field(default_factory=list)
@@ -73,27 +75,40 @@ class Deaths:
         kinds = ", ".join(f"{count} at {NAMES[kind]}s" for kind, count in sorted(self.points.items()))
         laws = ", ".join(f"{law} {count}" for law, count in sorted(self.laws.items()))
         broke = f"{len(self.broken)} broke a law" + (f" ({laws})" if laws else "")
-        return f"{self.points.total()} points ({kinds}): {self.deaths} deaths, {broke}"
+        return f"{self.lives} lives, {self.points.total()} points ({kinds}): {self.deaths} deaths, {broke}"
 
     def row(self, **facts: object) -> dict[str, object]:
         """As one line of JSON, with these facts about the run."""
         points = {NAMES[kind]: count for kind, count in sorted(self.points.items())}
-        return {"points": points, "deaths": self.deaths, "laws": dict(self.laws), "broken": self.broken, **facts}
+        told = {"lives": self.lives, "points": points, "deaths": self.deaths, "laws": dict(self.laws)}
+        return {**told, "broken": self.broken, **facts}
 
 
 def die_everywhere(
-    seeds: Sequence[int], *, every: int = 1, processes: int = 2, cloud: str = "", policy: str = ""
+    seeds: Sequence[int],
+    *,
+    every: int = 1,
+    most: float = math.inf,
+    processes: int = 2,
+    cloud: str = "",
+    policy: str = "",
 ) -> Iterator[Deaths]:
-    """At every `every`-th point of the lives of these seeds, without any other fault; the sum so far, as it grows."""
+    """At every `every`-th point of each life without any other fault; the sum so far, as it grows.
+
+    Lives of more than `most` points are left out: each point is a life again.
+    """
     found = Deaths()
     context = multiprocessing.get_context("spawn")  # as runner.py
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        lives = [(seed, cloud, policy) for seed in seeds]
+        asked = [(seed, cloud, policy) for seed in seeds]
+        lives = [
+            (life, points) for life, points in zip(asked, pool.map(_points, asked), strict=True) if len(points) <= most
+        ]
+        found.lives = len(lives)
         batches = [
-            (*life, points[at : at + A_BATCH])
-            for life, all_points in zip(lives, pool.map(_points, lives), strict=True)
-            for points in [all_points[::every]]
-            for at in range(0, len(points), A_BATCH)
+            (*life, points[::every][at : at + A_BATCH])
+            for life, points in lives
+            for at in range(0, len(points[::every]), A_BATCH)
         ]
         for batch in pool.map(_die, batches):
             found.points.update(batch.points)
