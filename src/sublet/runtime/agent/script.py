@@ -109,7 +109,7 @@ def _refresh() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, as it was not replaced yet
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    sys.path[1:1] = [part for part in path if part not in sys.path]
+    sys.path[1:1] = [part for part in path if part not in sys.path[1:]]  # the first is the script's own place, soon
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()  # or all workers would draw the same; Python's own generator sees to it by itself
     threads = os.environ.get("OMP_NUM_THREADS", "")

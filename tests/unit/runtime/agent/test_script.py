@@ -88,3 +88,16 @@ def test_a_script_that_is_not_there_ends_as_python_would(tmp_path):
     assert warm.returncode == 2
     assert "none.py" in warm.stderr
     assert "Traceback" not in warm.stderr
+
+
+def test_a_script_finds_what_its_own_path_names_even_where_the_warm_process_began(tmp_path):
+    began, place = tmp_path / "began", tmp_path / "place"
+    for folder in (began, place):
+        folder.mkdir()
+    told = RUNNER.replace("import os\n", f"import os\nos.environ['PYTHONPATH'] = {str(began)!r}\n")
+    (began / "runner.py").write_text(told, encoding="utf-8")
+    (began / "neighbour.py").write_text("VALUE = 7\n", encoding="utf-8")
+    (place / "s.py").write_text(SCRIPTS["own import"] + "\n", encoding="utf-8")
+    command = [sys.executable, str(began / "runner.py"), str(place / "s.py"), "arg"]
+    warm = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (warm.returncode, warm.stdout) == (0, "7\n"), warm.stderr
