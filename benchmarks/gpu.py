@@ -1,9 +1,12 @@
-"""What a session costs on a GPU: a 124M-parameter GPT trained by a plain loop and by `sublet.train`, in turns.
+"""What a session costs on a GPU, how well it knows itself there, and what a change of batch does to its loss.
 
-    python -m benchmarks.gpu            needs CUDA; `--tiny` runs the same on a CPU, to see that it works
+    python -m benchmarks.gpu                    needs CUDA; `--tiny` runs the same on a CPU, to see that it works
+    python -m benchmarks.gpu overhead           a part alone: profile, batches or overhead
+    python -m benchmarks.gpu --json FILE        everything that was measured
 
-Both loops own a model and an optimizer of their own and read the same samples; blocks of steps alternate, so that
-clocks and temperature are the same for both.
+Workers are processes of their own and come first, while this one has not used the GPU. For the overhead, loops own a
+model and an optimizer each and read the same samples; blocks of steps alternate, so that clocks and temperature are
+alike. Where Sublet is not installed: PYTHONPATH=src, and scipy for the fit.
 """
 
 from __future__ import annotations
@@ -11,106 +14,95 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import TensorDataset
 
+from benchmarks.gpt import LARGE, TINY, Gpt, loss_of, made, text_of
+from benchmarks.gpu_batches import FULL, QUICK, compare
+from benchmarks.gpu_profile import PROFILED, PROFILED_TINY, profile
 from sublet import train
+from sublet.train.stopwatch import Stopwatch, Times
 
-
-class Block(nn.Module):
-    """One layer of GPT-2."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """From (batch, letters, width) to the same."""
-        batch, length, width = x.shape
-        qkv = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.out(mixed)
-        return x + self.down(nn.functional.gelu(self.up(self.after(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    """GPT-2 with tied embeddings: 124 million parameters at its usual size."""
-
-    def __init__(self, words: int, length: int, width: int, depth: int, heads: int) -> None:
-        super().__init__()
-        self.word, self.place = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.last = nn.LayerNorm(width)
-
-    def forward(self, text: Tensor) -> Tensor:
-        """Logits of the word after each word."""
-        places = torch.arange(text.shape[1], device=text.device)
-        return self.last(self.blocks(self.word(text) + self.place(places))) @ self.word.weight.T
+PARTS = ("profile", "batches", "overhead")
 
 
 def main() -> None:
-    """Print the medians and their ratio as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Say what is measured as it is, and write all of it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all without")
     parser.add_argument("--tiny", action="store_true", help="on a CPU, a model of nothing")
-    parser.add_argument("--blocks", type=int, default=30)
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--samples", type=int, help="to train on, each of the two times that losses are compared")
+    parser.add_argument("--blocks", type=int, default=30, help="of the overhead")
     parser.add_argument("--steps", type=int, default=10, help="per block")
     asked = parser.parse_args()
-    device = torch.device("cpu" if asked.tiny else "cuda")
-    words, length, batch = (97, 16, 4) if asked.tiny else (50_257, 1_024, 16)
-    sizes = (32, 2, 2) if asked.tiny else (768, 12, 12)
-    steps = (asked.blocks + 2) * asked.steps
-    text = torch.randint(0, words, (batch * 64, length + 1), generator=torch.Generator().manual_seed(0)).to(device)
-    dataset = TensorDataset(text[:, :-1].contiguous(), text[:, 1:].contiguous())
-
-    def made() -> tuple[Gpt, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = Gpt(words, length, *sizes).to(device)
-        return model, torch.optim.AdamW(model.parameters(), lr=3e-4, fused=not asked.tiny)
-
-    def loss_of(model: Gpt, pair: tuple[Tensor, Tensor]) -> Tensor:
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(pair[0])
-            return cross_entropy(logits.flatten(0, 1), pair[1].flatten())
-
-    model, optimizer = made()
-    mine, my_optimizer = made()
-    plain = plain_steps(model, optimizer, dataset, batch, loss_of)
-    with train.session(mine, my_optimizer, dataset, global_batch=batch) as session:
-        ours = session_steps(session, mine, steps // 64 + 2, loss_of)
-        times = in_turns({"plain": plain, "sublet": ours}, blocks=asked.blocks, steps=asked.steps, device=device)
-        medians = {name: statistics.median(found) for name, found in times.items()}
-        pairs = [b / a for a, b in zip(times["plain"], times["sublet"], strict=True)]
-        print(
-            json.dumps(
-                {
-                    "parameters": sum(p.numel() for p in model.parameters()),
-                    "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-                    "torch": torch.__version__,
-                    "step_ms": {name: round(1e3 * median, 4) for name, median in medians.items()},
-                    "ratio_of_medians": round(medians["sublet"] / medians["plain"], 5),
-                    "median_of_ratios": round(statistics.median(pairs), 5),
-                    "quartiles_of_ratios": [round(q, 5) for q in statistics.quantiles(pairs, n=4)],
-                }
-            )
-        )
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"no part {sorted(unknown)}: {', '.join(PARTS)}")
+    change = QUICK if asked.tiny else FULL
+    change = replace(change, samples=asked.samples or change.samples)
+    found: dict[str, Any] = {"torch": torch.__version__, "tiny": asked.tiny}
+    for part in PARTS:
+        if asked.parts and part not in asked.parts:
+            continue
+        began_s = time.monotonic()
+        found[part] = {
+            "profile": lambda: [profile(each, tiny=asked.tiny) for each in (PROFILED_TINY if asked.tiny else PROFILED)],
+            "batches": lambda: compare(change, tiny=asked.tiny),
+            "overhead": lambda: overhead(tiny=asked.tiny, blocks=asked.blocks, steps=asked.steps),
+        }[part]()
+        print(f"{part} took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+        if asked.json:  # after each part: one that fails takes nothing of the others along
+            asked.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def plain_steps(
-    model: Gpt,
-    optimizer: torch.optim.Optimizer,
-    dataset: TensorDataset,
-    batch: int,
-    loss_of: Callable[[Gpt, tuple[Tensor, Tensor]], Tensor],
-) -> Iterator[None]:
+def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
+    """A step of a plain loop, of a session, and of a session that does not measure itself."""
+    sizes, batch = (TINY, 4) if tiny else (LARGE, 16)
+    dataset = text_of(sizes, batch * 64)
+    epochs = (blocks + 2) * steps // 64 + 2
+    model, optimizer = made(sizes)
+    loops = {"plain": plain_steps(model, optimizer, dataset, batch)}
+    for name in ("sublet", "unmeasured"):
+        mine, my_optimizer = made(sizes)
+        loops[name] = session_steps(mine, my_optimizer, dataset, batch, epochs, measured=name == "sublet")
+    times = in_turns(loops, blocks=blocks, steps=steps, device=torch.device(sizes.device))
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    watch_s = watch_cost_s(torch.device(sizes.device))
+    found = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "device": torch.cuda.get_device_name() if sizes.device == "cuda" else "cpu",
+        "step_ms": {name: round(1e3 * median, 4) for name, median in medians.items()},
+        "over_plain": _ratios(times["sublet"], times["plain"]),
+        "over_unmeasured": _ratios(times["sublet"], times["unmeasured"]),
+        "watch_us": 1e6 * watch_s,
+        "watch_share": watch_s / medians["sublet"],
+    }
+    print(f"a step of {found['parameters'] / 1e6:.0f} million parameters, batch {batch}, {blocks} blocks of {steps}")
+    for name, median in medians.items():
+        print(f"  {name:<11} {1e3 * median:9.3f} ms")
+    for name in ("over_plain", "over_unmeasured"):
+        ratios = found[name]
+        print(f"  session {name.replace('_', ' ')}: {ratios['median']:.4f} (quartiles {ratios['quartiles']})")
+    print(f"  calls of the stopwatch: {1e6 * watch_s:.1f} us, {found['watch_share']:.3%} of a step   goal 0.5 %\n")
+    return found
+
+
+def _ratios(ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    pairs = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "median": round(statistics.median(pairs), 5),
+        "quartiles": [round(quartile, 5) for quartile in statistics.quantiles(pairs, n=4)],
+    }
+
+
+def plain_steps(model: Gpt, optimizer: torch.optim.Optimizer, dataset: TensorDataset, batch: int) -> Iterator[None]:
     """The loop that anybody would write."""
     inputs, targets = dataset.tensors
     while True:
@@ -124,12 +116,55 @@ def plain_steps(
 
 
 def session_steps(
-    session: train.Session, model: Gpt, epochs: int, loss_of: Callable[[Gpt, tuple[Tensor, Tensor]], Tensor]
+    model: Gpt, optimizer: torch.optim.Optimizer, dataset: TensorDataset, batch: int, epochs: int, *, measured: bool
 ) -> Iterator[None]:
     """The same, borrowed by a session."""
-    for pair in session.batches(epochs=epochs):
-        session.step(loss_of(model, pair))
-        yield
+    with train.session(model, optimizer, dataset, global_batch=batch) as session:
+        if not measured:
+            session._steps.watch = Unwatched(torch.device("cpu"))  # noqa: SLF001 - nobody else wants it off
+        for pair in session.batches(epochs=epochs):
+            session.step(loss_of(model, pair))
+            yield
+
+
+class Unwatched(Stopwatch):
+    """Looks at nothing."""
+
+    def loads(self) -> None:
+        """Nothing."""
+
+    def gives(self) -> None:
+        """Nothing."""
+
+    def computed(self, samples: int, *, last: bool) -> None:
+        """Nothing."""
+
+    def summed(self) -> None:
+        """Nothing."""
+
+    def updated(self, *, full: bool) -> None:
+        """Nothing."""
+
+    def take(self) -> Times | None:
+        """Nothing."""
+        return None
+
+
+def watch_cost_s(device: torch.device, steps: int = 2_000) -> float:
+    """Seconds that the calls of a stopwatch take in a step of one micro-batch: the least of several goes."""
+    watch, took = Stopwatch(device), []
+    for _ in range(5):
+        _wait(device)
+        began_s = time.perf_counter()
+        for _ in range(steps):
+            watch.loads()
+            watch.gives()
+            watch.computed(1, last=True)
+            watch.summed()
+            watch.updated(full=True)
+        took.append((time.perf_counter() - began_s) / steps)
+        watch.take()
+    return min(took)
 
 
 def in_turns(

@@ -47,7 +47,7 @@ class World:
     def __init__(self, script: Callable[[Path], None], directory: Path, **env: str) -> None:
         self.script, self.directory, self.env = script, directory, env
         self.generation = 0
-        self.micro_batch = 0  # that all orders carry; 0 = none
+        self.micro_batch = self.batch = 0  # that all orders carry; 0 = none
         self.forgives = False  # a group that says it broke while all are there is told to regroup: somebody was late
         self.workers: list[Worker] = []
         self.members: list[Worker] = []
@@ -74,6 +74,7 @@ class World:
                 rank=rank,
                 world=len(members),
                 broken=broken,
+                batch=self.batch,
                 micro_batch=self.micro_batch,
             )
             worker.say(order)
