@@ -3,13 +3,14 @@
     cost(c) = (v + rent of c) x (pause to get to c + rest of this phase on c)  +  the best that can follow from c
 
 A job on a shape pays no pause to stay there, so that the cheapest shape is another one only if that gains more than a
-restart costs. Where speeds are believed, not known, it must also gain more than what is believed may be wrong by.
+restart costs. Where speeds are believed, not known, it must also gain more than what is believed may be wrong by; or
+what it would learn there must be worth the way (`trials`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +21,7 @@ from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
+from sublet.planning.trials import trial_costs
 from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["SETTLED", "Options", "OptionsTable", "options_of", "options_of_all"]
@@ -41,6 +43,7 @@ class Options:
     now_C: Floats  # hours until the end of this phase
     hours_C: Floats  # hours to the end
     in_last_phase: bool  # no other phase follows, so that hours do not depend on what time is worth
+    gain_C: Floats | None = None  # USD that a shape is expected to save because it is tried; None = nothing is tried
 
     @property
     def best(self) -> int:
@@ -77,6 +80,7 @@ class OptionsTable:
     cost_JC: Floats
     now_JC: Floats
     hours_JC: Floats
+    trials: dict[int, Floats] = field(default_factory=dict)  # row -> what trying each shape saves, where one is tried
 
     def __len__(self) -> int:
         return len(self.menus)
@@ -92,6 +96,7 @@ class OptionsTable:
             now_C=self.now_JC[row, :count],
             hours_C=self.hours_JC[row, :count],
             in_last_phase=bool(self.last_J[row]),
+            gain_C=self.trials.get(row),
         )
 
     def put(self, row: int, options: Options) -> None:
@@ -101,6 +106,9 @@ class OptionsTable:
         self.cost_JC[row, :count] = options.cost_C
         self.now_JC[row, :count] = options.now_C
         self.hours_JC[row, :count] = options.hours_C
+        self.trials.pop(row, None)
+        if options.gain_C is not None:
+            self.trials[row] = options.gain_C
 
     def take(self, rows: Sequence[int]) -> OptionsTable:
         """Of these jobs alone."""
@@ -120,6 +128,7 @@ class OptionsTable:
             cost_JC=self.cost_JC[at],
             now_JC=self.now_JC[at],
             hours_JC=self.hours_JC[at],
+            trials={now: self.trials[row] for now, row in enumerate(rows) if row in self.trials},
         )
 
 
@@ -197,6 +206,9 @@ def options_of_all(
     )
     if boots:
         _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, boot_JC)
+    doubted = [row for row in on_J.tolist() if menus[row].doubt_C is not None and states[row].job.deadline_s is None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        way_UC = cost_JC[doubted] - pay_JC[doubted] * left_J[doubted, None] / rate_JC[doubted]
     for row in np.flatnonzero(~table.last_J).tolist():
         menu = menus[row]
         if menu.shapes:
@@ -205,11 +217,8 @@ def options_of_all(
             after = _after(menu, goal, value, rent_R)
             cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
             hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
-    for row in on_J.tolist():
-        menu = menus[row]
-        if menu.doubt_C is not None and states[row].job.deadline_s is None:
-            cost_C = cost_JC[row, : len(menu.shapes)]
-            cost_C += _doubt(menu.doubt_C, menu.belief_C, cost_C, int(held_J[row]))
+    for row, way_C in zip(doubted, way_UC, strict=True):
+        _add_doubt(table, row, int(held_J[row]), way_C, may_try=states[row].job.purse_left_usd is None)
     return table
 
 
@@ -265,6 +274,22 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
         value_J1 = np.array([table.value_J[row] for row in rows.tolist()])[:, None]
         table.now_JC[rows] = table.hours_JC[rows] = meanwhile_JC + then_JC
         table.cost_JC[rows] = (own_pay_J1 + pay_JC - value_J1) * meanwhile_JC + pay_JC * then_JC
+
+
+def _add_doubt(table: OptionsTable, row: int, held: int, way_C: Floats, *, may_try: bool) -> None:
+    """What speeds may be wrong by speaks against leaving; what is worth a try costs what that costs."""
+    menu = table.menus[row]
+    count, doubt_C = len(menu.shapes), menu.doubt_C
+    if doubt_C is None:
+        return
+    cost_C, tried_C = table.cost_JC[row, :count], None
+    if may_try:
+        tried_C = trial_costs(cost_C, way_C[:count], table.hours_JC[row, :count], doubt_C, menu.belief_C, held)
+    cost_C += _doubt(doubt_C, menu.belief_C, cost_C, held)
+    if tried_C is not None:
+        gain_C = np.where(tried_C < cost_C, cost_C[held] - tried_C, 0.0)
+        cost_C[:] = np.minimum(cost_C, tried_C)
+        table.trials[row] = gain_C
 
 
 def _doubt(doubt_C: Floats, belief_C: Ints, cost_C: Floats, held: int) -> Floats:

@@ -18,6 +18,7 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.domain.shape import Grid, Shape, Spread
 from sublet.errors import InvalidValue
 from sublet.perf.goodput import efficiency
+from sublet.perf.learned import MEASURED_DOUBT
 from sublet.perf.live.fit import FittedStep, fitted_step
 from sublet.perf.live.rows import PREDICTED_ERROR, Source, StepRow, predicted
 from sublet.perf.speedup import ConstantRate
@@ -29,7 +30,6 @@ __all__ = ["LiveSpeed", "batch_steps"]
 STEP = math.sqrt(2.0)  # between two batches: the best of them costs at most 0.75 % more than the best of all
 KEPT = 0.95  # of the best: the batch that it has stays if it is as good as this
 MISFIT = 0.1  # where what was measured and the curve differ by more, what was measured counts
-MEASURED_DOUBT = 0.1  # of what was measured: it is smoothed, and told when it has moved by a quarter
 MOST_DOUBT = 0.5
 
 # C batches

@@ -113,7 +113,16 @@ def _reason(each: Asked, column: int, terms: Terms) -> str:
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
     if math.isinf(each.state.job.work):
         best += ", of the day ahead: it has no end"
-    return f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}: {best}"
+    takes = f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}"
+    doubt_C = options.menu.doubt_C
+    if options.gain_C is not None and doubt_C is not None and options.gain_C[column] > 0.0:
+        gain = float(options.gain_C[column])
+        saves = f"a gain worth USD {gain:.2f}" if not in_a_hurry else f"a gain of {gain / options.value_of_time:.2f} h"
+        off = f"may be off by {100.0 * float(doubt_C[column]):.0f} %"
+        return (
+            f"tried to learn: {takes} as believed, which {off}; {saves} is expected, with the way back if it is slower"
+        )
+    return f"{takes}: {best}"
 
 
 # ---------------------------------------------------------------------- who gets what of pools that are limited
