@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.perf.live.rows import StepRow
-from sublet.runtime.controller.profile_store import StoredProfile
+from sublet.perf.live.stored import StoredProfile
 
 LISTS = ("workloads", "profiles", "offers", "traces", "policies")
 VERBS = ("simulate", "compare", "plan", "advise", "spot", "forecast", "study", *LISTS)

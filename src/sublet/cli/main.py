@@ -32,6 +32,7 @@ from sublet.cli.verbs.offers import offers
 from sublet.cli.verbs.pause import pause
 from sublet.cli.verbs.plan import plan
 from sublet.cli.verbs.policies import policies
+from sublet.cli.verbs.profile import profile
 from sublet.cli.verbs.profiles import profiles
 from sublet.cli.verbs.ps import ps
 from sublet.cli.verbs.replay import replay
@@ -98,7 +99,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Ask before you spend": (
         *(("simulate", simulate), ("compare", compare), ("plan", plan), ("advise", advise)),
-        *(("spot", spot), ("forecast", forecast), ("study", study)),
+        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("study", study)),
     ),
     "What is there": (
         *(("workloads", workloads), ("profiles", profiles), ("offers", offers), ("traces", traces)),

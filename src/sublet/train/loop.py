@@ -31,6 +31,7 @@ from sublet.train.link import ControllerLink
 from sublet.train.membership import Membership
 from sublet.train.options import Options
 from sublet.train.peers import talking
+from sublet.train.rehearsal import ENDLESS, is_rehearsal, nothing_to_save
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.state import State
@@ -58,7 +59,8 @@ class Session:
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(self._worker_id)
         self._report = Report(self._worker_id, self._link.say)
-        where = options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
+        self._rehearses = is_rehearsal()
+        where = None if self._rehearses else options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
         self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._link.say)
         self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
         self._open = self._entered = self._over = False
@@ -156,9 +158,9 @@ class Session:
             epoch = self._progress.epoch
             if epoch >= self._epochs:
                 break
-            self._until = epoch + 1
+            self._until = self._epochs if self._rehearses else epoch + 1
             self._link.script_goes_on()
-            yield epoch
+            yield min(epoch, self.options.epochs - 1)
             self._link.script_waits()
             self._end_epoch(epoch)
         self._over = True
@@ -192,7 +194,7 @@ class Session:
                 "`for epoch in s.epochs():` around `for batch in s:`",
             )
         self._begin(total)
-        yield from self._until_epoch(total)
+        yield from self._until_epoch(self._epochs)
         self._boundary()
         self._over = True
         self._link.script_goes_on()
@@ -206,7 +208,7 @@ class Session:
         if not self._open:
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
         if not self._entered:
-            self._entered, self._epochs = True, epochs
+            self._entered, self._epochs = True, ENDLESS if self._rehearses else epochs
             self._steps.samples_in_all = epochs * self._progress.samples
             self._schedules.find_late()
             self._state.schedulers = self._schedules.all
@@ -283,6 +285,8 @@ class Session:
         if members.group.rank == 0:
             asked, world = self._link.take_save_request(), members.group.world
             self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
+            if asked and self._rehearses:
+                self._link.say(nothing_to_save(self._worker_id, self._progress))
         self._report.tick(members.group, self._steps, self.loss, self._saver)
         if line is None:
             return

@@ -16,6 +16,7 @@ import torch
 
 from sublet.train.memory import Cut, peak_bytes
 from sublet.train.peers import PeerGroup
+from sublet.train.rehearsal import profile_every_s
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
 from sublet.train.steps import Steps
@@ -34,7 +35,8 @@ class Report:
 
     def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None]) -> None:
         self._worker_id, self._say = worker_id, say
-        self._profiled_s = -PROFILE_EVERY_S
+        self._profile_every_s = profile_every_s(PROFILE_EVERY_S)
+        self._profiled_s = -self._profile_every_s
         self.restart()
 
     def restart(self) -> None:
@@ -75,7 +77,7 @@ class Report:
 
     def _profile(self, steps: Steps, now_s: float) -> Profile | None:
         """What was measured since the last one; None if that was a moment ago."""
-        if now_s - self._profiled_s < PROFILE_EVERY_S or (times := steps.watch.take()) is None:
+        if now_s - self._profiled_s < self._profile_every_s or (times := steps.watch.take()) is None:
             return None
         self._profiled_s = now_s
         adaptive = steps.adaptive

@@ -21,6 +21,7 @@ from sublet.train.noise import BatchRange, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.rates import rate_rule
+from sublet.train.rehearsal import is_rehearsal
 from sublet.train.samples import Piece, Samples
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
@@ -63,6 +64,7 @@ class Steps:
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
         self._planned = False  # the plan has chosen the batch, which then does not grow by itself
+        self._rehearses = is_rehearsal()
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
         self._updating = False
@@ -289,6 +291,8 @@ class Steps:
             group["lr"] = rate
 
     def _schedule(self) -> None:
+        if self._rehearses:  # its schedules would be over long before it is
+            return
         progress = self.progress
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
         while progress.scheduled < due:

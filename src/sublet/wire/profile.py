@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Profile"]
+__all__ = ["REHEARSAL", "Profile"]
+
+REHEARSAL = "SUBLET_PROFILE_EVERY_S"  # a run that is only there to be measured: seconds between two reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "parse_count",
+    "parse_counts",
     "parse_dollars",
     "parse_duration_s",
     "parse_money",
@@ -79,6 +80,16 @@ def parse_count(option: str, text: str) -> float:
     if not 0 < count < math.inf:
         raise InvalidValue(option, text, "a number above 0, such as 50M, 2.5G or 300000")
     return count
+
+
+def parse_counts(option: str, text: str) -> list[int]:
+    """`1,2,4`: whole numbers of at least 1, in the order in which they were written."""
+    numbers = []
+    for word in parse_names(option, text):
+        if not (word.isascii() and word.isdigit()) or int(word) < 1:
+            raise InvalidValue(option, text, "whole numbers of at least 1, such as 1,2,4")
+        numbers.append(int(word))
+    return numbers
 
 
 def parse_names(option: str, text: str) -> list[str]:

@@ -25,8 +25,8 @@ from sublet.runtime.store import Store
 __all__ = ["budget_from", "controller_from", "policy_from"]
 
 
-def controller_from(settings: Settings) -> ControllerApi:
-    """A controller that has not started yet."""
+def controller_from(settings: Settings, policy: Policy | None = None) -> ControllerApi:
+    """A controller that has not started yet; `policy` decides, or the one that the settings name."""
     build = _builder(settings.provider)
     make_engine = cast(MakeEngine, plugins.load("sublet.engines", settings.engine))
     state_dir = Path(settings.state_dir)
@@ -42,7 +42,7 @@ def controller_from(settings: Settings) -> ControllerApi:
         store=store,
         provider=setup.provider,
         engine=make_engine(setup.address, lease_s=setup.lease_s, port_field=setup.port_field),
-        policy=policy_from(settings),
+        policy=policy or policy_from(settings),
         clock=clock,
         budget=budget_from(settings),
         decide_limit_s=settings.decide_limit_s,

@@ -13,8 +13,9 @@ from sublet.errors import BadInput
 from sublet.machine.wall import WALL
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed
+from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.profile_store import ProfileStore, StoredProfile, script_digest
+from sublet.runtime.controller.profile_store import ProfileStore, script_digest
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec

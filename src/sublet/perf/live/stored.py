@@ -1,0 +1,150 @@
+"""What a job measured of itself on one kind of GPU, as a file: a person can read it, and share it.
+
+A line of JSON behind a `#` says which job and script, on what and when; the table below it has a line for each form.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sublet.errors import BadInput, InvalidValue
+from sublet.perf.live.rows import StepRow
+from sublet.perf.live.speed import LiveSpeed, batch_steps
+
+__all__ = ["COLUMNS", "StoredProfile", "speed_from"]
+
+COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
+WHOLE = COLUMNS[:4]
+HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
+BATCHES = 3  # initial, least, most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProfile:
+    """Of one job on one kind of GPU."""
+
+    name: str
+    script: str  # digest
+    gpu: str
+    torch: str  # version; "" = not told
+    date: str
+    batches: tuple[int, int, int]  # initial, least, most; three times the same where it is fixed
+    batch: int  # at its end
+    noise: float | None  # gradient noise scale, at its end
+    rows: tuple[StepRow, ...]
+
+    def to_text(self) -> str:
+        """As it stands in its file."""
+        facts = {key: value for key, value in asdict(self).items() if key != "rows"}
+        text = io.StringIO()
+        text.write(f"# {json.dumps(facts)}\n")
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(COLUMNS)
+        table.writerows([getattr(row, column) for column in COLUMNS] for row in self.rows)
+        return text.getvalue()
+
+    @classmethod
+    def from_text(cls, text: str, source: str) -> StoredProfile:
+        """What `to_text` wrote; BadInput says where it is not that."""
+        head, _, body = text.partition("\n")
+        try:
+            facts = json.loads(head.removeprefix("#"))
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict):
+            why = f"begins with {head[:40]!r}, not with a # and what is known of the profile, as JSON"
+            raise BadInput(source, why, line=1, hint=HINT)
+        known = {field: _fact(source, facts, field) for field in FIELDS}
+        known["batches"] = tuple(known["batches"])
+        table = csv.DictReader(io.StringIO(body))
+        if missing := [column for column in COLUMNS if column not in (table.fieldnames or ())]:
+            raise BadInput(source, f"has no column {missing[0]}; it has {table.fieldnames}", line=2, hint=HINT)
+        rows = tuple(_row(source, table.line_num + 1, known["gpu"], cells) for cells in table)
+        if not rows:
+            raise BadInput(source, "has no row: nothing was measured", hint=HINT)
+        return cls(**known, rows=rows)
+
+
+def speed_from(
+    profiles: Sequence[StoredProfile], *, unit: float = 1.0, ratio: Callable[[str, str], float]
+) -> LiveSpeed:
+    """Of one job that was measured on several kinds; `unit` is samples to one unit of work.
+
+    At the noise that was measured last: where there was none, the batch stays as its script has it.
+    """
+    if not profiles:
+        raise InvalidValue("profiles", [], "at least one")
+    newest = max(profiles, key=lambda each: each.date)
+    initial, low, high = newest.batches
+    return LiveSpeed(
+        rows=tuple(row for each in profiles for row in each.rows),
+        batches=batch_steps(initial, low, high),
+        initial=initial,
+        batch_now=initial,
+        noise=newest.noise,
+        unit=unit,
+        ratio=ratio,
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _are_batches(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != BATCHES or not all(map(_is_count, value)):
+        return False
+    initial, low, high = value
+    return bool(low <= initial <= high)
+
+
+def _is_noise(value: object) -> bool:
+    return value is None or (type(value) in (int, float) and 0.0 <= float(str(value)) < float("inf"))
+
+
+FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "name": (_is_name, "the name of a job"),
+    "script": (_is_name, "a digest"),
+    "gpu": (_is_name, "a kind of GPU"),
+    "torch": (_is_text, "a version"),
+    "date": (_is_name, "a date"),
+    "batches": (_are_batches, "[initial, least, most], the first between the others"),
+    "batch": (_is_count, "a whole number of at least 1"),
+    "noise": (_is_noise, "a number of samples, or null"),
+}
+
+
+def _fact(source: str, facts: Mapping[str, Any], field: str) -> Any:
+    fits, allowed = FIELDS[field]
+    if field not in facts:
+        raise BadInput(source, f"has no {field}; it must be {allowed}", line=1, hint=HINT)
+    if not fits(facts[field]):
+        raise BadInput(source, str(InvalidValue(field, facts[field], allowed)), line=1, hint=HINT)
+    return facts[field]
+
+
+def _row(source: str, line: int, gpu: str, cells: Mapping[str, str | None]) -> StepRow:
+    values: dict[str, Any] = {}
+    for column in COLUMNS:
+        kind, allowed = (int, "a whole number") if column in WHOLE else (float, "a number")
+        try:
+            values[column] = kind(cells[column] or "")
+        except ValueError:
+            raise BadInput(source, str(InvalidValue(column, cells[column], allowed)), line=line, hint=HINT) from None
+    try:
+        return StepRow(gpu=gpu, **values)
+    except InvalidValue as error:
+        raise BadInput(source, str(error), line=line, hint=HINT) from None

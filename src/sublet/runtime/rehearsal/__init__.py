@@ -1,0 +1,1 @@
+"""How a script scales, measured in real workers before money is spent."""
