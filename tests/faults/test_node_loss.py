@@ -42,3 +42,41 @@ def test_a_pool_rests_where_the_cloud_took_all_nodes_again_and_again_and_not_whe
     life.live()
     assert sum("NodeLost" in what for _, what, _ in life.history) >= 4
     assert any("were taken at once" in text for _, what, text in life.history if what == "BackOff") == rests
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("choice", [OnNodeLoss.REPLACE, OnNodeLoss.FAIL])
+def test_what_a_loss_asks_for_is_known_to_the_next_controller(choice, dies):
+    """It dies a moment after it has heard of the loss, and no other node can be had: as if it had not died."""
+
+    def watch(life):
+        stage, controllers = life.stage, life.stage.controllers
+
+        def lose():
+            life.cloud.take(life.cloud.alive()[0], told=True)
+            for offer in ("spot", "on-demand"):
+                life.cloud.sell_out(offer, 1500.0)
+            hear()
+
+        def hear():
+            records = controllers.controller.records.values() if controllers.ready else ()
+            if any(record.awaited or record.blamed for record in records):
+                if dies:
+                    stage.world.after(0.05, lambda: controllers.crash(controllers.process))
+            else:
+                stage.world.after(0.02, hear)
+
+        stage.world.after(60.0, lose)
+
+    job = JobPlan(name="job0", at_s=1.0, max_workers=2, steps=400, step_s=1.0, boot_s=1.0, write_s=0.5)
+    job = replace(job, on_node_loss=str(choice), checkpoint_every_s=8.0)
+    life = Life(Story(seed=1, jobs=(job,), faults=(), most_nodes=2, span_s=1200.0), watch, keep_history=True)
+    outcome = life.live()
+    assert outcome.broken is None, outcome.broken
+    assert outcome.lives == 1 + dies
+    told = [(at_s, text) for at_s, _, text in life.history]
+    if choice is OnNodeLoss.FAIL:
+        assert outcome.ends == {"failed: lost a node": 1}
+    else:
+        (until_s,) = [at_s for at_s, text in told if "could not be had again in time" in text]
+        assert until_s < 60.0 + 300.0

@@ -39,12 +39,15 @@ class NodeLosses:
                 # Before the loss: or a node would be rented in place of this one, for a job that is given up.
                 record.blamed = record.blamed or f"it lost {node_id}, and its elastic.on_node_loss is fail"
                 survivors = any(worker.node_id != node_id for worker in record.group.workers.values())
-                return [self._jobs.begin_to_give_up(record, record.blamed, saves=survivors)]
+                change = self._jobs.begin_to_give_up(record, record.blamed, saves=survivors)
+                self._jobs.save_facts(record)  # with the loss, or the next controller would let it go on
+                return [change]
             case OnNodeLoss.REPLACE if record.awaited is None and state.gpus:
                 until_s = self._inbox.now_s() + record.spec.replace_s
                 record.awaited = Awaited(workers=state.gpus, until_s=until_s)
                 text = f"waits for another node in place of {node_id}, for {record.spec.replace_s:g} s at most"
                 self._inbox.note(HistoryRow(kind="AwaitsNode", job_id=record.id, text=text))
+                self._jobs.save_facts(record)  # with the loss, or under the next controller it would wait for ever
                 return [news.JobChanged(self._inbox.now_s(), self._jobs.describe(record))]
             case _:
                 pass
