@@ -38,7 +38,7 @@ class _Seen:
     generation: int
     own_s: dict[str, deque[float]] = field(default_factory=dict)  # worker -> its own part of a step, lately
     slow_since: float | None = None  # wall: all of it takes far longer than is usual
-    suspect: str = ""  # the worker that stands out
+    suspect: str = ""  # the node of the worker that stands out: on a slow one its workers take turns at that
     since: float = 0.0  # wall: it does
     told: bool = False
 
@@ -78,8 +78,8 @@ class Stragglers:
             if seen.told:  # it has caught up
                 record.warnings.pop(STRAGGLER, None)
             seen.suspect, seen.told = "", False
-        elif found.worker_id != seen.suspect:
-            seen.suspect, seen.since, seen.told = found.worker_id, wall_s, False
+        elif (node_id := group.workers[found.worker_id].node_id) != seen.suspect:
+            seen.suspect, seen.since, seen.told = node_id, wall_s, False
         elif not seen.told and wall_s - seen.since >= self._paces.straggles_s:
             seen.told = True
             self._tell(record, found, message)
