@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import OfferState, Pool, Snapshot
+from sublet.planning.choosy import kept_for_choosy
 
 __all__ = [
     "Row",
@@ -49,10 +50,16 @@ def pool_rows(snapshot: Snapshot) -> list[Row]:
     return [Row(name, name, pool.offer_ids) for name, pool in snapshot.pools.items()]
 
 
-def most_gpus(snapshot: Snapshot) -> dict[str, float]:
-    """GPUs that could be held in each pool, all at once, within limits, supply and burn budget (inf = no end)."""
+def most_gpus(snapshot: Snapshot, *, nobody_yields: bool = False) -> dict[str, float]:
+    """GPUs that could be held in each pool, all at once, within limits, supply and burn budget (inf = no end).
+
+    Money goes to the cheapest pools, but for the least of jobs that may not run there: also if others must yield for
+    that, or, where `nobody_yields`, as soon as there is money for a new node.
+    """
     rows = pool_rows(snapshot)
-    return _by_name(snapshot, rows, _acquire(snapshot, dict.fromkeys(rows, math.inf)))
+    first = {} if _without_money(snapshot) or len(rows) == 1 else kept_for_choosy(snapshot)
+    nodes = _acquire(snapshot, dict.fromkeys(rows, math.inf), first, held_first=nobody_yields)
+    return _by_name(snapshot, rows, nodes)
 
 
 def most_gpus_alone(snapshot: Snapshot, rows: Iterable[Row]) -> dict[str, float]:
@@ -100,8 +107,14 @@ def _by_name(snapshot: Snapshot, rows: Iterable[Row], nodes: Mapping[str, float]
     }
 
 
-def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
-    """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts."""
+def _acquire(
+    snapshot: Snapshot, need: Mapping[Row, float], first: Mapping[str, float] | None = None, *, held_first: bool = False
+) -> dict[str, float]:
+    """Owned nodes, then held ones, then new ones, the cheapest per GPU first, while the burn budget lasts.
+
+    Of the need, what is needed `first` (by the names of rows) goes before all that is not owned, or `held_first` before
+    all that is not held.
+    """
     burn = snapshot.budget.burn
     if len(snapshot.offers) == 1 and snapshot.left is None:
         (state,) = snapshot.offers.values()
@@ -114,6 +127,7 @@ def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
     taken: dict[str, float] = {}
     row_of = {offer_id: row.name for row in need for offer_id in row.offer_ids}
     missing = {row.name: wanted for row, wanted in need.items()}
+    early = dict(first or {})
     quotas = _Quotas(snapshot.pools)
     for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
         reserve = state.offer.reserve.grains
@@ -122,19 +136,27 @@ def _acquire(snapshot: Snapshot, need: Mapping[Row, float]) -> dict[str, float]:
             purse -= max(0.0, owned - state.held) * reserve
         taken[state.offer.id] = owned
         missing[row_of[state.offer.id]] -= owned
+        if row_of[state.offer.id] in early:
+            early[row_of[state.offer.id]] -= owned
         quotas.take(state.offer, owned)
         paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
         left -= paid * state.price.micro_usd_per_h
         nodes -= owned
-    for most in (_held, _obtainable):
+    rounds = [(early, _held), (early, _obtainable), (missing, _held), (missing, _obtainable)]
+    if held_first:
+        rounds.insert(0, rounds.pop(2))
+    for lacks, most in rounds if early else rounds[-2:]:
         for state in offers:
             offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
-            more = min(most(state) - taken[offer.id], missing[row], quotas.left(offer), _quotient(left, price), nodes)
+            lack = lacks.get(row, 0.0)
+            more = min(most(state) - taken[offer.id], lack, quotas.left(offer), _quotient(left, price), nodes)
             if most is _obtainable:  # a new node takes its reserve from the purse
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
                 missing[row] -= more
+                if row in early:
+                    early[row] -= more
                 quotas.take(offer, more)
                 nodes -= more if math.isfinite(nodes) else 0
                 if math.isfinite(left):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Pool
+from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import packed
 
 __all__ = ["gain_steps", "jobs_by_pool", "rate_at", "useful_widths", "worth_growing"]
@@ -77,16 +78,28 @@ def worth_growing(state: JobState, pool: Pool, gpus: int, now_s: float) -> bool:
 def jobs_by_pool(
     active: Iterator[JobState], waiting: Iterator[JobState], most: dict[str, float]
 ) -> dict[str, list[JobState]]:
-    """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job."""
+    """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job.
+
+    Who was promised GPUs of a pool that has none left, and has had none yet, is the first in line.
+    """
     groups: dict[str, list[JobState]] = {name: [] for name in most}
     taken = dict.fromkeys(most, 0)  # GPUs that the smallest widths of its jobs need
+    in_vain: list[JobState] = []
     for state in active:
-        if state.shape is not None:
-            groups[state.shape.pool].append(state)
-            taken[state.shape.pool] += state.job.min_gpus
-    for state in waiting:
+        if state.shape is None:
+            continue
+        pool, need = state.shape.pool, state.job.min_gpus
+        if state.phase is Phase.WAITING and taken[pool] + need > most[pool]:
+            in_vain.append(state)
+        else:
+            groups[pool].append(state)
+            taken[pool] += need
+    for state in chain(in_vain, waiting):
         need = state.job.min_gpus
         open_pools = [name for name in most if taken[name] + need <= most[name] and state.job.may_run_in(name)]
+        if not open_pools and state.shape is not None:
+            groups[state.shape.pool].append(state)  # where it gets nothing
+            continue
         if not open_pools and state.job.pools:
             continue  # those behind it may run where it may not
         if not open_pools:

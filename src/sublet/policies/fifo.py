@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.planning.affordable import most_gpus
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 
@@ -19,7 +20,7 @@ class Fifo:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Start the head of the queue for as long as it fits. O(jobs started), whatever the length of the queue."""
-        draft = Draft(snapshot)
+        draft = Draft(snapshot, most_gpus(snapshot, nobody_yields=True))
         queue: Iterable[JobState] = snapshot.waiting.by(arrival)
         if min(draft.room.values()) < 0:
             queue = heapq.merge(queue, self._send_back_the_last(draft), key=_seq)

@@ -76,6 +76,8 @@ def _admitted(draft: Draft, mode: Mode, warnings: dict[str, str]) -> Mapping[str
     free = dict(draft.most)
     for state in sorted(snapshot.active.values(), key=lambda state: state.seq):
         names = [] if state.shape is None else [state.shape.pool]
+        if state.phase is Phase.WAITING:  # what was promised to it has never come, and may be had elsewhere
+            names += sorted(groups.keys() - names)
         if not _join(state, names, groups, free, draft, state.done_at(now_s)):
             draft.take(state, "supply fell and it came last")
     for state in _newcomers(snapshot, mode, warnings):

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from sublet.domain.actions import MakePlan
-from sublet.domain.budget import Limit
+from sublet.domain.actions import MakePlan, RentNode
+from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import (
     AvailabilityChanged,
     BudgetChanged,
@@ -19,6 +19,7 @@ from sublet.domain.events import (
     NodeLost,
     PlanMade,
     PriceChanged,
+    RentRefused,
 )
 from sublet.domain.job import Job
 from sublet.domain.money import Price
@@ -184,6 +185,17 @@ class PolicySuite(DrawingSuite):
         driver.settle(self.make())
         assert driver.kernel.jobs["a"].phase is Phase.RUNNING
 
+    def test_a_lone_job_moves_to_another_pool_when_nothing_of_what_was_promised_can_be_had(self) -> None:
+        offers = [an_offer("o", pool="p"), an_offer("z", pool="q", usd_per_h="9")]
+        driver = Driver(offers, limits={"o": Limit(max_nodes=1), "z": Limit(max_nodes=1)})
+        driver.submit(a_job("a", gpus=4, min_gpus=4))
+        driver.plan(self.make().decide(driver.kernel.snapshot()))
+        (rent,) = (order for order in driver.last if isinstance(order, RentNode))
+        driver.tell(AvailabilityChanged(10.0, rent.offer_id, 0))
+        driver.tell(RentRefused(10.0, rent.node_id))
+        driver.settle(self.make())
+        assert driver.kernel.jobs["a"].phase is Phase.RUNNING
+
     def test_a_budget_that_falls_to_nothing_stops_everything_and_one_that_comes_back_starts_it(self) -> None:
         driver = Driver([an_offer("o")])
         policy = self.make()
@@ -238,6 +250,15 @@ class PolicySuite(DrawingSuite):
         offers = [an_offer("lent", pool="lent"), an_offer("bought", usd_per_h="3", pool="bought")]
         limits = {offer.id: Limit(max_nodes=1) for offer in offers}
         run = simulate(jobs, self.make(), Cloud(offers=offers, limits=limits), checked=True)
+        assert run.unfinished == ()
+
+    @pytest.mark.parametrize("others", [0, 1, 6])
+    def test_no_job_waits_for_ever_for_money_that_a_cheaper_pool_could_use(self, others: int) -> None:
+        offers = [an_offer("o", gpus=1, pool="p"), an_offer("z", gpus=1, usd_per_h="1.5", pool="q")]
+        jobs = [a_job(f"j{at}", gpus=2, max_gpus=8, pools=("p",) if at % 2 else ()) for at in range(others)]
+        choosy = a_job("choosy", submit_s=1.0, gpus=2, max_gpus=8, pools=("q",))
+        cloud = Cloud(offers=offers, budget=Budget(burn=Price.from_usd_per_h("8")))
+        run = simulate([*jobs, choosy], self.make(), cloud, checked=True)
         assert run.unfinished == ()
 
     def test_a_job_waits_for_its_pool_while_another_is_free(self) -> None:
