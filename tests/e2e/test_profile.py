@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sublet.perf.live.rows import Source
+from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed
+from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.rehearsal.run import profile_script
@@ -58,8 +59,15 @@ def is_alive(pid):
     return True
 
 
-def test_a_script_is_measured_in_real_workers_and_the_next_run_begins_with_it(tmp_path, script):
-    scratch = set(Path(tempfile.gettempdir()).glob("sublet-profile-*"))
+@pytest.fixture
+def scratch(monkeypatch):
+    """Where temporary folders are made; a short path, because sockets are in them."""
+    with tempfile.TemporaryDirectory(prefix="sp-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_a_script_is_measured_in_real_workers_and_the_next_run_begins_with_it(tmp_path, script, scratch):
     spec = job_from_command([sys.executable, str(script), str(tmp_path)])
     found = profile_script(spec, widths=[1, 2], batches=[128], seconds=120.0, folder=tmp_path / "state" / "profiles")
     assert not found.interrupted
@@ -72,7 +80,7 @@ def test_a_script_is_measured_in_real_workers_and_the_next_run_begins_with_it(tm
     workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     assert len(workers) == 2
     assert not any(is_alive(pid) for pid in workers)
-    assert set(Path(tempfile.gettempdir()).glob("sublet-profile-*")) <= scratch
+    assert not list(scratch.glob("sublet-profile-*"))
     (profile,) = found.profiles
     assert (profile.name, profile.batches) == ("paced", (64, 64, 256))
 
@@ -106,3 +114,49 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(sublet, tmp_p
         answer = sublet("profile", *words)
         assert answer.code == 2
         assert named in answer.err
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """The folder of the files of a job that was measured at two widths."""
+    monkeypatch.setenv("SUBLET_STATE", str(tmp_path / "state"))
+    rows = tuple(
+        StepRow(gpu="T4", gpus=gpus, samples=128 // gpus, step_s=0.05 + 0.1 / gpus, piece_s=0.04 + 0.1 / gpus)
+        for gpus in (1, 2)
+    )
+    facts = {"name": "my-net", "script": "ab", "gpu": "T4", "torch": "", "date": "2026-11-16", "batch": 128}
+    profile = StoredProfile(**facts, batches=(128, 128, 128), noise=None, rows=rows)
+    (tmp_path / "state" / "profiles").mkdir(parents=True)
+    path = tmp_path / "state" / "profiles" / "my-net.csv"
+    path.write_text(profile.to_text())
+    return path
+
+
+def test_jobs_are_simulated_and_planned_as_they_were_measured_to_scale(sublet, measured, jobs_csv):
+    one = jobs_csv.with_name("one.csv")
+    one.write_text("job_id,submit_s,duration_s,gpus,min_gpus\na,0,3600,2,1\n")
+    for name in ("my-net", measured):
+        found = sublet("simulate", one, "--gpus", 1, "--profile", name, "--json", "-q").json
+        # An hour on two GPUs with steps of 100 ms; on one they take 150 ms.
+        assert found["metrics"]["mean_s"] == pytest.approx(5400.0, rel=0.05)
+        assert any("the speed of 1 job is as my-net was measured on T4" in note for note in found["notes"])
+    plan = sublet("plan", jobs_csv, "--budget", 20, "--profile", "my-net", "--json").json
+    assert any("my-net was measured" in note for note in plan["notes"])
+    assert {offer["gpu"] for offer in plan["offers"]} == {"T4"}
+
+
+def test_machines_are_advised_for_what_was_measured(sublet, measured):
+    for name in ("my-net", measured):
+        answer = sublet("advise", "--profile", name, "--samples", "5M", "--kinds", "T4", "--json")
+        assert answer.code == 0
+        assert "my-net (measured)" in answer.out
+
+
+def test_a_name_that_is_no_measured_one_is_refused_with_what_is(sublet, measured, jobs_csv):
+    assert "did you mean my-net?" in sublet("simulate", jobs_csv, "--profile", "my-nett").err
+    assert "one that was measured here" in sublet("simulate", jobs_csv, "--profile", "muri").err
+    measured.write_text(measured.read_text().replace('"T4"', "4"))
+    answer = sublet("plan", jobs_csv, "--budget", 20, "--profile", measured)
+    assert answer.code == 2
+    assert "gpu = 4 is not allowed" in answer.err
+    assert "next: measure it anew" in answer.err

@@ -106,6 +106,12 @@ def _complete_trace(incomplete: str) -> list[str]:
     return _starting(incomplete, list(TRACES))
 
 
+def _complete_measured(incomplete: str) -> list[str]:
+    from sublet.cli.parse.measured import measured_names
+
+    return _starting(incomplete, measured_names())
+
+
 def _complete_job(incomplete: str) -> list[str]:
     from sublet.api.client import connect
     from sublet.errors import SubletError
@@ -138,6 +144,15 @@ Speedup = Annotated[
     typer.Option(
         metavar="MODEL",
         help="How jobs that state only a duration scale: linear, amdahl:0.95 or power:0.8.",
+    ),
+]
+MeasuredProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Jobs of this model, or all if none is, scale as measured: a name or file from 'sublet profiles'.",
+        autocompletion=_complete_measured,
     ),
 ]
 RestartS = Annotated[

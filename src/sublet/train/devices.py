@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["GLOO", "NCCL", "agreed_backend", "backend_for", "device_name"]
+__all__ = ["GLOO", "NCCL", "agreed_backend", "backend_for", "device_model", "device_name"]
 
 GLOO = "gloo"  # carries tensors of a GPU too, through the host
 NCCL = "cpu:gloo,cuda:nccl"
@@ -33,6 +33,11 @@ def device_name(device: torch.device) -> str:
     facts = torch.cuda.get_device_properties(device)
     uuid = str(getattr(facts, "uuid", ""))
     return uuid or f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES', '')} {device.index or 0}"
+
+
+def device_model(device: torch.device) -> str:
+    """As its maker calls it, or what it is: cpu."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def agreed_backend(store: Any, rank: int, world: int, name: str) -> str:

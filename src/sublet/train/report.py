@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from sublet.train.devices import device_model
 from sublet.train.memory import Cut, peak_bytes
 from sublet.train.peers import PeerGroup
 from sublet.train.rehearsal import profile_every_s
@@ -93,6 +94,7 @@ class Report:
             most_samples=steps.memory.micro_batch or 0,
             noise_growth=steps.progress.noise.growth,
             torch=torch.__version__,
+            device=device_model(steps.device),
             batch_initial=0 if adaptive is None else adaptive.initial,
             batch_low=0 if adaptive is None else adaptive.low,
             batch_high=0 if adaptive is None else adaptive.high,

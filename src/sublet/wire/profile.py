@@ -28,6 +28,7 @@ class Profile:
     most_samples: int = 0  # at a time, as the script or its memory has it; 0 = all of its share
     noise_growth: float = 0.0  # of the logarithm of the gradient noise scale, per sample trained
     torch: str = ""  # its version
+    device: str = ""  # what it computes on, as its maker calls it
     batch_initial: int = 0  # the learning rate is for this one; 0 = the batch is fixed
     batch_low: int = 0
     batch_high: int = 0

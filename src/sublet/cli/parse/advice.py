@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sublet.cli.parse.measured import measured_profiles
 from sublet.cli.parse.values import parse_names
 from sublet.errors import InvalidValue, UnknownName
 
@@ -16,18 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["profile_from", "recommendable_offers"]
 
 
-def profile_from(model: str, path: Path | None, batch: int | None) -> Profile:
-    """Of a model that was measured, or from a file of the user's."""
+def profile_from(model: str, own: str | None, batch: int | None) -> Profile:
+    """Of a model that was measured, of a script that was, or from a file of the user's."""
     from sublet.advise.profiles import known_models, known_profile, profile_from_csv
+    from sublet.advise.rehearsed import profile_from_stored
     from sublet.domain.quantity import whole
 
     if batch is not None:
         whole("--batch", batch, 1)
-    if path is not None:
-        return profile_from_csv(path, name=model, **({} if batch is None else {"batch": batch}))
+    if own is not None and _is_table(Path(own)):
+        return profile_from_csv(own, name=model, **({} if batch is None else {"batch": batch}))
+    if own is not None:
+        return profile_from_stored(measured_profiles(own), batch)
     if not model:
         raise InvalidValue("--model", model, f"one of {', '.join(known_models())}; or give --profile")
     return known_profile(model, batch)
+
+
+def _is_table(path: Path) -> bool:
+    """A file of figures, or one that is not there; what `sublet profile` wrote begins with a #."""
+    if not path.is_file():
+        return path.suffix == ".csv" or path.name.endswith(".csv.gz")
+    with path.open("rb") as file:
+        return file.read(1) != b"#"
 
 
 def recommendable_offers(clouds: str | None, kinds: str | None) -> tuple[list[Offer], list[Quarantined], str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER, Meaning, meaning_of
+from sublet.cli.parse.measured import measured_profiles
 from sublet.cli.parse.offers import find_offers
 from sublet.cli.parse.values import parse_money, parse_price, parse_speedup
 from sublet.domain.units import SECONDS_PER_H
@@ -49,6 +50,7 @@ class ScenarioOptions:
     as_gpu: str | None = None
     jobs: int | None = None
     speedup: str | None = None
+    profile: str | None = None
     restart_s: float | None = None
     provision_s: float | None = None
     release_s: float = 0.0
@@ -82,6 +84,7 @@ def workload_from(options: ScenarioOptions) -> Workload:
     """The jobs, as many as asked for, with the pause asked for."""
     from sublet.domain.quantity import at_least, whole
     from sublet.sim.workloads import load_workload
+    from sublet.sim.workloads.rehearsed import with_profile
 
     whole("--seed", options.seed)
     if options.jobs is not None:
@@ -93,8 +96,12 @@ def workload_from(options: ScenarioOptions) -> Workload:
     notes = list(workload.notes)
     if speedup is not None and not any(job.speed is speedup for job in workload.jobs):
         notes.append("--speedup changes nothing here: every job has a measured profile")
+    workload = replace(workload, notes=tuple(notes))
+    if options.profile is not None:
+        workload = with_profile(workload, measured_profiles(options.profile))
+        notes = list(workload.notes)
     if options.restart_s is None:
-        return replace(workload, notes=tuple(notes))
+        return workload
     at_least("--restart-s", options.restart_s, 0.0)
     notes.append(f"every start and resize takes {options.restart_s:g} s")
     jobs = tuple(replace(job, restart_s=options.restart_s) for job in workload.jobs)

@@ -20,6 +20,7 @@ __all__ = [
     "parse_counts",
     "parse_dollars",
     "parse_duration_s",
+    "parse_kind",
     "parse_money",
     "parse_names",
     "parse_price",
@@ -90,6 +91,15 @@ def parse_counts(option: str, text: str) -> list[int]:
             raise InvalidValue(option, text, "whole numbers of at least 1, such as 1,2,4")
         numbers.append(int(word))
     return numbers
+
+
+def parse_kind(name: str) -> str:
+    """A kind of GPU that is recorded; "" = none is named."""
+    from sublet.market.gpus import load_gpus
+
+    if name and name not in load_gpus():
+        raise UnknownName("GPU kind", name, load_gpus())
+    return name
 
 
 def parse_names(option: str, text: str) -> list[str]:

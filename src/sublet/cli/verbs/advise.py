@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,8 +33,12 @@ def advise(  # noqa: PLR0913 - one argument per option
     ] = "",
     samples: Annotated[str, typer.Option(metavar="N", help="How many to train on: 50M, 2.5G or 300000.")] = "",
     profile: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Your own figures instead: columns gpu, gpus and samples_per_s."),
+        str | None,
+        typer.Option(
+            metavar="NAME|CSV",
+            help="Your own figures instead: a name or file from 'sublet profiles', or a table with the columns gpu, "
+            "gpus and samples_per_s.",
+        ),
     ] = None,
     budget: Annotated[str | None, typer.Option(metavar="USD", help="The fastest for this much in all.")] = None,
     max_rate: Annotated[str | None, typer.Option(metavar="USD/H", help="The fastest for this much an hour.")] = None,

@@ -83,6 +83,7 @@ def plan(  # noqa: PLR0913 - one argument per option
     ] = 0.0,
     first_jobs: opt.FirstJobs = None,
     speedup: opt.Speedup = None,
+    profile: opt.MeasuredProfile = None,
     restart_s: opt.RestartS = None,
     report: opt.Report = None,
     output: opt.OutputOption = opt.Output.TABLE,
@@ -102,7 +103,8 @@ def plan(  # noqa: PLR0913 - one argument per option
     at_least("--provision-s", provision_s, 0.0)
     usd_per_h = parse_price("--budget", budget).usd_per_h
     quotas = parse_quotas(quota or ())
-    found = workload_from(ScenarioOptions(workload=workload, jobs=first_jobs, speedup=speedup, restart_s=restart_s))
+    options = ScenarioOptions(workload=workload, jobs=first_jobs, speedup=speedup, profile=profile, restart_s=restart_s)
+    found = workload_from(options)
     notes: list[str] = []
     if offer:
         if kinds or markets:

@@ -32,6 +32,9 @@ def profile(  # noqa: PLR0913 - one argument per option
     slots_per_node: Annotated[
         int, typer.Option(metavar="N", help="Workers on one node: more nodes talk over a network.")
     ] = 1,
+    gpu: Annotated[
+        str, typer.Option(metavar="KIND", help="What this machine has, such as H200. [default: as jobs here have it]")
+    ] = "",
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
@@ -39,7 +42,7 @@ def profile(  # noqa: PLR0913 - one argument per option
 
     It trains without an end and keeps no checkpoint. Ctrl-C ends it early, with what was measured.
     """
-    from sublet.cli.parse.values import parse_counts
+    from sublet.cli.parse.values import parse_counts, parse_kind
     from sublet.runtime.rehearsal.run import profile_script
 
     as_json = opt.wants_document(output, json)
@@ -49,6 +52,7 @@ def profile(  # noqa: PLR0913 - one argument per option
         batches=() if batches is None else parse_counts("--batches", batches),
         seconds=seconds,
         slots_per_node=slots_per_node,
+        gpu=parse_kind(gpu),
         tell=lambda text: typer.echo(text, err=True),
     )
     if as_json:

@@ -17,6 +17,7 @@ from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.pollux.fit import PolluxFit, pollux_fit
+from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Floats
 
 __all__ = ["HOPE", "FittedStep", "fitted_step", "surest"]
@@ -31,6 +32,11 @@ class FittedStep:
     _fit: PolluxFit
     other_s: float  # once a step, whatever its size
     _seen: frozenset[int]  # how many nodes were tried with several GPUs: 0 = one GPU, 1 = one node, 2 = several
+
+    @property
+    def model(self) -> PolluxStep:
+        """The curve alone."""
+        return self._fit.model
 
     def times(self, spread: Spread, local_C: Floats) -> tuple[Floats, Floats]:
         """Seconds of a step with and without its gradient exchange, for each local batch."""

@@ -68,6 +68,7 @@ class LiveSpeed(ConstantRate):
     most_samples: int = 0  # at a time on one GPU; 0 = all of its share
     unit: float = 1.0  # samples to one unit of work
     sizes: tuple[int, ...] = ()  # widths that the owner allows; () = all
+    kinds: tuple[str, ...] = ()  # of GPU on which it runs at all; () = all, with `ratio` for those without rows
     ratio: Callable[[str, str], float] = _equal  # (kind with rows, kind without) -> how many times as long it computes
     _found: dict[tuple[str, Spread], tuple[tuple[int, ...], Floats]] = field(
         default_factory=dict, init=False, compare=False
@@ -158,7 +159,7 @@ class LiveSpeed(ConstantRate):
 
     def _at(self, gpu: str, spread: Spread, batches: tuple[int, ...]) -> Floats:
         gpus = sum(spread)
-        if gpus < 1 or (self.sizes and gpus not in self.sizes):
+        if gpus < 1 or (self.sizes and gpus not in self.sizes) or (self.kinds and gpu not in self.kinds):
             return np.zeros(len(batches))
         batch_C = np.array(batches, dtype=np.float64)
         rows = self._rows_of(gpu)

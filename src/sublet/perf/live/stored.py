@@ -21,6 +21,7 @@ __all__ = ["COLUMNS", "StoredProfile", "speed_from"]
 COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
 WHOLE = COLUMNS[:4]
 HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
+OLDER = {"device": ""}  # what was not written before
 BATCHES = 3  # initial, least, most
 
 
@@ -37,6 +38,7 @@ class StoredProfile:
     batch: int  # at its end
     noise: float | None  # gradient noise scale, at its end
     rows: tuple[StepRow, ...]
+    device: str = ""  # what it computed on, as its maker calls it; "" = not told
 
     def to_text(self) -> str:
         """As it stands in its file."""
@@ -59,7 +61,7 @@ class StoredProfile:
         if not isinstance(facts, dict):
             why = f"begins with {head[:40]!r}, not with a # and what is known of the profile, as JSON"
             raise BadInput(source, why, line=1, hint=HINT)
-        known = {field: _fact(source, facts, field) for field in FIELDS}
+        known = {field: _fact(source, {**OLDER, **facts}, field) for field in FIELDS}
         known["batches"] = tuple(known["batches"])
         table = csv.DictReader(io.StringIO(body))
         if missing := [column for column in COLUMNS if column not in (table.fieldnames or ())]:
@@ -70,10 +72,8 @@ class StoredProfile:
         return cls(**known, rows=rows)
 
 
-def speed_from(
-    profiles: Sequence[StoredProfile], *, unit: float = 1.0, ratio: Callable[[str, str], float]
-) -> LiveSpeed:
-    """Of one job that was measured on several kinds; `unit` is samples to one unit of work.
+def speed_from(profiles: Sequence[StoredProfile]) -> LiveSpeed:
+    """In samples at the initial batch, of one job that was measured on some kinds of GPU; on others it does not run.
 
     At the noise that was measured last: where there was none, the batch stays as its script has it.
     """
@@ -81,14 +81,15 @@ def speed_from(
         raise InvalidValue("profiles", [], "at least one")
     newest = max(profiles, key=lambda each: each.date)
     initial, low, high = newest.batches
+    rows = tuple(row for each in profiles for row in each.rows)
     return LiveSpeed(
-        rows=tuple(row for each in profiles for row in each.rows),
+        rows=rows,
         batches=batch_steps(initial, low, high),
         initial=initial,
         batch_now=initial,
         noise=newest.noise,
-        unit=unit,
-        ratio=ratio,
+        most_samples=max((row.samples for row in rows if row.pieces > 1), default=0),  # else all were taken at once
+        kinds=tuple(sorted({row.gpu for row in rows})),
     )
 
 
@@ -120,6 +121,7 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "script": (_is_name, "a digest"),
     "gpu": (_is_name, "a kind of GPU"),
     "torch": (_is_text, "a version"),
+    "device": (_is_text, "the name of a device"),
     "date": (_is_name, "a date"),
     "batches": (_are_batches, "[initial, least, most], the first between the others"),
     "batch": (_is_count, "a whole number of at least 1"),

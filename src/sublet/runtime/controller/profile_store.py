@@ -52,6 +52,7 @@ class ProfileStore:
                 script=digest,
                 gpu=gpu,
                 torch=profiling.torch,
+                device=profiling.device,
                 date=iso_utc(wall),
                 batches=(profiling.initial, profiling.low, profiling.high),
                 batch=profiling.batch,

@@ -52,6 +52,7 @@ class Profiling:
     most_samples: int = 0  # at a time; 0 = all of its share
     memory: dict[int, int] = field(default_factory=dict)  # samples at a time -> most bytes on a GPU
     torch: str = ""  # its version, in the workers
+    device: str = ""  # what they compute on
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
     _generation: int = -1
     _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form that has not changed since
@@ -69,7 +70,10 @@ class Profiling:
         self.initial, self.low, self.high = 0, 0, 0
         if 0 < profile.batch_low <= profile.batch_initial <= profile.batch_high:
             self.initial, self.low, self.high = profile.batch_initial, profile.batch_low, profile.batch_high
-        self.batch, self.most_samples, self.torch = batch, profile.most_samples, profile.torch[:LONGEST_NAME]
+        elif self.earlier:  # a fixed batch that was measured on purpose: how it scales is known, and not forgotten
+            self.initial = self.low = self.high = batch
+        self.batch, self.most_samples = batch, profile.most_samples
+        self.torch, self.device = profile.torch[:LONGEST_NAME], profile.device[:LONGEST_NAME]
         if report.noise is not None and 0.0 < report.noise <= MOST_NOISE:
             self.noise = report.noise
             self.growth = profile.noise_growth
@@ -139,6 +143,7 @@ class Profiling:
             "most_samples": self.most_samples,
             "memory": sorted(self.memory.items()),
             "torch": self.torch,
+            "device": self.device,
         }
 
     @classmethod
@@ -160,6 +165,7 @@ class Profiling:
             most_samples=facts["most_samples"],
             memory=dict(facts["memory"]),
             torch=facts.get("torch", ""),
+            device=facts.get("device", ""),
         )
 
 

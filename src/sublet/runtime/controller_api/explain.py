@@ -126,7 +126,7 @@ def _known(speed: Speed, gpu: str, spread: Spread) -> str:
 def _why_batch(state: JobState, shape: Shape | None) -> str:
     """Why this batch; "" of a job whose batch is fixed."""
     speed = state.job.speed
-    if not isinstance(speed, LiveSpeed):
+    if not isinstance(speed, LiveSpeed) or len(speed.batches) == 1:
         return ""
     limits = f"{speed.batches[0]} to {speed.batches[-1]}"
     if speed.noise is None:

@@ -86,6 +86,7 @@ def profile_script(
     batches: Sequence[int] = (),
     seconds: float = 60.0,
     slots_per_node: int = 1,
+    gpu: str = "",
     folder: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Profiled:
@@ -93,13 +94,14 @@ def profile_script(
 
     It has so many seconds from when workers can be started, which itself takes some: PyTorch is loaded first.
 
+    `gpu` is the kind of GPU that it has; without it, that of the cloud on this machine, on which jobs here run.
     An interrupt ends it early, with what was measured. Nothing runs when it returns.
     """
     course = _course(spec, widths, batches, seconds, slots_per_node)
     store = ProfileStore(folder or default_state_dir() / "profiles")
     scratch = Path(tempfile.mkdtemp(prefix="sublet-profile-"))
     try:
-        return asyncio.run(_Rehearsal(spec, course, store, scratch, tell).run(seconds, slots_per_node))
+        return asyncio.run(_Rehearsal(spec, course, store, scratch, tell, gpu).run(seconds, slots_per_node))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -130,9 +132,9 @@ class _Rehearsal:
     """One of them."""
 
     def __init__(
-        self, spec: JobSpec, course: Course, store: ProfileStore, scratch: Path, tell: Callable[[str], None]
+        self, spec: JobSpec, course: Course, store: ProfileStore, scratch: Path, tell: Callable[[str], None], gpu: str
     ) -> None:
-        self._spec, self._course, self._store, self._scratch = spec, course, store, scratch
+        self._spec, self._course, self._store, self._scratch, self._gpu = spec, course, store, scratch, gpu
         self._began_s = WALL.monotonic()
         self._tell = lambda text: tell(f"{WALL.monotonic() - self._began_s:5.1f} s: {text}")
         self._interrupted = False
@@ -185,6 +187,8 @@ class _Rehearsal:
     def _result(self, heard: Profiling, failure: str | None) -> Profiled:
         if heard.batch and not heard.initial:
             heard.initial = heard.low = heard.high = heard.batch  # fixed, and measured on purpose
+        if self._gpu:
+            heard = replace(heard, forms={(self._gpu, *form[1:]): told for form, told in heard.forms.items()}, _rows={})
         known = self._store.begin(self._spec).earlier
         files = self._store.write(self._spec, replace(heard, earlier=known), WALL)
         seconds = WALL.monotonic() - self._began_s
@@ -192,6 +196,11 @@ class _Rehearsal:
             hint = "give more --seconds, or look at what the script does with 'sublet run'"
             raise BadInput(" ".join(self._spec.argv), f"nothing was measured in {seconds:.0f} s: {failure}", hint=hint)
         notes = [*self._course.notes, *([failure] if failure else [])]
+        if heard.rows and not self._gpu:
+            notes.append(
+                f"measured on {heard.device}, which the cloud on this machine calls {heard.rows[0].gpu}, for jobs that "
+                "run here too; --gpu names the real kind, for 'plan' and 'advise'"
+            )
         return Profiled(
             profiles=tuple(read_stored(path) for path in files),
             files=tuple(files),

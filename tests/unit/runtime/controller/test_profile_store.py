@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+from collections import deque
 from dataclasses import replace
 
 import pytest
 
-from sublet.errors import BadInput
+from sublet.errors import BadInput, UnknownName
 from sublet.machine.wall import WALL
-from sublet.perf.live.rows import Source, StepRow
+from sublet.perf.live.rows import Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.clock import Clock
@@ -20,6 +21,8 @@ from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet.wire.messages import Stepped
+from sublet.wire.profile import Profile
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec, until
 
@@ -93,6 +96,53 @@ def test_a_file_that_is_none_is_passed_over(tmp_path, spec, text):
     assert store.begin(spec) == Profiling()
     with pytest.raises(BadInput):
         StoredProfile.from_text(text, "net.csv")
+
+
+def test_a_run_that_had_fewer_forms_leaves_those_of_before_in_the_file(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    store.keep(spec, a_profiling(), WALL)
+    narrow = store.begin(spec)
+    narrow.forms[ROWS[0].form] = deque([(0.1, 0.09, 0.0)])
+    store.keep(spec, narrow, WALL)
+    (t4,) = (profile for profile in store.all() if profile.gpu == "T4")
+    assert [(row.gpus, row.step_s, row.error) for row in t4.rows] == [(1, 0.1, 0.02), (2, 0.15, 0.1)]
+
+
+def test_a_profile_is_found_by_the_name_of_its_job_or_by_its_file(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    (a10, t4) = store.write(spec, a_profiling(), WALL)
+    assert {profile.gpu for profile in store.find("net")} == {"A10", "T4"}
+    assert [profile.gpu for profile in store.find(str(t4))] == ["T4"]
+    with pytest.raises(UnknownName, match="did you mean net"):
+        store.find("nett")
+    with pytest.raises(BadInput, match="cannot be read"):
+        store.find(str(a10.with_name("gone.csv")))
+    (tmp_path / "train.py").write_text("print('two')\n")
+    store.write(spec, replace(a_profiling(), forms={ROWS[0].form: deque([(0.1, 0.09, 0.0)])}), Later())
+    (found,) = store.find("net")  # of the newest script alone
+    assert (found.gpu, len(found.rows)) == ("T4", 1)
+
+
+class Later(type(WALL)):
+    """A minute from now."""
+
+    def unix(self):
+        return super().unix() + 60.0
+
+
+def test_a_fixed_batch_that_was_measured_on_purpose_is_not_forgotten_when_its_job_speaks():
+    known = Profiling(earlier=tuple(earlier(row) for row in ROWS[:2]), initial=64, low=64, high=64, batch=64)
+    unknown = Profiling()
+    for at in range(2):  # the first of a group does not count
+        told = Profile(step_s=0.09, compute_s=0.08, samples=64)
+        facts = {"worker_id": "w", "generation": 1, "step": at, "done": 0.0, "epoch": 0, "loss": 0.0, "step_s": 0.09}
+        report = Stepped(**facts, global_batch=64, local_batch=64, profile=told)
+        known.hear(report, "T4", 1, 1)
+        unknown.hear(report, "T4", 1, 1)
+    assert unknown.speed() is None
+    speed = known.speed()
+    assert speed.batches == (64,)
+    assert [speed.source("T4", spread) for spread in ((1,), (1, 1))] == [Source.MEASURED, Source.EARLIER]
 
 
 @pytest.mark.usefixtures("virtual_time")
