@@ -117,7 +117,7 @@ async def live(folder: Path, events: int, paces: Paces) -> None:
         paces=paces,
     )
     world = Answers(controller, wall)
-    controller._claim_store()  # noqa: SLF001 - a controller whose world is made of answers
+    controller._claim_store(0.0)  # noqa: SLF001 - a controller whose world is made of answers
     inbox = controller.inbox
     inbox.connect(journal=controller.memory, outlet=world, alarms=controller.alarms)
     inbox.tell(news.BudgetChanged(0.0, UNLIMITED))

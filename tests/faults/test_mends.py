@@ -143,6 +143,17 @@ CASES = {
             cloud="aws",
         ),
     ),
+    "N8": Case(
+        ("K", "L"),
+        Story(
+            seed=95,
+            jobs=(a_job(at_s=28.661, steps=10, step_s=0.2, boot_s=3.298, write_s=1.356, hang_s=300.0),),
+            faults=(Fault(at_s=22.841, kind="kill_controller", dice=150470490),),
+            cloud="local",
+            policy="max-speedup",
+            think_s=5.0,
+        ),
+    ),
 }
 WITHOUT_FAULTS = Story(seed=1, jobs=(a_job(),), faults=())
 

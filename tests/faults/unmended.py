@@ -17,6 +17,7 @@ from sublet.runtime import schema, store
 from sublet.runtime.agent.link import Link
 from sublet.runtime.controller import timekeeping
 from sublet.runtime.controller.away import Absence
+from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.planner import Made, Planner
 from sublet.runtime.controller.pump import Pump
@@ -166,6 +167,17 @@ def _tables(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(store, "prepare_tables", prepare)
 
 
+def _two_plans(patch: pytest.MonkeyPatch) -> None:
+    """N8: two plans are made at once, and the older one may come last."""
+    mended = Decisions.make
+
+    async def make(self):
+        self._making = False
+        await mended(self)
+
+    patch.setattr(Decisions, "make", make)
+
+
 BUGS: dict[str, PutBack] = {
     "policy": _policy,
     "hole": _hole,
@@ -179,4 +191,5 @@ BUGS: dict[str, PutBack] = {
     "N5": _refused,
     "N6": _twice,
     "N7": _tables,
+    "N8": _two_plans,
 }

@@ -111,7 +111,7 @@ def _refuse_newer(db: sqlite3.Connection, path: Path) -> None:
     try:
         program = json.loads(_fact(db, MetaKey.PROGRAM) or "{}")
         found = {"store": int(text), "journal": int(program.get("journal", 0)), "kernel": int(program.get("kernel", 0))}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise BadInput(path, f"is of version {text!r}, which is none", hint="restore a backup of it") from None
     known = {"store": SCHEMA_VERSION, "journal": JOURNAL_VERSION, "kernel": KERNEL_VERSION}
     if found["store"] < OLDEST_READ:

@@ -1,11 +1,12 @@
 """Nodes that die under a job: taken by the cloud, or brought down by the job itself.
 
 A script can end the agent of its node, exhaust its memory or crash its driver; another one would be rented for it, for
-ever. Some providers know that they did not take the node: that counts against the job, however old it was, unless the
-controller was away for so long that the agent may have ended for want of a word from it. Of others it looks as if the
-cloud had taken it, and what tells the two apart is the time: a node that goes without notice within seconds of the
-start of a job's workers on it, start after start, while nodes of others stay, goes because of that job. It then waits
-longer and longer between two starts, and each counts as its own failure.
+ever. Some providers know that they did not take the node: that counts against the job, unless the controller was away
+for so long that the agent may have ended for want of a word from it; what came before a start that lasted for hours is
+forgiven, for such a job gets on. Of others it looks as if the cloud had taken it, and what tells the two apart is the
+time: a node that goes without notice within seconds of the start of a job's workers on it, start after start, while
+nodes of others stay, goes because of that job. It then waits longer and longer between two starts, and each counts as
+its own failure.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["Blame"]
 
 EARLY_S = 20.0  # wall, from the start of a worker to the loss of its node: an import, and what it did then
 SURE = 3  # starts in a row that ended so; spot nodes live for hours, so that chance would take years
+FORGIVEN_S = 6 * 3600.0  # wall: a start that lasted as long clears what came before it
 FIRST_REST_S = 2.0  # wall, after the second, doubled at each further one
 LONGEST_REST_S = 600.0
 
@@ -48,7 +50,10 @@ class Blame:
         """
         if why:
             for record in records:
-                if not self._was_away(wall_s, since_s=wall_s - _youngest_s(record, node_id, wall_s)):
+                lasted_s = _youngest_s(record, node_id, wall_s)
+                if not self._was_away(wall_s, since_s=wall_s - lasted_s):
+                    if lasted_s >= FORGIVEN_S:
+                        record.suspicion.inside.clear()
                     self._ended_its_node(record, wall_s, why, alone=len(records) == 1)
             return {record.id for record in records}
         early = [record for record in records if _youngest_s(record, node_id, wall_s) < EARLY_S]

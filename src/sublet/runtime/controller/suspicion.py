@@ -15,7 +15,7 @@ class Suspicion:
     """What `blame` has seen of one job."""
 
     rounds: set[Round] = field(default_factory=set)  # starts in a row whose nodes died at once
-    inside: set[Round] = field(default_factory=set)  # starts whose nodes the cloud did not take; never forgiven
+    inside: set[Round] = field(default_factory=set)  # starts whose nodes the cloud did not take
     rests_until_s: float = 0.0  # wall: a new controller waits no longer
 
     def facts(self) -> dict[str, list[int]]:

@@ -101,7 +101,8 @@ def _why_failed(stage: Stage, plan: JobPlan, end: End) -> str:
         return "own error"  # a script without the SDK has no better answer to a disk that is away
     if not plan.sdk and plan.max_workers > 1 and own + sum(stage.effects[kind] for kind in PEERS) > RETRIES:
         return "lost a peer"  # its collective fails before anybody knows of the machine: it looks like its own error
-    if sum(stage.effects[kind] for kind in INSIDE) >= OWN_NODES:
+    inside = INSIDE if stage.story.cloud != "local" else (*INSIDE, "take_untold")  # there it is an agent that ends
+    if sum(stage.effects[kind] for kind in inside) >= OWN_NODES:
         return "ends its nodes"
     return ""
 

@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 
 from sublet.runtime.controller.paces import PACES, Paces
 
-__all__ = ["CLOUDS", "KEPT", "KNOWN", "OF_CLOUD", "PLAIN", "Fault", "JobPlan", "Story", "draw_story", "kinds_at"]
+__all__ = [
+    "CLOUDS",
+    "KEPT",
+    "KNOWN",
+    "OF_CLOUD",
+    "PLAIN",
+    "Fault",
+    "JobPlan",
+    "Paces",
+    "Story",
+    "draw_story",
+    "kinds_at",
+]
 
 PLAIN = (
     "crash_commit",
