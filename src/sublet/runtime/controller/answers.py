@@ -15,6 +15,7 @@ from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.unsized import LearnedSizes
 from sublet.runtime.group.failures import ending_of
 from sublet.runtime.group.protocol import GroupNews, Outcome
 
@@ -27,10 +28,18 @@ class Answers:
     """Of the groups of all jobs."""
 
     def __init__(
-        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, attempts: Attempts, losses: NodeLosses, clock: Clock
+        self,
+        inbox: Inbox,
+        *,
+        jobs: Lifecycle,
+        bill: Bill,
+        attempts: Attempts,
+        losses: NodeLosses,
+        sizes: LearnedSizes,
+        clock: Clock,
     ) -> None:
         self._inbox, self._jobs, self._bill, self._attempts, self._clock = inbox, jobs, bill, attempts, clock
-        self._losses = losses
+        self._losses, self._sizes = losses, sizes
 
     def take(self, record: JobRecord, item: GroupNews) -> None:
         """One of them."""
@@ -51,6 +60,7 @@ class Answers:
                 self._jobs.save_facts(record)
             case Outcome.FINISHED:
                 self._attempts.check_workers_met(record, self._clock.wall.monotonic())
+                self._sizes.finished(record, state)
                 self._end(record, Ending.FINISHED, now_s, exit_code=0)
                 self._inbox.queue(news.JobFinished(now_s, record.id))
             case Outcome.FAILED:

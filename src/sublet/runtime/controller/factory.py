@@ -19,6 +19,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.controller.records import JobRecord, pools_for
+from sublet.runtime.controller.size_files import SizeFiles, group_of
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.spec import JobSpec
@@ -49,6 +50,7 @@ class RecordFactory:
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
         self._disk = disk
         self.profiles = ProfileStore(state_dir / "profiles")
+        self.sizes = SizeFiles(state_dir / "sizes")
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
@@ -72,12 +74,23 @@ class RecordFactory:
             era=self._era,
         )
         pools = pools_for(spec, self._offers)
-        return JobRecord(job_id, spec, group, submitted_s, pools, profile=self.profiles.begin(spec))
+        profile, size_group = self.profiles.begin(spec), group_of(spec)
+        size_h = self.sizes.of(size_group).expected_h(0.0)
+        return JobRecord(job_id, spec, group, submitted_s, pools, profile=profile, size_group=size_group, size_h=size_h)
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""
         group = build_group(job_id, spec, log_of=str, env=dict)
-        return JobRecord(job_id, spec, group, self._inbox.now_s(), pools_for(spec, self._offers))
+        size_group = group_of(spec)
+        return JobRecord(
+            job_id,
+            spec,
+            group,
+            self._inbox.now_s(),
+            pools_for(spec, self._offers),
+            size_group=size_group,
+            size_h=self.sizes.of(size_group).expected_h(0.0),
+        )
 
     def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
         every_s = record.every_s = self._checkpoint_every_s(record)

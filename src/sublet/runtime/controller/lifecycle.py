@@ -20,6 +20,7 @@ from sublet.runtime.controller.feasibility import STOP_S
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord, kernel_job
+from sublet.runtime.controller.size_files import SizeFiles
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.jobs.serialize import spec_to_json
@@ -50,6 +51,11 @@ class Lifecycle:
         self._inbox, self._table, self._bill, self._store = inbox, table, bill, store
         self._secret_files, self._factory, self._clock = secret_files, factory, clock
         self._all_stop = False
+
+    @property
+    def sizes(self) -> SizeFiles:
+        """How large jobs were that did not say."""
+        return self._factory.sizes
 
     # ------------------------------------------------------------------ coming and going
 

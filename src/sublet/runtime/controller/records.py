@@ -13,6 +13,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
+from sublet.perf.sizes import UNKNOWN_H
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
 from sublet.runtime.controller.states import Ending, Hold
@@ -28,7 +29,6 @@ __all__ = ["ASKS", "TOO_WIDE", "Awaited", "JobRecord", "kernel_job", "pools_for"
 
 TOO_WIDE = "too-wide"  # the warning of a job that cannot train at a width that its owner allows
 ASKS = "all its checkpoints are damaged, and it does not begin at step 0 unasked;"
-UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
 FORGETS = 0.3  # weight of the newest measurement of a width
 WARM_REPORTS = 5  # of a width, before what it does counts as measured: the first steps of a group are slower
 WORTH_TELLING = 0.25  # relative change of a rate, or part of a job's own purse, that is worth a new plan
@@ -104,6 +104,9 @@ class JobRecord:
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     lost_wall_s: float | None = None  # when it lost a node or began to restart, until it trains again
     profile: Profiling = field(default_factory=Profiling)  # what it measures of itself
+    size_group: str = ""  # of jobs that are as large as this one may be; "" = it says how large it is
+    size_h: float = UNKNOWN_H  # what it is thought to need in all, where it does not say: hours of one worker
+    had_h: float = 0.0  # what it has had of that, when that was looked at last
     saved: str = ""  # its facts as the store has them
     _before: Stepped | None = None
 
@@ -173,6 +176,8 @@ class JobRecord:
     def share(self) -> float:
         """Done, as a share of the whole: the kernel's unit. Never quite 1 before the end."""
         work = self.group.work or self.spec.work
+        if not work and self.size_group:
+            return min(self.had_h / self.size_h, 1.0 - 1e-9)
         return min(self.group.done / work, 1.0 - 1e-9) if work else 0.0
 
     def hide(self, text: str) -> str:
@@ -229,6 +234,8 @@ class JobRecord:
             "step": self.group.step,
             "done": self.group.done,
             "profile": self.profile.facts(),
+            "size_group": self.size_group,
+            "size_h": self.size_h,
             "rates": [[gpu, workers, rate] for (gpu, workers), rate in self.rates.items()],
         }
 
@@ -295,7 +302,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     name is no model: in a sweep every job has its own, and what the kernel keeps of each kind of job would never end.
     """
     spec, work = record.spec, record.group.work or record.spec.work
-    guess = 1.0 / (UNKNOWN_H * 3600.0)
+    guess = _believable(1.0 / (record.size_h * 3600.0))
     if work is not None and spec.samples_per_s is not None:
         guess = _believable(spec.samples_per_s / work / speedup)
     measured = tuple(

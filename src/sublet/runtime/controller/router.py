@@ -38,6 +38,7 @@ from sublet.runtime.controller.reports import Reports
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stragglers import Stragglers
 from sublet.runtime.controller.table import JobTable
+from sublet.runtime.controller.unsized import LearnedSizes
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
@@ -98,7 +99,16 @@ class Router:
             noticed_wall=self._noticed_wall,
             paces=paces,
         )
-        self._answers = Answers(inbox, jobs=jobs, bill=bill, attempts=self.attempts, losses=self._losses, clock=clock)
+        self._sizes = LearnedSizes(inbox, jobs=jobs, files=jobs.sizes, paces=paces)
+        self._answers = Answers(
+            inbox,
+            jobs=jobs,
+            bill=bill,
+            attempts=self.attempts,
+            losses=self._losses,
+            sizes=self._sizes,
+            clock=clock,
+        )
 
     # ------------------------------------------------------------------ orders of the kernel
 
@@ -161,6 +171,7 @@ class Router:
         self.blame.tick(record, wall_s)
         self._losses.tick(record)
         self._answers.tick(record)
+        self._sizes.tick(record, wall_s)
         self.touch(record)
 
     # ------------------------------------------------------------------ nodes come and go

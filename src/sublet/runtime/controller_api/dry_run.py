@@ -10,7 +10,8 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.waiting import Waiting
-from sublet.runtime.controller.records import UNKNOWN_H, kernel_job
+from sublet.perf.sizes import UNKNOWN_H
+from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
 from sublet.runtime.controller_api.mixes import mix_of
@@ -27,7 +28,8 @@ __all__ = ["answer_dry_run"]
 
 async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "") -> DryRunView:
     """The policy's answer, as if the job had just been submitted; `warning` is what its owner would be told then."""
-    job = kernel_job(controller.factory.bare_record("dry-run", spec), controller.clock.speedup)
+    record = controller.factory.bare_record("dry-run", spec)
+    job, sizes = kernel_job(record, controller.clock.speedup), controller.factory.sizes.of(record.size_group)
     snapshot = controller.kernel.snapshot(frozen=True)
     state = JobState(job=job, seq=1 << 30, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     waiting = Waiting()
@@ -39,7 +41,9 @@ async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "
     by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)
     notes = [warning] if warning else []
-    if spec.work is None or spec.samples_per_s is None:
+    if sizes.hours:
+        notes.append(sizes.describe(0.0))
+    elif spec.work is None or spec.samples_per_s is None:
         notes.append(f"how much work it is and how fast it goes is not known: {UNKNOWN_H:g} h on one worker is assumed")
     reason = "it would wait: nothing is free for it within the budget now" if chosen is None else "as the policy has it"
     found: DryRunView = {

@@ -43,6 +43,8 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         rows = alternatives_of(controller, controller.kernel.snapshot(), state, weighing, shape)
         if not record.rates:
             notes.append("its speed was not measured yet: what is shown is a guess")
+        if record.size_group:
+            notes.append(controller.factory.sizes.of(record.size_group).describe(record.had_h))
         if why_batch := _why_batch(state, shape):
             notes.append(why_batch)
         if record.pinned is not None:
