@@ -3,6 +3,9 @@
 A sample of a larger batch is worth less: (noise + initial) / (noise + batch) of one at the initial batch. The job
 counts samples, whatever they are worth. So its rate elsewhere is told in samples of the batch that it has now: staying
 takes as long as it will take, and another batch as long as the same progress would take there.
+
+Where the noise grows there are phases (`trend`). A batch is for the first of them: in each later one the best is
+reckoned with, since it can be changed then.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from sublet.perf.goodput import efficiency
 from sublet.perf.learned import MEASURED_DOUBT
 from sublet.perf.live.fit import FittedStep, fitted_step
 from sublet.perf.live.rows import PREDICTED_ERROR, Source, StepRow, predicted
+from sublet.perf.phased import Phased
 from sublet.perf.speedup import ConstantRate
 from sublet.perf.steptime import iteration_s
 from sublet.solve.arrays import Floats
@@ -65,14 +69,16 @@ class LiveSpeed(ConstantRate):
     initial: int  # at which a sample is worth 1
     batch_now: int
     noise: float | None = None  # gradient noise scale in samples; None = not known: the batch stays
+    phases: tuple[tuple[float, float], ...] = ()  # (end, noise) of each, as it grows; () = it stays as it is
     most_samples: int = 0  # at a time on one GPU; 0 = all of its share
     unit: float = 1.0  # samples to one unit of work
     sizes: tuple[int, ...] = ()  # widths that the owner allows; () = all
     kinds: tuple[str, ...] = ()  # of GPU on which it runs at all; () = all, with `ratio` for those without rows
     ratio: Callable[[str, str], float] = _equal  # (kind with rows, kind without) -> how many times as long it computes
-    _found: dict[tuple[str, Spread], tuple[tuple[int, ...], Floats]] = field(
+    _found: dict[tuple[str, Spread, int], tuple[tuple[int, ...], Floats]] = field(
         default_factory=dict, init=False, compare=False
     )
+    _curves: dict[int | None, Phased] = field(default_factory=dict, init=False, compare=False)  # by batch; None = best
 
     def __post_init__(self) -> None:
         whole("batch_now", self.batch_now, 1)
@@ -83,6 +89,8 @@ class LiveSpeed(ConstantRate):
             raise InvalidValue("rows", self.rows, "at least one")
         if self.noise is not None:
             at_least("noise", self.noise, 0.0)
+        elif self.phases:
+            raise InvalidValue("phases", len(self.phases), "none where the noise is not known")
         for batch in self.batches:
             whole("batches", batch, 1)
 
@@ -91,16 +99,39 @@ class LiveSpeed(ConstantRate):
 
     # ---------------------------------------------------------------------- as a speed
 
-    def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - one phase: `done` is of no account
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """Of its phases, in units of work."""
+        return tuple(end for end, _ in self.phases)
+
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
         """Work per second at the best batch."""
-        rate_C = self._rates(gpu, spread)[1]
-        return float(rate_C.max(initial=0.0))
+        phase = self.curve(None).phase(done) if self.phases else 0
+        return float(self._rates(gpu, spread, phase)[1].max(initial=0.0))
+
+    def seconds(self, gpu: str, spread: Spread, done: float, goal: float) -> float:
+        """Time from `done` to `goal`, at the best batch of each phase."""
+        return self.at_batch(None).seconds(gpu, spread, done, goal)
+
+    def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
+        """Progress after so long, alike."""
+        return self.at_batch(None).work(gpu, spread, done, seconds)
 
     def bound_to(self, shape: Shape) -> Speed:
         """At the batch of this shape, or the one that it has."""
         if shape.grid is not None and shape.grid.parts > 1:
             return Standstill()
-        return _AtBatch(self, shape.batch or self.batch_now)
+        return self.at_batch(shape.batch or self.batch_now)
+
+    def at_batch(self, batch: int | None) -> Speed:
+        """At one batch, in the first phase; None = the best."""
+        return self.curve(batch) if self.phases else _AtBatch(self, batch)
+
+    def curve(self, batch: int | None) -> Phased:
+        """The same. Precondition: phases."""
+        if batch not in self._curves:
+            self._curves[batch] = Phased(ends=self.ends, rates=lambda gpu, spread: self._by_phase(gpu, spread, batch))
+        return self._curves[batch]
 
     def ways(self, gpus: int) -> Sequence[tuple[Grid | None, int | None]]:
         """Batches in which it can train on so many GPUs; the one that it has where nothing speaks for another."""
@@ -109,11 +140,11 @@ class LiveSpeed(ConstantRate):
         return tuple((None, batch) for batch in self.batches if batch >= gpus)
 
     def rate_at(self, gpu: str, spread: Spread, batch: int) -> float:
-        """Work per second at this batch, of the range or not."""
-        batches, rate_C = self._rates(gpu, spread)
+        """Work per second at this batch, of the range or not, in the first phase."""
+        batches, rate_C = self._rates(gpu, spread, 0)
         if batch in batches:
             return float(rate_C[batches.index(batch)])
-        return float(self._at(gpu, spread, (batch,))[0])
+        return float(self._at(gpu, spread, (batch,), 0)[0])
 
     def best_batch(self, gpu: str, spread: Spread, had: int | None) -> int | None:
         """The batch with the most progress, or the one that it `had` (None = has now) if that is nearly as good.
@@ -121,7 +152,7 @@ class LiveSpeed(ConstantRate):
         None where no batch is better than the one that it has, or nothing is known.
         """
         now = had or self.batch_now
-        batches, rate_C = self._rates(gpu, spread)
+        batches, rate_C = self._rates(gpu, spread, 0)
         if self.noise is None or not rate_C.max(initial=0.0) > 0.0:
             return had
         if self.rate_at(gpu, spread, now) >= KEPT * float(rate_C.max()):
@@ -149,15 +180,19 @@ class LiveSpeed(ConstantRate):
 
     # ---------------------------------------------------------------------- rates
 
-    def _rates(self, gpu: str, spread: Spread) -> tuple[tuple[int, ...], Floats]:
+    def _by_phase(self, gpu: str, spread: Spread, batch: int | None) -> list[float]:
+        best = [float(self._rates(gpu, spread, phase)[1].max(initial=0.0)) for phase in range(len(self.phases))]
+        return best if batch is None else [self.rate_at(gpu, spread, batch), *best[1:]]
+
+    def _rates(self, gpu: str, spread: Spread, phase: int) -> tuple[tuple[int, ...], Floats]:
         """The batches to choose from there, and the rate at each."""
-        found = self._found.get((gpu, spread))
+        found = self._found.get((gpu, spread, phase))
         if found is None:
             batches = (self.batch_now,) if self.noise is None else self.batches
-            found = self._found[gpu, spread] = (batches, self._at(gpu, spread, batches))
+            found = self._found[gpu, spread, phase] = (batches, self._at(gpu, spread, batches, phase))
         return found
 
-    def _at(self, gpu: str, spread: Spread, batches: tuple[int, ...]) -> Floats:
+    def _at(self, gpu: str, spread: Spread, batches: tuple[int, ...], phase: int) -> Floats:
         gpus = sum(spread)
         if gpus < 1 or (self.sizes and gpus not in self.sizes) or (self.kinds and gpu not in self.kinds):
             return np.zeros(len(batches))
@@ -165,9 +200,10 @@ class LiveSpeed(ConstantRate):
         rows = self._rows_of(gpu)
         step_C = self._step_s(fitted_step(rows), rows, spread, batch_C)
         worth_C = np.ones(len(batches))
-        if self.noise is not None:
-            now = efficiency(self.noise, self.initial, float(self.batch_now))
-            worth_C = np.asarray(efficiency(self.noise, self.initial, batch_C)) / now
+        noise = self.phases[phase][1] if self.phases else self.noise
+        if noise is not None:
+            now = efficiency(noise, self.initial, float(self.batch_now))
+            worth_C = np.asarray(efficiency(noise, self.initial, batch_C)) / now
         return np.where(batch_C >= gpus, batch_C / step_C * worth_C / self.unit, 0.0)
 
     def _step_s(self, fit: FittedStep, rows: tuple[StepRow, ...], spread: Spread, batch_C: Floats) -> Floats:
@@ -202,11 +238,11 @@ class LiveSpeed(ConstantRate):
 
 @dataclass(frozen=True, slots=True)
 class _AtBatch(ConstantRate):
-    """At one batch."""
+    """At one batch, or the best, where there are no phases."""
 
     speed: LiveSpeed
-    batch: int
+    batch: int | None
 
-    def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - one phase: `done` is of no account
+    def rate(self, gpu: str, spread: Spread, done: float) -> float:
         """Work per second."""
-        return self.speed.rate_at(gpu, spread, self.batch)
+        return self.speed.rate(gpu, spread, done) if self.batch is None else self.speed.rate_at(gpu, spread, self.batch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,6 +38,7 @@ class StoredProfile:
     batches: tuple[int, int, int]  # initial, least, most; three times the same where it is fixed
     batch: int  # at its end
     noise: float | None  # gradient noise scale, at its end
+    growth: float = 0.0  # of the logarithm of the noise per sample, towards its end; 0 = it cannot be told
     rows: tuple[StepRow, ...]
     device: str = ""  # what it computed on, as its maker calls it; "" = not told
 
@@ -61,6 +63,8 @@ class StoredProfile:
         if not isinstance(facts, dict):
             why = f"begins with {head[:40]!r}, not with a # and what is known of the profile, as JSON"
             raise BadInput(source, why, line=1, hint=HINT)
+        facts.setdefault("growth", 0.0)  # older files do not have it
+        known = {field: _fact(source, facts, field) for field in FIELDS}
         known = {field: _fact(source, {**OLDER, **facts}, field) for field in FIELDS}
         known["batches"] = tuple(known["batches"])
         table = csv.DictReader(io.StringIO(body))
@@ -116,6 +120,10 @@ def _is_noise(value: object) -> bool:
     return value is None or (type(value) in (int, float) and 0.0 <= float(str(value)) < float("inf"))
 
 
+def _is_growth(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(float(str(value)))
+
+
 FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "name": (_is_name, "the name of a job"),
     "script": (_is_name, "a digest"),
@@ -126,6 +134,7 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "batches": (_are_batches, "[initial, least, most], the first between the others"),
     "batch": (_is_count, "a whole number of at least 1"),
     "noise": (_is_noise, "a number of samples, or null"),
+    "growth": (_is_growth, "a number, per sample"),
 }
 
 

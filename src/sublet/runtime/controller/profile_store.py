@@ -57,6 +57,7 @@ class ProfileStore:
                 batches=(profiling.initial, profiling.low, profiling.high),
                 batch=profiling.batch,
                 noise=profiling.noise,
+                growth=profiling.growth,
                 rows=_rows_to_keep(profiling, gpu),
             )
             path = self.folder / f"{_plain(spec.name)}-{digest[:DIGITS]}-{_plain(gpu)}.csv"
@@ -76,7 +77,9 @@ class ProfileStore:
         newest = max(found, key=lambda profile: profile.date)
         initial, low, high = newest.batches
         rows = tuple(earlier(row) for profile in found for row in profile.rows)
-        return Profiling(earlier=rows, initial=initial, low=low, high=high, batch=initial)
+        return Profiling(
+            earlier=rows, initial=initial, low=low, high=high, batch=initial, growth=max(0.0, newest.growth)
+        )
 
     def find(self, name: str) -> list[StoredProfile]:
         """The newest script of the job of this name, on each kind of GPU; or the one file that is called so."""

@@ -19,6 +19,7 @@ from sublet.advise.transfer import ratio_from_facts
 from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
+from sublet.perf.live.trend import noise_phases
 from sublet.wire.messages import Stepped
 from sublet.wire.profile import Profile
 
@@ -54,6 +55,7 @@ class Profiling:
     torch: str = ""  # its version, in the workers
     device: str = ""  # what they compute on
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
+    told_until: float = math.inf  # samples trained, at which the first phase ends that the kernel knows of
     _generation: int = -1
     _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form that has not changed since
 
@@ -76,7 +78,8 @@ class Profiling:
         self.torch, self.device = profile.torch[:LONGEST_NAME], profile.device[:LONGEST_NAME]
         if report.noise is not None and 0.0 < report.noise <= MOST_NOISE:
             self.noise = report.noise
-            self.growth = profile.noise_growth
+            if profile.noise_growth and math.isfinite(profile.noise_growth):
+                self.growth = profile.noise_growth  # until it can be told, that of an earlier run
         piece_s = profile.data_s + profile.compute_s
         wait_s = profile.wait_s if workers > 1 else 0.0
         step_s = max(profile.step_s, profile.pieces * piece_s + wait_s)
@@ -103,8 +106,18 @@ class Profiling:
                 self._rows[form] = _row(form, list(reports))
         return tuple(self._rows[form] for form in sorted(self.forms))
 
-    def speed(self, samples: float = 1.0) -> LiveSpeed | None:
-        """As a speed in units of so many samples; None while nothing is measured, and for a batch that is fixed."""
+    def phases(self, work: float, done: float) -> tuple[tuple[float, float], ...]:
+        """How the noise grows over a job of so many samples, of which so many are done: (share of them, noise)."""
+        if self.noise is None or not 0.0 <= done < work:
+            return ()
+        noise, growth = _rounded(self.noise, 2), _rounded(self.growth * work, 2)
+        return noise_phases(noise, growth, _rounded(done / work, DIGITS), 1.0)
+
+    def speed(self, samples: float = 1.0, work: float = 0.0, done: float = 0.0) -> LiveSpeed | None:
+        """As a speed in units of so many samples; None while nothing is measured, and for a batch that is fixed.
+
+        With the `work` of the whole job, which is one such unit, and what is `done` of it, it has phases.
+        """
         if not self.is_adaptive:
             return None
         return LiveSpeed(
@@ -113,6 +126,7 @@ class Profiling:
             initial=self.initial,
             batch_now=self.batch,
             noise=None if self.noise is None else _rounded(self.noise, 2),
+            phases=self.phases(work, done),
             most_samples=self.most_samples,
             unit=samples,
             ratio=kind_ratio,

@@ -128,13 +128,17 @@ class JobRecord:
         if self.reports[key] < WARM_REPORTS:
             return False
         if self.profile.is_adaptive:
-            return report.profile is not None and self.profile.is_news()
+            beyond = self.group.done > self.profile.told_until
+            return report.profile is not None and (beyond or self.profile.is_news())
         told = self.kernel_rates.get(key)
         return told is None or abs(self.rates[key] / told - 1.0) > WORTH_TELLING
 
     def note_told(self) -> None:
         """The kernel hears what is known of its speed now."""
         self.kernel_rates, self.profile.told = dict(self.rates), self.profile.speed()
+        work = self.group.work or self.spec.work or 0.0
+        phases = self.profile.phases(work, self.group.done)
+        self.profile.told_until = phases[0][0] * work if phases else math.inf
 
     def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
         """It could not train at this width, and is not tried there until then."""
@@ -310,7 +314,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         for (gpu, workers), rate in sorted(record.rates.items())
         if work and math.isfinite(rate) and record.reports[gpu, workers] >= WARM_REPORTS
     )
-    live = record.profile.speed(work * speedup) if work else None
+    live = record.profile.speed(work * speedup, work, record.group.done) if work else None
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
     high, pools = widest_below(spec, record.too_wide, record.back_to), record.pools
     low, sizes = min(spec.min_workers, high), spec.sizes

@@ -136,9 +136,10 @@ def _why_batch(state: JobState, shape: Shape | None) -> str:
     batch = speed.batch_now if shape is None or shape.batch is None else shape.batch
     worth = float(efficiency(speed.noise, speed.initial, batch))
     chosen = "is its own" if shape is None or shape.batch is None else "is the plan's"
+    grows = f"; by its trend the noise comes to {speed.phases[-1][1]:.0f} before the end" if speed.phases else ""
     return (
         f"its batch of {batch} (of {limits}) {chosen}: at a measured gradient noise of {speed.noise:.0f} samples, one "
-        f"of them is worth {worth:.2f} of one at {speed.initial}"
+        f"of them is worth {worth:.2f} of one at {speed.initial}{grows}"
     )
 
 

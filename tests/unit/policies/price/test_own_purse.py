@@ -58,7 +58,7 @@ def test_a_job_with_two_cents_left_is_not_moved_on_demand():
 def test_what_its_owner_lets_a_job_spend_is_in_the_plan(purse_usd, goes_on):
     """The same, from the specification that was submitted: an hour on one worker."""
     spec = JobSpec(name="a", argv=("true",), cwd="/", work=36_000.0, samples_per_s=10.0, purse_usd=purse_usd)
-    record = JobRecord(id="a", spec=spec, group=SimpleNamespace(work=36_000.0), submitted_s=0.0)
+    record = JobRecord(id="a", spec=spec, group=SimpleNamespace(work=36_000.0, done=0.0), submitted_s=0.0)
     driver, _ = after_spot_is_gone(kernel_job(record, 1.0))
     shape = driver.kernel.jobs["a"].shape
     assert (shape is not None and shape.pool.endswith("on-demand")) == goes_on

@@ -41,7 +41,7 @@ def spec(tmp_path):
 
 def a_profiling():
     forms = {row.form: [(row.step_s, row.piece_s, row.wait_s)] for row in ROWS}
-    return Profiling(forms=forms, initial=64, low=32, high=1024, batch=128, noise=812.5, torch="2.11.0")
+    return Profiling(forms=forms, initial=64, low=32, high=1024, batch=128, noise=812.5, growth=0.0004, torch="2.11.0")
 
 
 def test_what_is_kept_is_read_again_and_by_people_too(tmp_path, spec):
@@ -169,3 +169,13 @@ def test_the_next_run_of_a_job_begins_where_this_one_ended(tmp_path):
     assert isinstance(speed, LiveSpeed)
     assert {row.source for row in speed.rows} == {Source.EARLIER}
     assert {row.gpu for row in speed.rows} == {OFFERS[0].gpu}
+
+
+def test_how_the_noise_grew_is_kept_and_a_file_from_before_says_nothing_of_it(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    store.keep(spec, a_profiling(), WALL)
+    assert store.begin(spec).growth == 0.0004
+    for path in (tmp_path / "profiles").glob("*.csv"):
+        path.write_text(path.read_text().replace(', "growth": 0.0004', ""))
+    assert "growth" not in next((tmp_path / "profiles").glob("*.csv")).read_text()
+    assert store.begin(spec).growth == 0.0

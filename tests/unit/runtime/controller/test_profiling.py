@@ -38,7 +38,7 @@ def heard(profiling, *reports, gpu="T4", workers=1, nodes=1):
 
 def a_record(**facts):
     spec = JobSpec(**{"name": "a", "argv": ("true",), "cwd": "/", **facts})
-    return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=6400.0), submitted_s=0.0)
+    return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=6400.0, done=0.0), submitted_s=0.0)
 
 
 def test_a_checkpoint_or_an_evaluation_in_between_is_not_what_steps_take():
@@ -132,3 +132,28 @@ def test_forms_are_bounded():
 def test_kinds_are_compared_by_their_facts_and_taken_for_equal_without():
     assert kind_ratio("T4", "A100-40GB") < 0.6 or kind_ratio("T4", "A100") < 0.6
     assert kind_ratio("T4", "nobody-knows") == 1.0
+
+
+def test_noise_that_grows_makes_phases_and_the_kernel_hears_when_the_first_is_over():
+    record = a_record()
+    for at in range(1 + WARM_REPORTS):
+        record.measure(a_report(at + 1, noise_growth=0.0002), "T4", 1)
+    record.group.done = 640.0
+    record.note_told()
+    speed = kernel_job(record, 2.0).speed
+    ends, noises = zip(*speed.phases, strict=True)
+    assert ends[-1] == kernel_job(record, 2.0).work
+    assert 500.0 < noises[0] < noises[-1] < 500.0 * 2.718 ** (0.0002 * 5760.0)
+    record.group.done = ends[0] * 6400.0 - 1.0
+    assert not record.measure(a_report(20, noise_growth=0.0002), "T4", 1)
+    record.group.done += 2.0
+    assert record.measure(a_report(21, noise_growth=0.0002), "T4", 1)
+    record.note_told()
+    assert not record.measure(a_report(22, noise_growth=0.0002), "T4", 1)
+
+
+def test_until_its_own_trend_can_be_told_that_of_an_earlier_run_counts():
+    profiling = heard(Profiling(growth=0.0003), a_report(1), a_report(2))
+    assert profiling.growth == 0.0003
+    assert heard(profiling, a_report(3, noise_growth=0.0001)).growth == 0.0001
+    assert heard(Profiling(), a_report(1), a_report(2)).speed(1.0, 6400.0, 0.0).phases == ()

@@ -15,7 +15,7 @@ from sublet.wire.messages import Stepped
 
 def a_record(**facts):
     spec = JobSpec(**{"name": "a", "argv": ("true",), "cwd": "/", "work": 1000.0, "samples_per_s": 10.0, **facts})
-    return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=1000.0), submitted_s=0.0)
+    return JobRecord(id="a-1", spec=spec, group=SimpleNamespace(work=1000.0, done=0.0), submitted_s=0.0)
 
 
 def a_report(step, samples_per_s):
