@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from sublet.advise.transfer import ratio_from_facts
+from sublet.advise.transfer import Transfer
 from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
@@ -185,12 +185,21 @@ class Profiling:
 
 @cache
 def kind_ratio(known: str, gpu: str) -> float:
-    """How many times as long a kind of GPU computes as another one, by their facts; 1 where these are not recorded."""
-    gpus = load_gpus()
-    if known not in gpus or gpu not in gpus:
-        return 1.0
-    ratio = ratio_from_facts(gpus[known], gpus[gpu])
+    """How many times as long a kind of GPU computes as another one, as the adviser predicts it; 1 where it cannot.
+
+    By models that ran on both, and by what is recorded of them: the error is that of `PREDICTED_ERROR` either way.
+    """
+    from sublet.advise.measured_models import shelf_name  # slow to import, and seldom needed
+
+    ratio = _transfer().ratio(shelf_name(known), shelf_name(gpu), without="")
     return ratio if math.isfinite(ratio) else 1.0
+
+
+@cache
+def _transfer() -> Transfer:
+    from sublet.advise.measured_models import gavel_shelf
+
+    return Transfer(gavel_shelf(), load_gpus())
 
 
 def _believable(profile: Profile) -> bool:

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from sublet.advise.transfer import ratio_from_facts
 from sublet.domain.shape import Shape
+from sublet.market.gpus import load_gpus
 from sublet.perf.learned import Learned
-from sublet.perf.live.rows import Source, StepRow, earlier
+from sublet.perf.live.rows import PREDICTED_ERROR, Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed
 from sublet.runtime.controller.profiling import MOST_FORMS, Profiling, kind_ratio
 from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
@@ -129,8 +131,13 @@ def test_forms_are_bounded():
     assert profiling.batch == 64 + MOST_FORMS + 19
 
 
-def test_kinds_are_compared_by_their_facts_and_taken_for_equal_without():
-    assert kind_ratio("T4", "A100-40GB") < 0.6 or kind_ratio("T4", "A100") < 0.6
+def test_kinds_are_compared_as_the_adviser_does_and_taken_for_equal_without_facts():
+    """By facts alone where no model ran on both; K80 and V100 were both measured, and count for more than facts."""
+    gpus = load_gpus()
+    assert kind_ratio("T4", "A100") == pytest.approx(ratio_from_facts(gpus["T4"], gpus["A100"]))
+    by_facts = ratio_from_facts(gpus["K80"], gpus["V100"])
+    assert kind_ratio("K80", "V100") != pytest.approx(by_facts, rel=0.01)
+    assert kind_ratio("K80", "V100") == pytest.approx(by_facts, rel=PREDICTED_ERROR)
     assert kind_ratio("T4", "nobody-knows") == 1.0
 
 
