@@ -48,7 +48,12 @@ def test_who_has_gone_to_try_does_not_return_before_it_knows(mean, way, doubt):
     """On the other shape, unmeasured, the first is better only by more than what is believed may be wrong by."""
     if tried([1.0, mean], [0.0, way], [9.0, 9.0], [KNOWN, doubt]) is not None:
         assert 1.0 + np.hypot(doubt * mean, KNOWN) >= mean - way
-    assert tried([mean, 1.0], [0.0, way], [9.0, 9.0], [doubt, KNOWN]) is None, "nor does it try a third"
+
+
+def test_nobody_tries_a_second_shape_before_the_first_is_known():
+    facts = ([1.0, 1.1, 0.9], [0.0, 0.01, 0.01], [9.0, 9.0, 9.0])
+    assert tried(*facts, [KNOWN, 0.2, 0.5], belief=(0, 1, 2)) is not None
+    assert tried(*facts, [0.2, KNOWN, 0.5], belief=(0, 1, 2)) is None
 
 
 def test_shapes_that_share_their_speed_teach_nothing():

@@ -40,7 +40,7 @@ class LearnedSizes:
         now_s = self._inbox.now_s()
         record.had_h = had_h(state, now_s)
         told_h, size_h = record.size_h, self._files.of(record.size_group).expected_h(record.had_h)
-        if abs(size_h / told_h - 1.0) > WORTH_TELLING or record.had_h >= told_h:
+        if abs(size_h / told_h - 1.0) > WORTH_TELLING:
             record.size_h = size_h
             self._jobs.relearn(record)
             self._inbox.queue(news.ProgressReported(now_s, record.id, record.share))

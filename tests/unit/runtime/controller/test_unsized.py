@@ -63,6 +63,8 @@ def test_the_next_script_of_a_group_is_thought_to_be_as_large_as_the_last_over_a
             assert alone_h(job_of(api, "j-1")) == pytest.approx(1.0), "nothing is known"
             await had(api, 6.0, "j-1")
             assert alone_h(job_of(api, "j-1")) > 6.0, "it is older than what was assumed, and not at its end"
+            state = api._controller.kernel.jobs["j-1"]
+            assert 0.2 < state.done_at(api._controller.now_s()) < 0.8, "of what it has had, and is expected to need"
             story.cloud.end_all(0)
             await phase(api, "j-1", "finished")
             other = (await api.submit(a_script(name="other")))["job_id"]
