@@ -7,7 +7,6 @@ import dataclasses
 import gzip
 import json
 import shutil
-import typing
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,30 @@ from sublet.cli.main import run
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money
 from sublet.kernel.invariants import check
+from sublet.kernel.journal import replay, version_of
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.archive import WholeLog
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Node, api_over
-from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
+from sublet.wire.profile import Profile
+from tests.rigs.kept_state import KINDS
 from tests.rigs.story import Story, adds_up, phase
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 DATA = Path(__file__).parents[2] / "data"
-OURS = DATA / "state-0.1-434ea1a"  # the first with a fence, an archive and a shelf
-LINES = (DATA / "wire-1.jsonl").read_bytes().splitlines(keepends=True)
-KINDS = {kind for union in (wire.ToAgent, wire.ToController, wire.FromWorkerMessage) for kind in typing.get_args(union)}
+FIRST, LAST = DATA / "state-0.1-434ea1a", DATA / "state-0.1-1e1ae9c"  # the one with a fence, an archive and a shelf
+LINES = [line for path in sorted(DATA.glob("wire-1*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
 
 
-@pytest.fixture
-def left(tmp_path):
-    """What the release left, in a place of its own, and a cloud in which its node still runs."""
+@pytest.fixture(params=[FIRST, LAST], ids=lambda path: path.name)
+def left(request, tmp_path):
+    """What a release left, in a place of its own, and a cloud in which its node still runs."""
     story = Story(tmp_path, budget=Budget(purse=Money.from_usd(5)))
-    shutil.copytree(OURS, story.folder)
+    shutil.copytree(request.param, story.folder)
     (story.folder / "log.sqlite").write_bytes(gzip.decompress((story.folder / "log.sqlite.gz").read_bytes()))
-    return story, json.loads((OURS / "expected.json").read_text())
+    return story, json.loads((request.param / "expected.json").read_text())
 
 
 def test_a_state_directory_of_the_release_goes_on_with_its_jobs_its_money_and_its_node(left):
@@ -55,8 +55,9 @@ def test_a_state_directory_of_the_release_goes_on_with_its_jobs_its_money_and_it
             running = asyncio.create_task(api.run())
             await api.started()
             kernel = controller.kernel
+            phases = expected.get("phases", dict.fromkeys(expected["accounts"], "finished"))
             assert kernel.supply.budget.purse.grains == expected["purse_grains"]  # as it was changed
-            assert [(await api.job(job_id))["phase"] for job_id in ("short-1", "third-1")] == ["finished"] * 2
+            assert {job_id: (await api.job(job_id))["phase"] for job_id in phases} == phases
             found = {job_id: controller.bill.jobs[job_id].total.grains for job_id in expected["accounts"]}
             assert found == expected["accounts"]
             assert kernel.ledger.spent(kernel.now_s).grains >= expected["spent_grains"]
@@ -83,6 +84,21 @@ def test_its_log_is_whole_and_is_compared_where_this_kernel_is_of_its_version(le
     assert (found["events"], found["verified"]) == (expected["seen"], expected["kernel"] == KERNEL_VERSION)
 
 
+@pytest.mark.parametrize("left", [LAST], indirect=True, ids=["last"])
+def test_a_log_of_this_kernel_is_kept_and_lived_again_to_the_same_orders(left):
+    """Who counts the kernel up keeps what it leaves then: `python -m tests.rigs.kept_state`."""
+    story, expected = left
+    store = Store(story.folder / "log.sqlite")
+    lines = [store.get("header"), *WholeLog(store).lines()]
+    store.close()
+    assert version_of(lines[0]) == expected["kernel"] == KERNEL_VERSION
+    kernel = replay(lines)  # or it says where the orders part
+    assert (kernel.seen, sorted(kernel.cluster.nodes)) == (expected["seen"], expected["held"])
+    orders = [order["type"] for line in lines[1:] for order in json.loads(line)["actions"]]
+    assert {"RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob"} <= set(orders)
+    assert kernel.ledger.spent(expected["now_s"]).grains == expected["spent_grains"]
+
+
 # ---------------------------------------------------------------------- the line
 
 
@@ -92,17 +108,26 @@ def test_what_a_peer_of_the_release_says_is_understood_as_it_was_meant(line):
     assert {name: understood[name] for name in said} == said
 
 
-def test_every_kind_of_message_of_the_release_is_kept(tmp_path):
-    kept = {json.loads(line)["type"] for line in LINES}
-    assert kept <= {kind.__name__ for kind in KINDS}  # none was taken away
+def test_every_message_is_kept_with_all_that_it_can_say():
+    """Who adds a kind or a field keeps a line of it: `record_lines` of `tests/rigs/kept_state.py`."""
+    kept = {}
+    for line in LINES:
+        kept.setdefault(json.loads(line)["type"], set()).update(json.loads(line).keys() - {"type"})
+    said = {kind.__name__: {each.name for each in dataclasses.fields(kind)} for kind in KINDS}
+    assert kept == said  # none was taken away, either
+
+
+def test_a_profile_may_lack_whatever_an_older_script_does_not_measure():
+    said = [json.loads(line).get("profile") for line in LINES if json.loads(line)["type"] == "Stepped"]
+    (kept,) = [profile for profile in said if profile is not None]
+    assert kept.keys() - {"type"} <= {each.name for each in dataclasses.fields(Profile)}  # none was taken away
+    assert Profile() == Profile(step_s=0.0)  # and none is needed
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=lambda kind: kind.__name__))
 def test_a_message_of_an_older_peer_lacks_only_what_has_a_default(kind):
     """Whoever adds a field without one stops every training that began before the upgrade."""
-    line = next((line for line in LINES if json.loads(line)["type"] == kind.__name__), None)
-    if line is None:  # newer than the release: nobody older says it
-        return
+    line = next(line for line in LINES if json.loads(line)["type"] == kind.__name__)
     known = json.loads(line).keys()
     for each in dataclasses.fields(kind):
         optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
