@@ -90,6 +90,20 @@ def test_too_few_instances_for_the_model_is_said(sublet, short_trace):
     assert "gpt-6.7b needs 12 instances, and there were never more than 4" in answer.out
 
 
+def test_fewer_instances_than_the_model_fits_on_are_refused(sublet, short_trace):
+    answer = sublet("spot", short_trace, "--model", "gpt-6.7b", "--most", 11)
+    assert (answer.code, answer.out) == (112, "")
+    assert "gpt-6.7b cannot run: --most is 11, 12 is needed" in answer.err
+    assert "next: --most 12 or more, or a smaller model" in answer.err
+    assert sublet("spot", short_trace, "--model", "gpt-6.7b", "--most", 12).code == 0
+
+
+def test_what_the_oracle_does_not_know_of_a_record_cut_off_is_said(sublet, short_trace):
+    said = "of the future they know up to 3 instances"
+    found = [sublet("spot", short_trace, "--policy", "oracle", "--most", most).out for most in (3, 4)]
+    assert [said in " ".join(out.split()) for out in found] == [True, False]
+
+
 def test_one_zone_can_be_taken_alone(sublet, tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(HEADER + "0,a,8\n0,b,4\n3600,a,8\n3600,b,4\n", encoding="utf-8")
@@ -220,6 +234,7 @@ def test_a_file_that_marks_preemptions_is_turned_round(sublet, tmp_path):
         (("--deadline", "1h"), ["--samples", "given"]),
         (("--deadline", "9h", "--samples", 5), ["--deadline = '9h'", "h of the record"]),
         (("--by-zone", "--value", 1), ["--by-zone", "without --value"]),
+        (("--by-zone", "--most", 8), ["--by-zone", "without --most"]),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sublet.cli.parse.values import parse_dollars, parse_duration_s
 from sublet.domain.units import SECONDS_PER_H
-from sublet.errors import InvalidValue, UnknownName
+from sublet.errors import Infeasible, InvalidValue, UnknownName
 
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
@@ -24,6 +24,7 @@ __all__ = [
     "parse_policies",
     "parse_usd",
     "refuse_beside_zones",
+    "refuse_too_few",
 ]
 
 POLICIES = ("liveput", "parcae", "greedy-live", "checkpoint-restart", "bamboo", "oracle", "ideal", "parcae-truth")
@@ -66,14 +67,22 @@ def find_job(model: str) -> SpotJob:
     return measured_job(model)
 
 
+def refuse_too_few(job: SpotJob, most: int) -> None:
+    """A model that does not fit on as many instances as may be taken would never train."""
+    from sublet.domain.quantity import whole
+
+    whole("--most", most, 1)
+    if most < job.least:
+        hint = f"--most {job.least} or more, or a smaller model (--model)"
+        raise Infeasible(f"{job.name} cannot run", binding="--most", needed=job.least, available=most, hint=hint)
+
+
 def find_record(market: SpotTrace, zone: str | None, *, most: int, hours: float | None) -> tuple[SpotTrace, Record]:
     """The trace, or one zone of it, and its instances at every minute and change, all zones together."""
     from dataclasses import replace
 
-    from sublet.domain.quantity import whole
     from sublet.sim.rides.record import record_of
 
-    whole("--most", most, 1)
     if zone is not None:
         if zone not in market.zones:
             raise UnknownName("zone", zone, market.zones)

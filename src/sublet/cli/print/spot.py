@@ -56,11 +56,19 @@ def notes_on_runs(
         notes.append(f"{job.name} needs {job.least} instances, and there were never more than {max(found.capacity)}")
     if BOUNDS & set(found.runs):
         notes.append("bounds in samples: oracle and parcae-truth know the future, and for ideal migrations are free")
+    if {"oracle", "parcae-truth"} & set(found.runs) and _most_recorded(market, len(found.capacity)) > most:
+        notes.append(f"of the future they know up to {most} instances: losses above that hit them unforeseen")
     if notice_s:
         notes.append(
             f"losses are announced {notice_s:g} s ahead, and jobs prepare for them; bounds and bamboo have no notice"
         )
     return notes
+
+
+def _most_recorded(market: SpotTrace, minutes: int) -> int:
+    from sublet.sim.rides.record import record_of
+
+    return max(moment.now for moment in record_of(market, ticks=minutes).moments())
 
 
 def note_on_deadline(name: str, policy: Punctual, run: RideResult) -> str:

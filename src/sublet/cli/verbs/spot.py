@@ -100,13 +100,14 @@ def spot(  # noqa: PLR0913 - one argument per option
     document = opt.wants_document(output, json)
     if by_zone or len(markets) > 1:
         also = {"--deadline": plan, "--frontier": frontier, "--value": value, "--zone": zone, "--notice": notice}
-        parse.refuse_beside_zones({**also, "--report": report})
+        parse.refuse_beside_zones({**also, "--report": report, "--most": most != MOST_INSTANCES})
         if hours is not None:
             parse.check_hours(hours, markets)
         by_zones = work.run_zones(markets, model, usd_per_h=usd_per_h, hours=hours)
         labels, command = [market.name for market in markets], command_line(context)
         print_zone_runs(by_zones, labels, command=command, every_s=work.OFTEN_S, document=document)
         return
+    parse.refuse_too_few(job, most)
     trace, record = parse.find_record(markets[0], zone, most=most, hours=hours)
     capacity = record.capacity
     if report is not None:

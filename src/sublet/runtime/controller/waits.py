@@ -15,6 +15,7 @@ from sublet.runtime.controller.table import JobTable
 __all__ = ["Waits"]
 
 OTHERS = "what may be held is in use by others, or is kept for them by the policy"
+NOBODY = "no other job has anything of what may be held, and the policy gives this one nothing"
 
 
 class Waits:
@@ -50,7 +51,11 @@ class Waits:
         """It alone is in the way of this job: by its plans, none of which is taken, or for a reason of its own."""
         if why := self._decisions.refused:
             return "refused", f"the policy's plans are refused, so nothing is begun: {why}"
-        return "policy", self._decisions.reasons.get(job_id, "") or OTHERS
+        if why := self._decisions.reasons.get(job_id, ""):
+            return "policy", why
+        others = (state for id_, state in self._inbox.kernel.jobs.items() if id_ != job_id)
+        in_use = any(state.shape is not None or state.phase is not Phase.WAITING for state in others)
+        return ("policy", OTHERS) if in_use else ("policy, alone", NOBODY)
 
     def _limit(self, record: JobRecord) -> tuple[str, str]:
         """What is in the way of such a job, money and markets included; ("", "") if nothing is but others."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from sublet.domain.budget import Budget
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Money, Price
+from sublet.domain.plan import Plan
+from sublet.domain.shape import Shape
 from sublet.errors import Infeasible, InvalidValue, OutOfBudget
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_to_json
@@ -170,6 +173,35 @@ def test_a_job_that_waits_is_told_why_and_again_when_the_reason_changes(tmp_path
             stock(4)
             await phase(api, "j-1", "running")
             assert len([event for event in await api.events("j-1") if event["kind"] == "Waits"]) <= 4
+
+    asyncio.run(live())
+
+
+@dataclass
+class Unwilling:
+    """Lets the first so many jobs run, each on one worker, and says nothing of the others."""
+
+    jobs: int
+
+    def decide(self, snapshot):
+        waiting = snapshot.waiting.by(lambda state: state.seq)
+        room = self.jobs - len(snapshot.active)
+        shapes = {state.job.id: Shape("T4x1:spot", 1) for state in itertools.islice(waiting, max(0, room))}
+        return Plan(shapes=shapes, hold={"spot": len(snapshot.active) + len(shapes)})
+
+
+@pytest.mark.parametrize(
+    ("jobs", "word"), [(0, "no other job has anything of what may be held"), (1, "in use by others")]
+)
+def test_others_are_named_as_the_reason_only_where_they_have_something(tmp_path, jobs, word):
+    cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+    cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud, policy=Unwilling(jobs)) as server:
+            await server.api.submit(a_spec())
+            await server.api.submit(a_spec(name="late"))
+            assert await told(server.api, "late-1", "Waits", word)
 
     asyncio.run(live())
 
