@@ -22,7 +22,7 @@ __all__ = ["COLUMNS", "StoredProfile", "speed_from"]
 COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
 WHOLE = COLUMNS[:4]
 HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
-OLDER = {"device": ""}  # what was not written before
+OLDER = {"device": "", "growth": 0.0}  # what was not written before
 BATCHES = 3  # initial, least, most
 
 
@@ -63,8 +63,6 @@ class StoredProfile:
         if not isinstance(facts, dict):
             why = f"begins with {head[:40]!r}, not with a # and what is known of the profile, as JSON"
             raise BadInput(source, why, line=1, hint=HINT)
-        facts.setdefault("growth", 0.0)  # older files do not have it
-        known = {field: _fact(source, facts, field) for field in FIELDS}
         known = {field: _fact(source, {**OLDER, **facts}, field) for field in FIELDS}
         known["batches"] = tuple(known["batches"])
         table = csv.DictReader(io.StringIO(body))
