@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from sublet.domain import events as news
+from sublet.domain.plan import Phase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.gauges import Gauges
@@ -87,7 +88,9 @@ class Reports:
         state = self._inbox.kernel.jobs.get(record.id)
         if state is None or not record.group.work:
             return
-        learned = record.measure(message, state.gpu, record.group.size, max(1, len(state.spread)))
+        # While another group forms, what is heard is of the one before: not of the workers and nodes that it will have.
+        workers = record.group.size if state.phase is Phase.RUNNING else 0
+        learned = record.measure(message, state.gpu, workers, max(1, len(state.spread)))
         if learned and wall_s - self._learned_wall[record.id] > self._paces.learn_s:
             self._learned_wall[record.id] = wall_s
             self._jobs.relearn(record)
