@@ -6,7 +6,9 @@ The next job of the same name and the same script begins with the rows of each k
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +63,7 @@ class ProfileStore:
                 rows=_rows_to_keep(profiling, gpu),
             )
             path = self.folder / f"{_plain(spec.name)}-{digest[:DIGITS]}-{_plain(gpu)}.csv"
-            beside = path.with_suffix(".new")
+            beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")  # jobs of a name may end together
             private_file(beside)
             beside.write_text(profile.to_text(), encoding="utf-8")
             beside.replace(path)

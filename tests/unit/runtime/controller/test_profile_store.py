@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import threading
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +66,23 @@ def test_what_is_kept_is_read_again_and_by_people_too(tmp_path, spec):
     assert first.startswith("1,1,64,1,0.089,")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not list((tmp_path / "state" / "profiles").glob("*.new"))
+
+
+def test_two_jobs_of_one_name_may_end_at_the_same_moment(tmp_path, spec, monkeypatch):
+    store, replace_file, ended = ProfileStore(tmp_path / "profiles"), Path.replace, []
+
+    def replaced(path, target):
+        if not ended:  # the other one is through between this one's last word and its place
+            ended.append(path)
+            other = threading.Thread(target=store.keep, args=(spec, a_profiling(), WALL))
+            other.start()
+            other.join()
+        return replace_file(path, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    store.keep(spec, a_profiling(), WALL)
+    assert {profile.gpu for profile in store.all()} == {"T4", "A10"}
+    assert not list((tmp_path / "profiles").glob("*.new"))
 
 
 def test_only_the_same_name_and_the_same_script_begin_with_it(tmp_path, spec):
