@@ -14,7 +14,7 @@ from sublet.errors import MissingData
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = ["NOTICED", "SPEEDUP", "UNNOTICED_S", "demo_jobs", "demo_settings"]
+__all__ = ["NOTICED", "SPEEDUP", "UNNOTICED_S", "demo_jobs", "demo_settings", "examples"]
 
 SPEEDUP = 60.0
 MARKET, START_S, SHARE = "bamboo-p3", 1_800.0, 0.15
@@ -43,7 +43,7 @@ def demo_settings(state_dir: Path, *, policy: str = "price") -> Settings:
 
 def demo_jobs(work: float = 1.0) -> list[JobSpec]:
     """A small GPT on text, a CNN on pictures, an MLP on points, as in examples/; `work` makes their data smaller."""
-    folder = _examples()
+    folder = examples()
     wanted = [("gpt", 2_048, 3, 3), ("cnn", 4_096, 6, 2), ("mlp", 5_000, 20, 2)]
     return [
         _job(folder, name, samples=round(samples * work), epochs=epochs, most=most)
@@ -68,7 +68,8 @@ def _job(folder: Path, name: str, *, samples: int, epochs: int, most: int) -> Jo
     )
 
 
-def _examples() -> Path:
+def examples() -> Path:
+    """Where the scripts are; MissingData in an installation without them."""
     folder = Path(sublet.__file__).parents[2] / "examples"
     if not (folder / "train_mlp.py").exists():
         raise MissingData(folder, hint="run the demonstration from a clone of the repository")
