@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 INTERRUPTED = 130
+WHOLE = 100.0  # samples a second, above which nobody reads decimals
 
 
 def profile(  # noqa: PLR0913 - one argument per option
@@ -84,7 +85,7 @@ def _print(found: Profiled) -> None:
             str(each.width),
             str(each.batch),
             f"{1e3 * each.row.step_s:,.4g}",
-            f"{each.samples_per_s:,.4g}",
+            f"{each.samples_per_s:,.0f}" if each.samples_per_s >= WHOLE else f"{each.samples_per_s:.3g}",
             f"{each.row.error:.0%}",
             f"{each.misfit:+.1%}",
             str(each.reports),
