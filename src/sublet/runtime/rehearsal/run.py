@@ -190,7 +190,8 @@ class _Rehearsal:
         if self._gpu:
             heard = replace(heard, forms={(self._gpu, *form[1:]): told for form, told in heard.forms.items()}, _rows={})
         known = self._store.begin(self._spec).earlier
-        files = self._store.write(self._spec, replace(heard, earlier=known), WALL)
+        measured = replace(heard, earlier=known, growth=0.0)  # a minute at many batches is no trend of a training
+        files = self._store.write(self._spec, measured, WALL)
         seconds = WALL.monotonic() - self._began_s
         if not files and not self._interrupted:
             hint = "give more --seconds, or look at what the script does with 'sublet run'"

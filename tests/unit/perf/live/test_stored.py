@@ -20,6 +20,7 @@ FACTS = {
     "batches": [64, 32, 1024],
     "batch": 128,
     "noise": 812.5,
+    "growth": 1e-6,
 }
 ROW = "2,1,32,1,0.12,0.1,0.01,0.02"
 
@@ -52,9 +53,10 @@ def test_it_is_read_as_it_was_written_and_says_where_and_when():
     assert {"gpu", "torch", "script", "date", "device"} < set(head)
 
 
-def test_a_file_of_before_there_were_devices_is_read():
-    older = {key: value for key, value in FACTS.items() if key != "device"}
-    assert StoredProfile.from_text(text(older), "x").device == ""
+def test_a_file_of_before_there_were_devices_and_trends_is_read():
+    older = {key: value for key, value in FACTS.items() if key not in ("device", "growth")}
+    found = StoredProfile.from_text(text(older), "x")
+    assert (found.device, found.growth) == ("", 0.0)
 
 
 @pytest.mark.parametrize(
