@@ -14,11 +14,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
-test bench scenarios soak: export OMP_NUM_THREADS := 1
-test bench scenarios soak: export OPENBLAS_NUM_THREADS := 1
+test bench scenarios policies-live soak: export OMP_NUM_THREADS := 1
+test bench scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check bench figures faults scenarios soak clean help
+.PHONY: setup demo test check bench figures faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -44,6 +44,9 @@ faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults
 scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.json (ONLY="9 14" for some)
 	$(BIN)/python -m tests.scenarios $(ONLY)
 
+policies-live: $(READY) ## six policies with three real jobs each, whose widths and batches change: some five minutes
+	TEST_SIZE=full $(BIN)/python -m pytest tests/conformance/test_live.py
+
 soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour), SEED=1; out/soak.json
 	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --seed $(SEED) --json out/soak.json
 
@@ -55,7 +58,7 @@ clean: ## remove .venv, caches and reports
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 # The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
 # was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.

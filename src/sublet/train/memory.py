@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from sublet.errors import OutOfMemory
+from sublet.train.footprint import Footprint, Gauge
 
-__all__ = ["Cut", "Memory", "peak_bytes"]
+__all__ = ["Cut", "Memory"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
@@ -39,11 +38,29 @@ class Cut:
 class Memory:
     """How many samples this worker takes at a time; None = all of its share."""
 
-    def __init__(self, micro_batch: int | None) -> None:
-        self.micro_batch = micro_batch
+    def __init__(self, micro_batch: int | None, gauge: Gauge | None = None) -> None:
+        self.footprint = Footprint(gauge)
+        self._most = micro_batch  # as the script has it, or as more did not fit
+        self._expected: int | None = None  # as more will not fit
+
+    @property
+    def micro_batch(self) -> int | None:
+        """None = all of its share."""
+        return min((each for each in (self._most, self._expected) if each is not None), default=None)
+
+    def expect(self, largest: int) -> int:
+        """Between two steps: how many will fit, if that is below the `largest` there can be; the peak since the last.
+
+        A batch that grows is then accumulated at once, and nothing is dropped to find out.
+        """
+        peak = self.footprint.look()
+        most = self.footprint.most()
+        self._expected = most if 0 < most < largest else None
+        return peak
 
     def cut(self, samples: int) -> Cut:
         """So many did not fit: half of them from now on; OutOfMemory if that is none."""
+        self.footprint.forget_open()
         if samples <= 1:
             raise OutOfMemory(samples, hint=SMALLER)
         self.limit(samples // 2)
@@ -52,13 +69,4 @@ class Memory:
     def limit(self, micro_batch: int) -> None:
         """More than that did not fit somewhere; 0 = nobody says so."""
         if micro_batch:
-            self.micro_batch = min(micro_batch, self.micro_batch or micro_batch)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Most that tensors took on a GPU at once since the last time it was asked; 0 on a CPU, where nobody counts."""
-    if device.type != "cuda":
-        return 0
-    most = torch.cuda.max_memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return most
+            self._most = min(micro_batch, self._most or micro_batch)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from sublet.train.devices import device_model
-from sublet.train.memory import Cut, peak_bytes
+from sublet.train.memory import Cut
 from sublet.train.peers import PeerGroup
 from sublet.train.rehearsal import profile_every_s
 from sublet.train.saving import Saver
@@ -90,7 +90,7 @@ class Report:
             compute_s=times.compute_s,
             wait_s=times.wait_s,
             update_s=times.update_s,
-            memory_bytes=peak_bytes(steps.device),
+            memory_bytes=steps.look_at_memory(),
             most_samples=steps.memory.micro_batch or 0,
             noise_growth=steps.progress.noise.growth,
             torch=torch.__version__,

@@ -15,6 +15,7 @@ from sublet.errors import InvalidValue
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
+from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
 from sublet.train.memory import Cut, Memory
 from sublet.train.noise import BatchRange, halves_due
@@ -52,7 +53,7 @@ class Steps:
         self.drift = Drift(model.parameters(), optimizer)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
-        self.memory = Memory(options.micro_batch)
+        self.memory = Memory(options.micro_batch, gauge_of(self.device))
         self.watch = Stopwatch(self.device)
         self.broken: str | None = None  # why the step under way is dropped
         self._cut: Cut | None = None  # it did not fit
@@ -101,6 +102,11 @@ class Steps:
             self._planned = batch > 0
             if batch:
                 self.progress.batch = self.adaptive.clamped(batch)
+            self.look_at_memory()
+
+    def look_at_memory(self) -> int:
+        """Before more samples at a time come than ever: how many will fit; the most bytes since the last look."""
+        return self.memory.expect(0 if self.adaptive is None else self.adaptive.high)
 
     def give_up(self, group: PeerGroup) -> str:
         """Drop the step; why."""
@@ -189,6 +195,7 @@ class Steps:
             if piece.first and self._measured:
                 self._begin_measuring(piece)
             self._piece = piece
+            self.memory.footprint.gives(piece.count)
             yield self._load(piece)
             if self._cut is not None:
                 return
@@ -283,8 +290,10 @@ class Steps:
     def _scaled_update(self, batches: BatchRange) -> None:
         groups, rule = self._optimizer.param_groups, self._rule
         before = [group["lr"] for group in groups]
+        # The last step of an epoch may be of a few samples: at a rate for the whole batch it would run away.
+        batch = max(self._size, min(self.progress.batch, batches.initial))
+        noise = self.progress.noise.scale
         for group in groups:
-            batch, noise = self.progress.batch, self.progress.noise.scale
             group["lr"] = group["lr"] * rule.factor(batches, batch, noise, rooted="betas" in group)
         self._optimizer.step()
         for group, rate in zip(groups, before, strict=True):
@@ -302,6 +311,7 @@ class Steps:
             batch = self.adaptive.grown(progress.batch, progress.noise.scale)
             if batch != progress.batch:
                 progress.batch = batch
+                self.look_at_memory()
                 self.watch.restart()
 
     def _refuse_other_updates(self, *_: Any) -> None:

@@ -73,6 +73,14 @@ def test_a_session_updates_by_the_rule_that_it_was_given(rule, rate, monkeypatch
     assert sgd.param_groups[0]["lr"] == 0.5
 
 
+@pytest.mark.parametrize(("over", "last"), [(1, 0.5), (16, 0.5), (36, 0.75)])
+def test_the_last_step_of_an_epoch_is_updated_at_the_rate_of_its_own_size(over, last, monkeypatch):
+    """A rate for 64 samples would throw it far off, where one of them is left over; that of 16 is the owner's word."""
+    monkeypatch.setattr("sublet.train.steps.Steps.obey", obey_once)
+    _, rates, _, _ = run(torch.randn(128 + over, 50, generator=torch.Generator().manual_seed(0)), lr_rule="sqrt")
+    assert rates == [1.0, 1.0, last]
+
+
 def test_one_worker_without_micro_batches_learns_the_noise_from_a_few_steps_in_halves(monkeypatch):
     monkeypatch.setattr("sublet.train.steps.Steps.obey", obey_once)
     monkeypatch.setattr("sublet.train.noise.HALVES_EVERY", 2)  # so that a short training is long enough
@@ -81,6 +89,8 @@ def test_one_worker_without_micro_batches_learns_the_noise_from_a_few_steps_in_h
     assert set(sizes) == {64, 32}
     assert sizes.index(64) == 2  # two halves first
     assert s.noise is not None
+    times = s._steps.watch.take()
+    assert (times.pieces, times.samples) == (1, 64)  # what steps take is told of whole ones
 
 
 def obey_once(steps, batch):

@@ -45,12 +45,12 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
             notes.append("its speed was not measured yet: what is shown is a guess")
         if record.size_group:
             notes.append(controller.factory.sizes.of(record.size_group).describe(record.had_h))
-        if why_batch := _why_batch(state, shape):
-            notes.append(why_batch)
         if record.pinned is not None:
             notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
     elif state is not None and not controller.decisions.refused:
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
+    if state is not None and (why_batch := _why_batch(state, shape)):
+        notes.append(why_batch)
     if state is not None and record.awaited is not None:
         notes.append(f"it lost a node (elastic.on_node_loss: replace): {record.awaited.describe(controller.now_s())}")
     if state is not None and controller.decisions.refused:

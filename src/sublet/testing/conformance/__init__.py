@@ -30,7 +30,8 @@ except ModuleNotFoundError as missing:
 __all__ = ["DrawingSuite", "Suite", "check_value"]
 
 # So that a failed assertion shows its values, as in a test file.
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("engines", "forecasters", "policies", "providers")))
+PARTS = ("engines", "forecasters", "live", "policies", "providers")
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 
 class Suite:

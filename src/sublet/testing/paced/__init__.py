@@ -1,0 +1,1 @@
+"""Real training jobs whose computing takes as long as they are told."""
