@@ -85,6 +85,14 @@ def test_deaths_are_told_by_kind_of_point_and_by_law_and_counted_in_a_file(tmp_p
     assert "at commits" in capsys.readouterr().out
 
 
+def test_an_order_whose_refusal_was_heard_and_not_written_down_is_in_doubt_for_the_next_controller():
+    """It is charged then, where nobody keeps records: not the law's to forbid. Seed 18, before its twentieth commit."""
+    calm = replace(draw_story(18), faults=())
+    outcome = die_at(calm, Point(AT_COMMIT, 20, before=True))
+    assert outcome.lives == 2
+    assert outcome.broken is None, outcome.broken
+
+
 def test_lives_of_many_points_are_left_out_and_none_left_is_no_success(capsys):
     words = ["--seeds", "2", "--from", "3", "--crash-points", "40", "--processes", "1", "--most-points"]
     assert main([*words, "100"]) == 0  # of seeds 3 and 4 the first is a short life

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
+from sublet.domain.offer import Offer
 from sublet.errors import BadInput, InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
@@ -58,6 +59,7 @@ class Laws:
         self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
         self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
+        self._requested: dict[str, Offer] = {}  # nodes without an answer, as of the last event that was written down
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
@@ -164,9 +166,8 @@ class Laws:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
         stage, before = self._stage, self._stage.controllers.controller
         self._kernel_seen, self._no_plan_s = -1, None
-        for node in [] if before is None else before.kernel.cluster.nodes.values():
-            if node.phase is NodePhase.REQUESTED:
-                stage.cloud.ordered[node.id] = node.offer
+        stage.cloud.ordered |= self._requested  # also what the one before heard, and died before it had written it down
+        stage.cloud.ordered |= {} if before is None else _requested(before)
         dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
         unseen_s = min(away_s, stage.story.lease_s * 1.4 + 10.0)
@@ -183,6 +184,7 @@ class Laws:
             check(controller.kernel)
         except InvariantBroken as error:
             raise Broken("K", f"{error} at {self._stage.world.age_s:.3f} s") from error
+        self._requested = _requested(controller)
         for job_id, record in controller.records.items():
             truth = self._stage.truth.jobs[job_id]
             if record.outcome is Ending.FINISHED and not truth.done:
@@ -294,3 +296,8 @@ class Laws:
         self._no_plan_s = now_s if self._no_plan_s is None else self._no_plan_s
         if now_s - self._no_plan_s > NO_PLAN_S:
             self.break_law("I7", "a plan is waited for and nobody makes one")
+
+
+def _requested(controller: Controller) -> dict[str, Offer]:
+    nodes = controller.kernel.cluster.nodes.values()
+    return {node.id: node.offer for node in nodes if node.phase is NodePhase.REQUESTED}
