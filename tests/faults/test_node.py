@@ -249,6 +249,20 @@ def test_a_machine_that_learns_of_its_end_by_itself_tells_its_workers_and_its_co
     assert written["node"] == "n"
 
 
+def test_a_notice_that_was_said_to_a_controller_that_is_gone_is_said_to_the_next_one():
+    """It may have read it, and written nothing down."""
+    scene = Scene(metadata_url=SERVICE)
+    scene.run(5.0)
+    scene.node.service.interrupt(120.0)
+    scene.run(8.0)
+    assert len(scene.ears.all(Noticed)) == 1
+    scene.kill_engine()
+    scene.ears.heard.clear()
+    scene.open_engine()
+    scene.run(6.0)
+    assert [type(message) for _, message in scene.ears.heard] == [Hello, Noticed]
+
+
 def test_an_agent_that_is_killed_takes_its_workers_with_it_and_its_machine_ends_with_the_lease(scene):
     scene.run(5.0)
     scene.start("w")

@@ -113,6 +113,11 @@ class Agent:
         """To go, from outside."""
         return self._asked
 
+    @property
+    def noticed(self) -> bool:
+        """Its machine has told it that it will be taken."""
+        return self._notice is not None
+
     def _service(self, url: str) -> Metadata:
         machine = self._machine
         return Metadata(url, machine.selector, self._noticed, dial=machine.dial, wall=machine.wall, log=machine.log)

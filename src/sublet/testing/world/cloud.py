@@ -45,6 +45,10 @@ class Node(Protocol):
         """Its line to a controller stands, as far as it knows."""
 
     @property
+    def noticed(self) -> bool:
+        """Its agent was told, by its machine, that it will be taken."""
+
+    @property
     def ended_for_lease(self) -> bool:
         """It went because nobody renewed it."""
 

@@ -3,6 +3,7 @@
 F    from the moment at which the other has claimed the store, one that slept commits nothing, rents nothing and gives
      nothing back; and once it is awake it ends itself, because it is stale, or because its disk is full: whichever it
      meets first
+C    a controller asks for one thing of a node at a time: it gives back no node whose rent is under way, and none twice
 """
 
 from __future__ import annotations
@@ -43,16 +44,14 @@ class WatchedProvider:
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
         """As the real one."""
-        self._fence.calls[self._process.pid] += 1
         self._fence.renting[self._process.pid, node_id] += 1
-        with self._fence.call(self._process):
+        with self._fence.asking("rent", self._process, node_id):
             await self._real.rent(node_id, offer_id, token)
         self._fence.renting[self._process.pid, node_id] -= 1
 
     async def release(self, node_id: str) -> Billed | None:
         """As the real one."""
-        self._fence.calls[self._process.pid] += 1
-        with self._fence.call(self._process):
+        with self._fence.asking("release", self._process, node_id):
             return await self._real.release(node_id)
 
     def __getattr__(self, name: str) -> Any:
@@ -81,6 +80,8 @@ class Fence:
             set()
         )  # nodes that one of them had asked for when it fell asleep: nobody can take that back
         self.slept: list[Slept] = []
+        self.crossed = ""  # two calls about one node that one controller made at once: the first ones
+        self._asking: dict[tuple[int, str], str] = {}  # by process and node: the call that is under way
         self.called = 0  # whatever of providers, by anybody
         self._crash_in: tuple[int, bool] | None = None  # (calls from now, before it)
         self.on_crash: Callable[[Process], None] = lambda process: process.kill()
@@ -102,6 +103,19 @@ class Fence:
         yield
         if self._crash_in == (number, False):
             self._crash(process)
+
+    @contextmanager
+    def asking(self, what: str, process: Process, node_id: str) -> Iterator[None]:
+        """A call about one node, which changes something."""
+        self.calls[process.pid] += 1
+        if (other := self._asking.get((process.pid, node_id))) and not self.crossed:
+            self.crossed = f"{what} {node_id} is asked for while {other} {node_id} is under way"
+        self._asking[process.pid, node_id] = what
+        try:
+            with self.call(process):
+                yield
+        finally:
+            self._asking.pop((process.pid, node_id), None)
 
     def _crash(self, process: Process) -> None:
         self._crash_in = None

@@ -2,11 +2,12 @@
 
 after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
 at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
-                    I32 one job per key; F (fence.py) one controller at a time; B (heap.py) nothing goes round for ever;
+                    I32 one job per key; F, C (fence.py) one controller, and one call about a node, at a time;
+                    B (heap.py) nothing goes round for ever;
                     L31 no node ends for its lease while its controller is there and reachable
 every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;
-                    P no worker is waited for on a node that is gone
+                    P no worker is waited for on a node that is gone; N a notice that an agent heard is known
 at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
                     decision is, with its reason; L everything has ended an hour after the last fault;
                     A (written.py) the log and its archive are whole
@@ -34,6 +35,7 @@ __all__ = ["Broken", "Laws"]
 LOOK_S = 5.0
 UNKNOWN_S = 240.0  # sweeps, absences and lies of listings are over by then
 PHANTOM_S = 20.0
+UNHEARD_S = 15.0  # beside half a lease, after which an agent gives up a line that is silent
 NO_PLAN_S = 10.0
 GRAINS_PER_USD = 3.6e15
 
@@ -55,6 +57,7 @@ class Laws:
         self._looked_s = 0.0
         self._unknown: dict[str, float] = {}  # node -> since when
         self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
+        self._unheard: dict[str, float] = {}  # node whose notice the controller does not know -> since when
         self._no_plan_s: float | None = None
         self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
@@ -82,6 +85,8 @@ class Laws:
             self.break_law("I32", stage.users.doubles[0])
         if controllers.fence.slept and (why := controllers.fence.complaint(stage.world.now_s)):
             self.break_law("F", why)
+        if controllers.fence.crossed:
+            self.break_law("C", controllers.fence.crossed)
         if not controllers.alive:
             return
         self._controller_lives()
@@ -207,11 +212,13 @@ class Laws:
         self._purse_holds()
         slept = process is not None and now_s >= process.stopped_until_s > now_s - passed_s
         slept = slept and not stage.cloud.keeps_records
-        self._own_purses_hold(controller, passed_s, hindered=hindered, slept=slept)
+        reached = self._reached()
+        self._own_purses_hold(controller, passed_s, reached, hindered=hindered, slept=slept)
         self._nodes_are_known(controller)
         if not stage.controllers.ready:
             return
         self._workers_are_somewhere(controller)
+        self._notices_are_known(controller, reached)
         self._plans_are_made(controller)
         for name, job_id in stage.users.promised.items():
             if job_id not in controller.records and job_id not in shelved(stage.disk):
@@ -229,9 +236,11 @@ class Laws:
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
             )
 
-    def _own_purses_hold(self, controller: Controller, passed_s: float, *, hindered: bool, slept: bool) -> None:
+    def _own_purses_hold(
+        self, controller: Controller, passed_s: float, reached: set[str], *, hindered: bool, slept: bool
+    ) -> None:
         """J: like the purse of all; and nobody ends what is on a node that cannot be reached, but its lease."""
-        users, reached = self._stage.users, self._reached()
+        users = self._stage.users
         offers, ledger = controller.kernel.supply.offers.values(), controller.kernel.ledger
         dearest_usd_per_s = max(ledger.price(each.id).usd_per_h / each.gpus_per_node for each in offers) / 3600.0
         for plan in self._stage.story.jobs:
@@ -287,6 +296,22 @@ class Laws:
                 self.break_law(
                     "P", f"{key[1]} is waited for on {waited[key]}, which is gone since {now_s - since_s:.0f} s"
                 )
+
+    def _notices_are_known(self, controller: Controller, reached: set[str]) -> None:
+        """N: whoever was or was not there when an agent first said it."""
+        stage, now_s = self._stage, self._stage.world.now_s
+        known, process = controller.kernel.cluster.nodes, stage.controllers.process
+        unheard = {
+            instance.node_id
+            for instance in stage.cloud.alive()
+            if instance.node is not None and instance.node.noticed and instance.node_id in reached
+            if instance.node_id in known and known[instance.node_id].phase is NodePhase.READY
+        }
+        self._unheard = {node_id: self._unheard.get(node_id, now_s) for node_id in unheard}
+        awake_s = max(stage.controllers.up_since_s, 0.0 if process is None else process.stopped_until_s)
+        for node_id, since_s in self._unheard.items():
+            if now_s - max(since_s, awake_s) > UNHEARD_S + stage.story.lease_s / 2:
+                self.break_law("N", f"the agent of {node_id} knows of a notice, its controller does not")
 
     def _plans_are_made(self, controller: Controller) -> None:
         now_s = self._stage.world.now_s

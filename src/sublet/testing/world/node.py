@@ -139,6 +139,11 @@ class WorldNode(Process):
         return self._was_connected or (self._line is not None and self._line.stands)
 
     @property
+    def noticed(self) -> bool:
+        """Its agent was told, by its machine, that it will be taken."""
+        return self._agent.noticed
+
+    @property
     def ended_for_lease(self) -> bool:
         """It went because nobody renewed it."""
         return self._agent.ended_for_lease
