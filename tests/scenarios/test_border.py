@@ -46,7 +46,7 @@ SECRET = "swordfish-5f1c"  # noqa: S105 - what must not be found anywhere
     "an upgrade with live jobs; stores and agents of before",
     "L",
     heavy=True,
-    lacks="older releases: this is the first",
+    lacks="older releases: this is the first; another program than the one that was killed, a way back, an older SDK",
 )
 def test_34_a_store_of_before_is_read_and_live_jobs_train_on_over_a_restart(tmp_path, measured):
     """Every state directory that is kept in the tests; then a controller is replaced under a job that trains on."""

@@ -60,7 +60,7 @@ def notices(full, notice_s, measured):
 
 
 @pytest.mark.scenario(
-    9, "spot notice of 120 s, one of several nodes", "L", heavy=True, lacks="no run on a GPU (level G)"
+    9, "spot notice of 120 s, one of several nodes", "L", heavy=True, lacks="a checkpoint before the end; no GPU (G)"
 )
 def test_09_a_notice_of_120_s_loses_no_step(full, measured):
     notices(full, 120.0, measured)
@@ -71,13 +71,19 @@ def test_09_a_notice_of_120_s_loses_no_step(full, measured):
     "spot notice of 30 s",
     "L",
     heavy=True,
-    lacks="no run on a GPU (level G)",
+    lacks="no run on a GPU (level G); a save that is left out where it would take too long: a unit test alone",
 )
 def test_10_a_notice_of_30_s_loses_no_step(full, measured):
     notices(full, 30.0, measured)
 
 
-@pytest.mark.scenario(11, "a node dies without notice", "L", heavy=True, lacks="no run on a GPU (level G)")
+@pytest.mark.scenario(
+    11,
+    "a node dies without notice",
+    "L",
+    heavy=True,
+    lacks="no run on a GPU (level G); an interval and a step: a second more is allowed",
+)
 def test_11_a_node_that_dies_without_a_word_costs_at_most_a_checkpoint_interval(full, measured):
     """One of three, whose survivors have the state, some times; then all at once: only the checkpoint is left.
 
@@ -183,7 +189,10 @@ def test_13_a_second_notice_during_the_recovery_of_the_first_shrinks_once_each(m
 
 
 @pytest.mark.scenario(
-    7, "the controller is gone for ever", "L", lacks="on a real cloud: an instance that shuts itself down"
+    7,
+    "the controller is gone for ever",
+    "L",
+    lacks="on a real cloud: an instance that shuts itself down; what is spent after the death is not asserted",
 )
 def test_07_without_a_controller_jobs_train_on_until_the_lease_is_over_and_then_everything_ends(measured):
     lease_s = 4.0
@@ -237,7 +246,9 @@ def test_21_a_worker_that_hangs_is_found_ended_and_the_job_goes_on_with_its_doll
     )
 
 
-@pytest.mark.scenario(24, "a user's bug: exit 1 at step 0", "L")
+@pytest.mark.scenario(
+    24, "a user's bug: exit 1 at step 0", "L", lacks="a bound for one attempt: the four of two jobs have one together"
+)
 def test_24_a_script_that_fails_at_once_is_tried_as_often_as_its_owner_says_and_no_more(measured):
     with rig(Stage, speedup=SPEEDUP, most_nodes=2) as stage:
         stage.start()

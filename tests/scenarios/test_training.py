@@ -131,7 +131,12 @@ def test_16_damage_is_found_the_one_before_is_used_and_it_is_told(directory, ful
     measured(f"{tried} damages of {len(files)} files: all found, all fell back, all told")
 
 
-@pytest.mark.scenario(17, "a full or slow disk during a checkpoint", "L", lacks="an object store: there is none yet")
+@pytest.mark.scenario(
+    17,
+    "a full or slow disk during a checkpoint",
+    "L",
+    lacks="an object store: there is none yet; an alarm, and a try that the session makes by itself",
+)
 def test_17_training_goes_on_while_the_disk_is_full_or_slow_and_the_old_checkpoint_stays(
     directory, measured, monkeypatch
 ):

@@ -137,7 +137,8 @@ def test_25_nothing_is_spent_beyond_the_purse_and_jobs_end_resumable(full, measu
     28,
     "no capacity in the wanted pool for hours",
     "S",
-    lacks="a quarter of an hour here; five hours, the way back and deadlines by `tests/simulation/test_no_capacity.py`",
+    lacks="policies other than `price`; a quarter of an hour here; five hours, the way back and deadlines by "
+    "`tests/simulation/test_no_capacity.py`",
 )
 def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
     waits = []
@@ -166,7 +167,12 @@ def test_28_without_spot_the_job_runs_on_demand_and_comes_back(full, measured):
     )
 
 
-@pytest.mark.scenario(30, "clocks: five minutes off, an hour back, summer time, a day ahead", "S")
+@pytest.mark.scenario(
+    30,
+    "clocks: five minutes off, an hour back, summer time, a day ahead",
+    "S",
+    lacks="leases in the half of the lives whose controller is killed as well",
+)
 def test_30_clocks_may_jump_and_no_lease_or_ledger_minds(full, measured):
     """The controller's in some lives, those of two nodes in others; both in the rest."""
     jumps = (300.0, -300.0, 3600.0, -3600.0, 86_400.0, 1.0)
@@ -258,7 +264,12 @@ def parted(seed, length_s, ways):
     return lived(a_story(seed, jobs=(job,), lease_s=120.0, span_s=min(length_s + 120.0, 900.0)), watch).life
 
 
-@pytest.mark.scenario(32, "duplicate, reordered and delayed messages; repeated requests", "S")
+@pytest.mark.scenario(
+    32,
+    "duplicate, reordered and delayed messages; repeated requests",
+    "S",
+    lacks="orders to agents that come twice: `tests/unit/runtime/agent/test_agent.py`",
+)
 def test_32_a_request_that_is_repeated_is_one_job_and_late_words_change_nothing(full, measured):
     """Users ask again after they were answered, too; and lines of agents come twice, late, and in another order."""
     asked = Counter()
