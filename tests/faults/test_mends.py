@@ -132,7 +132,7 @@ CASES = {
         ),
     ),
     "N6": Case(
-        ("E",),
+        ("C",),
         Story(
             seed=3,
             jobs=(a_job(steps=300),),
