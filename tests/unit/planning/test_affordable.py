@@ -96,6 +96,17 @@ def test_owned_nodes_are_counted_as_long_as_the_purse_pays_for_them():
     assert nodes_to_hold(snapshot, {}) == {"dear": 2, "other": 0}
 
 
+def test_what_is_held_has_its_reserve_and_takes_no_other():
+    """The purse pays for three nodes: of those that are held none goes, and there are as many more as are lacking."""
+    dear = replace(DEAR, wind_down_s=60.0)
+    for held in (0, 1, 2):
+        purse = Kernel([dear, OTHER], budget=Budget(purse=Money(dear.reserve.grains * 3)))
+        purse.handle(AvailabilityChanged(0.0, "dear", None))
+        purse.handle(PlanMade(0.0, Plan(hold={"dear": held}), purse.seen))
+        assert purse.snapshot().offers["dear"].held == held
+        assert nodes_to_hold(purse.snapshot(), {"p": 16}) == {"dear": 3, "other": 0}
+
+
 def test_the_money_for_owned_nodes_is_not_given_to_others_while_they_are_held():
     limits = {"cheap": Limit(min_nodes=1, max_nodes=1)}
     owned = kernel(CHEAP, OTHER, limits=limits, usd_per_h="1.5")

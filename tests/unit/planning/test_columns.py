@@ -92,6 +92,21 @@ def test_none_one_copy_all_and_what_spot_lacks_are_on_the_menu(spot_gpus, size):
     assert {Shape("p", 32, int(steady)) for steady in wanted} <= found.keys()
 
 
+def test_up_to_four_nodes_are_split_between_the_markets_in_every_way_and_more_are_not():
+    job = a_job(speed=Amdahl(parallel=0.999), gpus=1, max_gpus=5)
+    spot = {gpus: set() for gpus in range(1, 6)}
+    for shape in menu_of(job, (both(5, reclaims=NO_RECLAIMS),)).shapes:
+        spot[shape.gpus].add(shape.gpus - shape.steady)
+    assert spot == {**{gpus: set(range(gpus + 1)) for gpus in range(1, 5)}, 5: {0, 1, 4, 5}}
+
+
+def test_between_none_and_all_of_spot_there_are_steps_for_what_others_leave_of_it():
+    """One node, four, sixteen; no other of the many between."""
+    job = a_job(speed=Amdahl(parallel=0.999), gpus=1, max_gpus=32)
+    spot = {shape.gpus - shape.steady for shape in menu_of(job, (both(20),)).shapes if shape.gpus == 32}
+    assert spot == {0, 1, 4, 16, 20, 32}
+
+
 def test_a_job_that_grows_with_five_kinds_has_some_hundred_shapes():
     job = a_job(speed=PowerLaw(exponent=0.9), gpus=1, max_gpus=32)
     sites = tuple(replace(both(12 * size, size), pool=f"p{at}") for at, size in enumerate((1, 8, 8, 4, 1)))

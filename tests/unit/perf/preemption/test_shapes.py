@@ -17,7 +17,7 @@ from sublet.domain.plan import OfferState
 from sublet.domain.shape import Grid, Shape
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believe_reclaims, shapes_kept, spot_speed, toll_of
 from sublet.perf.speedup import Amdahl
-from sublet.testing.values import a_job, an_offer
+from sublet.testing.values import EvenPauses, a_job, an_offer
 from tests.rigs.sizes import examples
 
 reclaims = st.builds(
@@ -96,6 +96,29 @@ def test_a_part_of_a_grid_that_is_gone_is_redone_unless_the_pauses_of_the_job_re
     assert lost.redone_C[0] > 0.1
     assert restored.redone_C[0] == 0.0
     assert restored.kept_C[0] == pytest.approx(math.exp(-4 * 0.5 / 3600 * (120.0 + 60.0)))
+
+
+def test_who_restores_parts_trains_on_where_those_left_are_enough_for_a_copy():
+    """A reclaim takes each of four nodes by the toss of a coin, and one copy needs two of them, whichever they are."""
+    per_s, enough = 2 * 1e-3 / 3600, (4 + 6) / 16  # it takes one of them, or two
+
+    @dataclass(frozen=True)
+    class ByCopies(Gridwise):
+        one: float = 0.0  # how fast one copy is
+        copies: int = 2
+
+        def bound_to(self, shape):
+            return replace(self, copies=shape.grid.copies)
+
+        def rate(self, gpu, spread, done):
+            return 1.0 if self.copies > 1 else self.one
+
+    def kept_by(one):
+        job = a_job(speed=ByCopies(one=one), survives=True, pauses=EvenPauses(10.0), checkpoint_every_s=600.0)
+        return kept(Reclaims(per_h=1e-3, share=0.5, boot_s=1200.0), job, [Shape("p", 4, grid=Grid(2, 2))], 1)[0]
+
+    trained_s = 1200.0 - 10.0  # until new nodes are there, less a pause; the pause after that is made by who waits, too
+    assert kept_by(0.5) - kept_by(0.0) == pytest.approx(per_s * enough * 0.5 * trained_s, rel=0.01)
 
 
 @dataclass(frozen=True)
