@@ -142,10 +142,9 @@ def _acquire(
         paid = max(owned, min(state.limit.min_nodes, state.held))  # ours is paid for until it is taken
         left -= paid * state.price.micro_usd_per_h
         nodes -= owned
-    rounds = [(early, _held), (early, _obtainable), (missing, _held), (missing, _obtainable)]
-    if held_first:
-        rounds.insert(0, rounds.pop(2))
-    for lacks, most in rounds if early else rounds[-2:]:
+    kept, others = [(early, _held), (early, _obtainable)] if early else [], [(missing, _held), (missing, _obtainable)]
+    rounds = [others[0], *kept, others[1]] if held_first else [*kept, *others]
+    for lacks, most in rounds:
         for state in offers:
             offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
             lack = lacks.get(row, 0.0)

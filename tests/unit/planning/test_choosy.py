@@ -61,3 +61,12 @@ def test_fifo_sends_nobody_back_for_that_and_an_elastic_policy_makes_room():
         driver.settle(policy)
         assert bool(driver.kernel.jobs["c"].gpus) is runs
         assert driver.kernel.jobs["a"].gpus == (6 if runs else 8)
+
+
+def test_where_nobody_is_choosy_what_is_held_goes_first_whoever_yields():
+    driver = driver_of(a_job("a", gpus=2, min_gpus=2), usd_per_h="3")
+    driver.tell(AvailabilityChanged(0.0, "cheap", 0))
+    driver.settle(Fifo())
+    driver.tell(AvailabilityChanged(1.0, "cheap", None))
+    snapshot = driver.kernel.snapshot()
+    assert most_gpus(snapshot) == most_gpus(snapshot, nobody_yields=True) == {"p": 0, "q": 2}
