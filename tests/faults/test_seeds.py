@@ -19,7 +19,7 @@ import pytest
 from sublet.testing.world import crash_points
 from sublet.testing.world.__main__ import main
 from sublet.testing.world.crash_points import Point, die_at, sample_of
-from sublet.testing.world.faults import AT_COMMIT
+from sublet.testing.world.faults import AT_CALL, AT_COMMIT
 from sublet.testing.world.runner import run_seed
 from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 from tests.rigs.sizes import sized
@@ -85,10 +85,16 @@ def test_deaths_are_told_by_kind_of_point_and_by_law_and_counted_in_a_file(tmp_p
     assert "at commits" in capsys.readouterr().out
 
 
-def test_an_order_whose_refusal_was_heard_and_not_written_down_is_in_doubt_for_the_next_controller():
-    """It is charged then, where nobody keeps records: not the law's to forbid. Seed 18, before its twentieth commit."""
-    calm = replace(draw_story(18), faults=())
-    outcome = die_at(calm, Point(AT_COMMIT, 20, before=True))
+@pytest.mark.parametrize(
+    ("seed", "point"),
+    [
+        (18, Point(AT_COMMIT, 20, before=True)),  # a refusal was heard: for the next one the order is in doubt
+        (20, Point(AT_COMMIT, 104, before=True)),  # a node was seen to end: for the next one it ended with its lease
+        (20, Point(AT_CALL, 9, before=False)),
+    ],
+)
+def test_what_was_heard_and_not_written_down_may_be_charged_where_nobody_keeps_records(seed, point):
+    outcome = die_at(replace(draw_story(seed), faults=()), point)
     assert outcome.lives == 2
     assert outcome.broken is None, outcome.broken
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from sublet.domain.money import Price
@@ -41,6 +41,12 @@ class Books:
     def burn_grains_per_s(self) -> float:
         """What it charges now."""
         return sum(self._prices[i.offer_id][-1][1].micro_usd_per_h for i in self.alive()) * 1e6
+
+    def nobody_wrote_down(self, node_ids: Collection[str]) -> None:
+        """To the log these are there. Of one that has ended, who saw that died before it was written down."""
+        for instance in self.instances.values():
+            if instance.ended_s is not None and instance.node_id in node_ids:
+                instance.alone = True
 
     @property
     def slack_grains(self) -> float:

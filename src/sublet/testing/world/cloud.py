@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class Instance:
     visible_s: float
     ended_s: float | None = None
     ours: bool = False  # we gave it back
-    alone: bool = False  # nobody was there when it ended
+    alone: bool = False  # nobody was there when it ended, or wrote that down
     node: Node | None = None
 
 
@@ -107,6 +107,9 @@ class Cloud(Protocol):
 
     def burn_grains_per_s(self) -> float:
         """What it charges now."""
+
+    def nobody_wrote_down(self, node_ids: Collection[str]) -> None:
+        """The log knows of no end of these, though some may have ended."""
 
     @property
     def slack_grains(self) -> float:

@@ -63,6 +63,7 @@ class Laws:
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
         self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
         self._requested: dict[str, Offer] = {}  # nodes without an answer, as of the last event that was written down
+        self._known: frozenset[str] = frozenset()  # nodes, as of then
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
@@ -173,6 +174,7 @@ class Laws:
         self._kernel_seen, self._no_plan_s = -1, None
         stage.cloud.ordered |= self._requested  # also what the one before heard, and died before it had written it down
         stage.cloud.ordered |= {} if before is None else _requested(before)
+        stage.cloud.nobody_wrote_down(self._known)
         dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
         unseen_s = min(away_s, stage.story.lease_s * 1.4 + 10.0)
@@ -189,7 +191,7 @@ class Laws:
             check(controller.kernel)
         except InvariantBroken as error:
             raise Broken("K", f"{error} at {self._stage.world.age_s:.3f} s") from error
-        self._requested = _requested(controller)
+        self._requested, self._known = _requested(controller), frozenset(controller.kernel.cluster.nodes)
         for job_id, record in controller.records.items():
             truth = self._stage.truth.jobs[job_id]
             if record.outcome is Ending.FINISHED and not truth.done:
