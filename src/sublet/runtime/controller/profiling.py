@@ -57,7 +57,8 @@ class Profiling:
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
     told_until: float = math.inf  # samples trained, at which the first phase ends that the kernel knows of
     _generation: int = -1
-    _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form that has not changed since
+    _rows: dict[Form, StepRow] = field(default_factory=dict)  # of each form, as it was last told
+    _heard: set[Form] = field(default_factory=set)  # of which there are reports since
 
     def hear(self, report: Stepped, gpu: str, workers: int, nodes: int) -> None:
         """Learn from a report; one that nobody can be right with is passed over."""
@@ -85,7 +86,7 @@ class Profiling:
         step_s = max(profile.step_s, profile.pieces * piece_s + wait_s)
         form = (gpu, workers, nodes, profile.samples, profile.pieces)
         self.forms.setdefault(form, deque(maxlen=REPORTS)).append((step_s, piece_s, wait_s))
-        self._rows.pop(form, None)
+        self._heard.add(form)
         if profile.memory_bytes:
             self.memory[profile.samples] = max(profile.memory_bytes, self.memory.get(profile.samples, 0))
         while len(self.forms) > MOST_FORMS:
@@ -100,10 +101,13 @@ class Profiling:
 
     @property
     def rows(self) -> tuple[StepRow, ...]:
-        """What this run has measured."""
+        """What this run has measured. A row stays while it is as good: every other one is a curve to be fitted."""
         for form, reports in self.forms.items():
-            if form not in self._rows:
-                self._rows[form] = _row(form, list(reports))
+            if form in self._heard or form not in self._rows:
+                row, old = _row(form, list(reports)), self._rows.get(form)
+                if old is None or _tells_more(row, old):
+                    self._rows[form] = row
+        self._heard.clear()
         return tuple(self._rows[form] for form in sorted(self.forms))
 
     def phases(self, work: float, done: float) -> tuple[tuple[float, float], ...]:
@@ -228,6 +232,12 @@ def _row(form: Form, reports: list[Reported]) -> StepRow:
         wait_s=wait_s,
         error=_rounded(max(LEAST_ERROR, 1.5 * off / math.sqrt(len(reports))), 1),
     )
+
+
+def _tells_more(row: StepRow, old: StepRow) -> bool:
+    """It is surer by much, or off by what the old one may be off by."""
+    off_s = max(abs(row.step_s - old.step_s), abs(row.piece_s - old.piece_s), abs(row.wait_s - old.wait_s))
+    return row.error <= 0.7 * old.error or row.error >= 2.0 * old.error or off_s > 0.5 * old.error * old.step_s
 
 
 def _rows_from(facts: Iterable[dict[str, Any]]) -> tuple[StepRow, ...]:

@@ -164,3 +164,16 @@ def test_until_its_own_trend_can_be_told_that_of_an_earlier_run_counts():
     assert profiling.growth == 0.0003
     assert heard(profiling, a_report(3, noise_growth=0.0001)).growth == 0.0001
     assert heard(Profiling(), a_report(1), a_report(2)).speed(1.0, 6400.0, 0.0).phases == ()
+
+
+def test_reports_that_say_the_same_leave_the_rows_as_they_are_and_others_do_not():
+    """Every other row is a curve to be fitted, and a job reports once a second."""
+    profiling, seen = Profiling(), set()
+    for step in range(200):
+        heard(profiling, a_report(step, slower=1.0 + 0.005 * (step % 7 - 3)))
+        seen.add(profiling.rows)
+    assert len(seen) <= 4  # one by one its error is known better
+    before = profiling.rows[0].step_s
+    for step in range(200, 210):
+        heard(profiling, a_report(step, slower=1.1))
+    assert profiling.rows[0].step_s == pytest.approx(1.1 * before, rel=0.02)
