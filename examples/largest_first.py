@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import merge
 
 from sublet.domain.money import Price
-from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.market.catalogue import load_catalogue
 from sublet.planning.draft import Draft
 from sublet.policies.fifo import Fifo
@@ -26,10 +27,13 @@ class LargestFirst:
     def decide(self, snapshot: Snapshot) -> Plan:
         """Walk the queue from wide to narrow and start what fits."""
         draft = Draft(snapshot)
+        empty_handed = []  # they have nothing to leave, so nothing will be heard of them: they queue at once
         for state in list(snapshot.active.values()):
             if state.shape is not None and draft.room[state.shape.pool] < 0:
                 draft.take(state, "supply fell")
-        for state in snapshot.waiting.by(narrowness):
+                if state.phase is Phase.WAITING:
+                    empty_handed.append(state)
+        for state in merge(sorted(empty_handed, key=narrowness), snapshot.waiting.by(narrowness), key=narrowness):
             gpus = draft.width(state.job)
             pool = draft.pool_with_room(state.job, gpus) if gpus else None
             if pool is not None:
