@@ -54,7 +54,7 @@ class Books:
         if self.keeps_records:
             return 0.0
         late = sum(self._late_s(i) * self._last_price(i).micro_usd_per_h * 1e6 for i in self.instances.values())
-        return min(late + self._unheard_grains(), self._unknown_grains(lambda _: UNTOLD_S))
+        return min(late, self._unknown_grains(lambda _: UNTOLD_S)) + self._unheard_grains()
 
     def _late_s(self, instance: Instance) -> float:
         """Where it ended and nobody was there to write that down, it counts for a lease after the last mark."""
