@@ -108,13 +108,16 @@ class SpotTrace:
     def events(self, start_s: float, end_s: float) -> Iterator[Change]:
         """The state of every zone at `start_s`, then every change before `end_s`, in order of time.
 
-        Only real changes: a row that repeats the value before it is none. With `repeat`, `end_s` may be infinite.
+        Only real changes: a row that repeats the value before it is none. With `repeat`, `end_s` may be infinite: it
+        ends all the same where no zone ever changes.
         """
         if not start_s < end_s:
             return
         state = {zone: self.value_at(zone, start_s) for zone in self.zones}
         for zone, available in state.items():
             yield Change(start_s, zone, available)
+        if self.repeat and all((steps.value == self.value_at(zone, 0.0)).all() for zone, steps in self.series.items()):
+            return
         for change in self._rows(start_s, end_s):
             if state[change.zone] != change.available:
                 state[change.zone] = change.available

@@ -231,3 +231,16 @@ def test_the_hazards_of_the_bundled_traces_are_known(name, per_h):
     assert hazard.per_h == pytest.approx(per_h, abs=5e-4)
     low, high = hazard.bulk_interval_per_h
     assert low < hazard.interval_per_h[0] < hazard.per_h < hazard.interval_per_h[1] < high
+
+
+@pytest.mark.parametrize("rows", [("0,a,3", "60,a,3", "400,a,3"), ("0,a,0", "0,b,2", "400,b,2")])
+def test_a_repeated_trace_in_which_nothing_changes_ends_after_its_state(tmp_path, rows):
+    trace = trace_of(tmp_path, *rows, repeat=True)
+    assert [(t_s, zone) for t_s, zone, _ in trace.events(30.0, math.inf)] == [(30.0, zone) for zone in trace.zones]
+
+
+def test_a_zone_that_opens_late_changes_in_every_round(tmp_path):
+    trace = trace_of(tmp_path, "0,a,3", "60,b,3", "400,a,3", span_s=400.0, repeat=True)
+    changes = trace.events(0.0, math.inf)
+    found = [next(changes) for _ in range(5)]
+    assert found[2:] == [Change(60.0, "b", 3), Change(400.0, "b", 0), Change(460.0, "b", 3)]

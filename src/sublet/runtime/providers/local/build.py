@@ -26,6 +26,7 @@ __all__ = ["build", "local_offers", "local_supply", "strike_from_text"]
 
 DEFAULT_NODES = 4  # at once, unless the user says otherwise
 STRIKE_PARTS = 3
+ROUNDS = 2  # of a trace that starts again: what did not change in so many never does
 
 
 def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
@@ -95,18 +96,22 @@ def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer
 def local_supply(
     settings: Settings, traces: Sequence[SpotTrace], offers: Sequence[Offer]
 ) -> Iterator[AvailabilityChanged]:
-    """Supply of the spot offer: our share of what all zones of the first trace have together."""
+    """Supply of the spot offer: our share of what all zones of the first trace have together.
+
+    A trace that starts again may go on for ever; this ends where our share no longer changes.
+    """
     spot = next(offer for offer in offers if offer.market is Market.SPOT)
     start_s = settings.market_start_s
     for trace in traces[:1]:
         have: dict[str, int] = {}
-        last = None  # as it was last said
-        for t_s, zone, available in trace.events(0.0, math.inf):
-            if t_s > start_s and last is None:
-                last = int(sum(have.values()) * settings.market_share)
-                yield AvailabilityChanged(0.0, spot.id, last)
+        last, said_s = None, start_s
+        for t_s, zone, available in trace.events(start_s, math.inf):
             have[zone] = available
+            if len(have) < len(trace.zones):  # the state at the start is told zone by zone
+                continue
             nodes = int(sum(have.values()) * settings.market_share)
-            if t_s > start_s and nodes != last:
-                last = nodes
+            if nodes != last:
+                last, said_s = nodes, t_s
                 yield AvailabilityChanged(t_s - start_s, spot.id, nodes)
+            elif trace.repeat and t_s - said_s > ROUNDS * trace.span_s:
+                return

@@ -1,0 +1,46 @@
+"""The market of the cloud on this machine, from a file."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from sublet.market.traces import load_trace
+from sublet.runtime.providers.local.build import local_offers, local_supply
+from sublet.runtime.settings import Settings
+
+MORE = 20  # changes are not asked of a market: one that has none must say so
+
+
+def supply(tmp_path, *rows, **settings):
+    path = tmp_path / "market.csv"
+    path.write_text("\n".join(["t_s,zone,available", *rows]) + "\n")
+    traces = [load_trace(path, polarity="availability", repeat=True)]
+    settings = Settings(state_dir=str(tmp_path), market=(str(path),), **settings)
+    changes = local_supply(settings, traces, local_offers(settings, traces))
+    return [(change.at_s, change.nodes) for change in islice(changes, MORE)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "nodes"),
+    [
+        (("0,a,4", "600,a,4"), 1.0, 4),  # it never changes
+        (("0,a,4", "300,a,5", "600,a,4"), 0.5, 2),  # our share of it does not
+        (("0,a,4", "0,b,1", "600,a,4"), 1.0, 5),
+    ],
+)
+def test_a_supply_that_never_changes_is_told_once(tmp_path, rows, share, nodes):
+    assert supply(tmp_path, *rows, market_share=share) == [(0.0, nodes)]
+    assert supply(tmp_path, *rows, market_share=share, market_start_s=1_000.0) == [(0.0, nodes)]
+
+
+def test_a_supply_that_changes_starts_again_for_ever(tmp_path):
+    found = supply(tmp_path, "0,a,4", "290,a,2", "590,a,4", "600,a,2", market_start_s=450.0)
+    assert found[:5] == [(0.0, 2), (140.0, 4), (440.0, 2), (740.0, 4), (1_040.0, 2)]
+    assert len(found) == MORE
+
+
+def test_what_changes_once_in_a_round_is_not_taken_for_still(tmp_path):
+    found = supply(tmp_path, "0,a,4", "0,b,0", "500,a,4", "550,a,0", "600,a,0", market_share=0.25)
+    assert found[:4] == [(0.0, 1), (550.0, 0), (600.0, 1), (1_150.0, 0)]
