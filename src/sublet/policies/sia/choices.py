@@ -55,7 +55,7 @@ def best_choices(  # noqa: PLR0913 - jobs, pools, and how to weigh them
     column_J = asked.gain_JC.argmax(axis=1)
     if not asked.allows(column_J):  # not everyone can have what is best for it
         column = {shape: at for at, shape in enumerate(shapes, start=1)}
-        held = [intact_shape(state) for state in group]
+        held = [_held(state) for state in group]
         start = [
             column[shape] if shape is not None and shape in row else 0 for shape, row in zip(held, rows, strict=True)
         ]
@@ -71,6 +71,12 @@ def sia_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
     return sorted(gpus for gpus in widths if job.min_gpus <= gpus <= top)
 
 
+def _held(state: JobState) -> Shape | None:
+    """What it has, as it is chosen here: batch and core are not, and come with it."""
+    shape = intact_shape(state)
+    return None if shape is None else Shape(shape.pool, shape.gpus)
+
+
 def _costs(
     state: JobState,
     pools: Mapping[str, Pool],
@@ -82,7 +88,7 @@ def _costs(
     growth: float,
 ) -> dict[Shape, float]:
     """By shape, those that the job can run in."""
-    job, held = state.job, intact_shape(state)
+    job, held = state.job, _held(state)
     if held is not None and held.gpus <= capacity[held.pool] and now_s < state.as_of_s:
         return {held: PAUSED_COST}
     limit = widest_guess(state, now_s, growth)

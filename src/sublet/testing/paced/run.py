@@ -27,6 +27,7 @@ __all__ = ["Outcome", "PacedJob", "run_paced"]
 SCRIPT = Path(__file__).with_name("script.py")
 LOOK_S = 0.5
 GIVE_UP_S = 240.0
+AWAIT_MS = 10.0  # a sample, for which a job waits that its owner moves: a busy machine looks seldom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,8 @@ class PacedJob:
     def spec(self, home: Path) -> JobSpec:
         """As it is submitted; its workers write to `home/NAME`."""
         (home / self.name).mkdir()
-        flags = [str(part) for name, value in self.flags.items() for part in (f"--{name}", value)]
+        awaits = {"await-ms": AWAIT_MS} if self.moved else {}
+        flags = [str(part) for name, value in {**self.flags, **awaits}.items() for part in (f"--{name}", value)]
         return JobSpec(
             name=self.name,
             argv=(sys.executable, str(SCRIPT), str(home / self.name), *flags),

@@ -5,7 +5,8 @@
 A micro-batch of n samples takes floor + n x sample, and a step of several workers sync besides: what a machine with few
 cores can do does not decide. It fits w in y = w x to samples without noise in y. There the gradient noise scale is the
 number of features + 1, from the first step to the last, and AdaScale's rule is exact: k steps at the initial batch and
-one with a gain of k come equally far. With `--blur` y has noise, and the noise scale grows as training goes on.
+one with a gain of k come equally far. With `--blur` y has noise, and the noise scale grows as training goes on. With
+`--await-ms` it trains slowly from its half on until its width has changed: whoever is to change it has the time.
 
 Each worker writes what it did to `FOLDER/<pid>`, a line of JSON for each step: `Step` reads them again.
 """
@@ -94,6 +95,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--floor-ms", type=float, default=10.0)
     parser.add_argument("--sample-ms", type=float, default=0.5)
     parser.add_argument("--sync-ms", type=float, default=5.0)
+    parser.add_argument("--await-ms", type=float, default=0.0, help="a sample, in its second half, at its first width")
     asked = parser.parse_args(None if arguments is None else list(arguments))
     points = Points(asked.samples, asked.features, asked.blur)
     model = torch.nn.Linear(asked.features, 1, bias=False)
@@ -104,6 +106,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
     optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
     diary = os.open(asked.folder / str(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     limits = (asked.batch, asked.largest) if asked.largest else None
+    widths = {step.workers for step in read_steps(asked.folder)}
+    awaits_from = asked.samples * asked.epochs / 2
     with train.session(
         model,
         optimizer,
@@ -120,6 +124,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
             loss = 0.5 * ((model(x)[:, 0] - y) ** 2).mean()
             taken += indices.tolist()
             sync_ms = asked.sync_ms if s.world > 1 else 0.0
+            widths.add(s.world)
+            if len(widths) == 1 and before[1] >= awaits_from:
+                sync_ms += asked.await_ms * before[2]
             rates.clear()
             time.sleep((asked.floor_ms + asked.sample_ms * len(x)) / 1e3)
             s.step(loss)

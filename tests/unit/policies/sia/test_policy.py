@@ -82,6 +82,17 @@ def test_a_job_in_its_pause_is_left_alone():
     assert best_choices([state], pools, most, 51.0, **weights) == [Shape("a", 8)]
 
 
+@pytest.mark.parametrize("shape", [Shape("t", 4), Shape("t", 4, batch=64), Shape("t", 4, steady=1)], ids=str)
+def test_a_job_stays_where_it_is_as_well_off_whatever_else_its_shape_says(shape):
+    pools, most = town().kernel.snapshot().pools, {"t": 4.0, "a": 4.0}
+    weights = {"rate": rate_at, "discount": by_time_left, "power": -0.5, "growth": math.inf, "waiting_cost": 1.1}
+    job = elastic("a", t4=1.0, a100=1.000_000_1, high=4, restart_s=60.0)  # by less than a move costs
+    state = JobState(job=job, seq=0, phase=Phase.RUNNING, shape=shape, gpu="T4", gpus=4, spread=(4,), as_of_s=0.0)
+    rival = JobState(job=elastic("b", t4=0.0, a100=1.0, high=4), seq=1)
+    assert best_choices([state], pools, most, 1.0, **weights) == [Shape("t", 4)]
+    assert best_choices([state, rival], pools, most, 1.0, **weights) == [Shape("t", 4), Shape("a", 4)]
+
+
 def test_the_planner_believes_what_it_is_told():
     assert shapes(
         town(elastic("a"), policy=Sia(rate=lambda _job, pool, gpus, _now: float(pool.name == "t" and gpus)))
