@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import compress
 from typing import TypeVar
 
 __all__ = ["alive"]
@@ -18,4 +19,4 @@ def alive(kind: type[T]) -> list[T]:
     """
     everything = gc.get_objects()
     kinds = {each for each in set(map(type, everything)) if issubclass(each, kind)}
-    return [thing for thing in everything if type(thing) in kinds] if kinds else []
+    return list(compress(everything, map(kinds.__contains__, map(type, everything)))) if kinds else []
