@@ -18,7 +18,7 @@ test bench scenarios policies-live soak: export OMP_NUM_THREADS := 1
 test bench scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check bench figures faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench figures faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -26,7 +26,10 @@ setup: $(READY) ## make .venv and install Sublet into it with all that developme
 demo: $(READY) ## three real training jobs on a spot market that takes nodes away; the report goes to out/demo
 	$(BIN)/sublet demo --report out/demo
 
-test: check ## check, then run every test (TEST_ARGS="tests/unit -k money" for some; SIZE=full: all examples of each)
+test: $(READY) ## check, and beside it run every test (TEST_ARGS="tests/unit -k money" for some; SIZE=full: all examples of each)
+	@$(MAKE) --no-print-directory -j2 check pytest # types take a minute of one core
+
+pytest: $(READY)
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
 check: $(READY) ## lint, formatting, types, layers
