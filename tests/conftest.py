@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests.rigs.order import dealt
 from tests.rigs.sizes import examples
 from tests.rigs.virtual_time import VirtualTime
 
@@ -15,6 +18,23 @@ settings.load_profile("ci")
 
 # Ray ends its workers when the machine is short of memory, whoever uses it: a busy machine would fail tests of ours.
 os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - so Ray spells it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: nobody looks for garbage in it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    items[:] = dealt(items, {item: item.nodeid.partition("::")[0] for item in items}, workers)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def bare_units(modules: Iterable[Module]) -> Found:
 def silent_noqa(modules: Iterable[Module]) -> Found:
     """`noqa` and `type: ignore` without a reason after ` - ` (or after a second `#`)."""
     found = {}
-    for module in modules:
+    for module in filter(lambda module: SILENCED.search(module.text), modules):
         silent = [
             f"{token.start[0]} {token.string}"
             for token in tokenize.generate_tokens(io.StringIO(module.text).readline)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.figures import FIGURES, HERE, Module, cycles, modules_of
 
-MODULES = modules_of(HERE)
 PROMISED = {title: find for title, find in FIGURES.items() if not title.endswith("(for information)")}
 EXCEPTIONS = {  # what is found -> why it is right as it is
     "sublet/cli/verbs/profile.py": "a verb is a file of its name",
@@ -28,19 +27,21 @@ def found_by(title, *modules):
 
 
 @cache
-def found_here(title):
-    return PROMISED[title](MODULES)
+def found_here():
+    """By title; the trees themselves are a million objects, and nobody needs them again."""
+    modules = modules_of(HERE)
+    return {title: find(modules) for title, find in PROMISED.items()}
 
 
 @pytest.mark.parametrize("title", PROMISED)
 def test_the_layout_keeps_its_promise(title):
-    found = found_here(title)
+    found = found_here()[title]
     broken = {what: word for what, word in found.items() if what not in EXCEPTIONS}
     assert not broken, f"{title}: run 'make figures'"
 
 
 def test_every_exception_is_still_one():
-    found = {what for title in PROMISED for what in found_here(title)}
+    found = {what for found in found_here().values() for what in found}
     assert set(EXCEPTIONS) <= found
 
 

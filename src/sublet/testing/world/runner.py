@@ -135,13 +135,15 @@ def _results(batches: list[tuple[list[int], tuple[str, ...], str, str]], process
 def _run_batch(batch: tuple[list[int], tuple[str, ...], str, str]) -> list[Result]:
     seeds, kinds, cloud, policy = batch
     gc.disable()
-    gc.freeze()  # only what these lives leave is looked at
+    if ours := not gc.get_freeze_count():
+        gc.freeze()  # only what these lives leave is looked at
     try:
         return [run_seed(seed, kinds, cloud=cloud, policy=policy) for seed in seeds]
     finally:
         gc.enable()
         gc.collect()
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()
 
 
 def _batches(seeds: list[int]) -> list[list[int]]:
