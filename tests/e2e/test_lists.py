@@ -90,11 +90,13 @@ def test_what_jobs_measured_here_is_listed_beside_what_comes_along(sublet, monke
     monkeypatch.setenv("SUBLET_STATE", str(tmp_path))
     row = StepRow(gpu="T4", gpus=2, samples=32, step_s=0.1, piece_s=0.05)
     facts = {"name": "my-net", "script": "ab" * 32, "gpu": "T4", "torch": "2.11", "date": "2026-11-16T10:00:00"}
-    profile = StoredProfile(**facts, batches=(64, 32, 1024), batch=64, noise=812.0, rows=(row,))
+    profile = StoredProfile(
+        **facts, batches=(64, 32, 1024), batch=64, noise=812.0, rows=(row,), memory={32: 5_120_000_000}
+    )
     assert sublet("profiles", "--json").json["measured"] == []
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "my-net.csv").write_text(profile.to_text())
     (found,) = sublet("profiles", "--json").json["measured"]
     assert (found["name"], found["rows"][0]["step_s"]) == ("my-net", 0.1)
     line = next(line for line in sublet("profiles").out.splitlines() if line.startswith("my-net"))
-    assert all(word in line for word in ("T4", "32 to 1024", "812", "2026-11-16"))
+    assert all(word in line for word in ("T4", "32 to 1024", "812", "5.12 GB at 32", "2026-11-16"))

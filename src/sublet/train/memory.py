@@ -6,12 +6,14 @@ order of its additions: equal to the bit to a run that took so few samples at a 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from sublet.errors import OutOfMemory
 from sublet.train.footprint import Footprint, Gauge
+from sublet.wire.profile import FITS
 
-__all__ = ["Cut", "Memory"]
+__all__ = ["Cut", "Memory", "samples_that_fit"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
@@ -35,13 +37,20 @@ class Cut:
         )
 
 
+def samples_that_fit() -> int:
+    """At a time on this kind of GPU, as the controller knows it from an earlier run; 0 = it does not."""
+    told = os.environ.get(FITS, "")
+    return int(told) if told.isdecimal() else 0
+
+
 class Memory:
     """How many samples this worker takes at a time; None = all of its share."""
 
-    def __init__(self, micro_batch: int | None, gauge: Gauge | None = None) -> None:
+    def __init__(self, micro_batch: int | None, gauge: Gauge | None = None, fits: int = 0) -> None:
         self.footprint = Footprint(gauge)
+        self._fits = fits  # as an earlier run found out, until this one knows better; 0 = nobody says so
         self._most = micro_batch  # as the script has it, or as more did not fit
-        self._expected: int | None = None  # as more will not fit
+        self._expected = fits or None  # as more will not fit
 
     @property
     def micro_batch(self) -> int | None:
@@ -54,7 +63,9 @@ class Memory:
         A batch that grows is then accumulated at once, and nothing is dropped to find out.
         """
         peak = self.footprint.look()
-        most = self.footprint.most()
+        if not largest:  # the batch is fixed: what fitted before does, and more is not needed
+            return peak
+        most = self.footprint.most() or self._fits
         self._expected = most if 0 < most < largest else None
         return peak
 

@@ -17,7 +17,7 @@ from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
-from sublet.train.memory import Cut, Memory
+from sublet.train.memory import Cut, Memory, samples_that_fit
 from sublet.train.noise import BatchRange, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
@@ -53,7 +53,7 @@ class Steps:
         self.drift = Drift(model.parameters(), optimizer)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
-        self.memory = Memory(options.micro_batch, gauge_of(self.device))
+        self.memory = Memory(options.micro_batch, gauge_of(self.device), samples_that_fit())
         self.watch = Stopwatch(self.device)
         self.broken: str | None = None  # why the step under way is dropped
         self._cut: Cut | None = None  # it did not fit

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.train.footprint import Footprint, gauge_of  # noqa: E402
-from sublet.train.memory import Memory  # noqa: E402
+from sublet.train.memory import Memory, samples_that_fit  # noqa: E402
 
 
 class Device:
@@ -115,3 +115,25 @@ def test_what_fits_is_taken_at_once(monkeypatch):
 
 def test_the_micro_batch_of_the_script_stays_the_limit(monkeypatch):
     assert max(run(monkeypatch, Device(10_000), micro_batch=8)[1]) == 8
+
+
+def test_a_run_begins_with_what_fitted_in_the_run_before(monkeypatch):
+    monkeypatch.setenv("SUBLET_SAMPLES_FIT", "12")
+    _, pieces = run(monkeypatch, Device(10_000))
+    assert pieces[:2] == [8, 8]  # of 16
+    assert max(pieces) == 200  # then it has seen for itself how much there is
+
+
+def test_a_fixed_batch_keeps_to_what_fitted_before():
+    device = Device(1000)
+    memory = Memory(None, device, fits=12)
+    memory.footprint.gives(12)
+    device.compute(12)
+    memory.expect(0)
+    assert memory.micro_batch == 12
+
+
+@pytest.mark.parametrize("told", ["", "many", "-3"])
+def test_what_is_no_number_of_samples_is_not_heeded(monkeypatch, told):
+    monkeypatch.setenv("SUBLET_SAMPLES_FIT", told)
+    assert samples_that_fit() == 0

@@ -9,6 +9,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.domain.units import GB
 
 if TYPE_CHECKING:
     from sublet.runtime.jobs.spec import JobSpec
@@ -93,6 +94,10 @@ def _print(found: Profiled) -> None:
         for each in found.seen
     ]
     titles = ["workers", "batch", "step ms", "samples/s", "error", "fit off by", "reports"]
+    if any(each.memory_bytes for each in found.seen):
+        titles.append("memory")
+        for row, each in zip(rows, found.seen, strict=True):
+            row.append(f"{each.memory_bytes / GB:.3g} GB" if each.memory_bytes else "")
     print_table(titles, rows, words=())
     for path in found.files:
         typer.echo(f"profile: {path}")
@@ -111,6 +116,7 @@ def _document(found: Profiled, command: str) -> dict[str, object]:
             "error": each.row.error,
             "fit_off_by": each.misfit,
             "reports": each.reports,
+            "memory_bytes": each.memory_bytes or None,
         }
         for each in found.seen
     ]

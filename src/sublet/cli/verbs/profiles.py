@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
 from sublet.cli.print.data_files import describe_place, is_present
 from sublet.cli.print.tables import command_line, print_document, print_table
+from sublet.domain.units import GB
+
+if TYPE_CHECKING:
+    from sublet.perf.live.stored import StoredProfile
 
 __all__ = ["profiles"]
 
@@ -57,11 +62,20 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
                 " ".join(sorted({str(row.gpus) for row in profile.rows}, key=int)),
                 f"{profile.batches[1]} to {profile.batches[2]}",
                 "" if profile.noise is None else f"{profile.noise:,.0f}",
+                _memory(profile),
                 profile.script[:12],
                 profile.torch,
                 profile.date[:10],
             ]
             for profile in own
         ]
-        titles = ["measured here", "GPU", "widths", "batches", "noise", "script", "torch", "date"]
-        print_table(titles, rows, words=(0, 1, 2, 3, 5, 6, 7))
+        titles = ["measured here", "GPU", "widths", "batches", "noise", "memory", "script", "torch", "date"]
+        print_table(titles, rows, words=(0, 1, 2, 3, 5, 6, 7, 8))
+
+
+def _memory(profile: StoredProfile) -> str:
+    """The most that was seen on a GPU, and the samples at a time with which; "" where it cannot be told."""
+    if not profile.memory:
+        return ""
+    samples, most = max(profile.memory.items(), key=lambda each: each[1])
+    return f"{most / GB:.3g} GB at {samples}"

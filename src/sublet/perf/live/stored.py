@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sublet.errors import BadInput, InvalidValue
@@ -22,7 +22,8 @@ __all__ = ["COLUMNS", "StoredProfile", "speed_from"]
 COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
 WHOLE = COLUMNS[:4]
 HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
-OLDER = {"device": "", "growth": 0.0}  # what was not written before
+MEMORY = "memory_bytes"  # most on a GPU at once with so many samples at a time; 0 = it cannot be told
+OLDER = {"device": "", "growth": 0.0, "most_samples": 0}  # what was not written before
 BATCHES = 3  # initial, least, most
 
 
@@ -41,15 +42,18 @@ class StoredProfile:
     growth: float = 0.0  # of the logarithm of the noise per sample, towards its end; 0 = it cannot be told
     rows: tuple[StepRow, ...]
     device: str = ""  # what it computed on, as its maker calls it; "" = not told
+    most_samples: int = 0  # at a time on one GPU, as the script or its memory has it; 0 = all of its share
+    memory: Mapping[int, int] = field(default_factory=dict)  # samples at a time -> most bytes, where it can be told
 
     def to_text(self) -> str:
         """As it stands in its file."""
-        facts = {key: value for key, value in asdict(self).items() if key != "rows"}
+        facts = {key: value for key, value in asdict(self).items() if key in FIELDS}
         text = io.StringIO()
         text.write(f"# {json.dumps(facts)}\n")
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(COLUMNS)
-        table.writerows([getattr(row, column) for column in COLUMNS] for row in self.rows)
+        table.writerow([*COLUMNS, MEMORY])
+        for row in self.rows:
+            table.writerow([*(getattr(row, column) for column in COLUMNS), self.memory.get(row.samples, 0)])
         return text.getvalue()
 
     @classmethod
@@ -68,10 +72,17 @@ class StoredProfile:
         table = csv.DictReader(io.StringIO(body))
         if missing := [column for column in COLUMNS if column not in (table.fieldnames or ())]:
             raise BadInput(source, f"has no column {missing[0]}; it has {table.fieldnames}", line=2, hint=HINT)
-        rows = tuple(_row(source, table.line_num + 1, known["gpu"], cells) for cells in table)
+        rows: list[StepRow] = []
+        memory: dict[int, int] = {}
+        for cells in table:
+            line = table.line_num + 1
+            row = _row(source, line, known["gpu"], cells)
+            rows.append(row)
+            if most := _memory(source, line, cells):
+                memory[row.samples] = max(most, memory.get(row.samples, 0))
         if not rows:
             raise BadInput(source, "has no row: nothing was measured", hint=HINT)
-        return cls(**known, rows=rows)
+        return cls(**known, rows=tuple(rows), memory=memory)
 
 
 def speed_from(profiles: Sequence[StoredProfile]) -> LiveSpeed:
@@ -90,7 +101,7 @@ def speed_from(profiles: Sequence[StoredProfile]) -> LiveSpeed:
         initial=initial,
         batch_now=initial,
         noise=newest.noise,
-        most_samples=max((row.samples for row in rows if row.pieces > 1), default=0),  # else all were taken at once
+        most_samples=newest.most_samples or max((row.samples for row in rows if row.pieces > 1), default=0),
         kinds=tuple(sorted({row.gpu for row in rows})),
     )
 
@@ -105,6 +116,10 @@ def _is_name(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 1
+
+
+def _is_most(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _are_batches(value: object) -> bool:
@@ -133,6 +148,7 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "batch": (_is_count, "a whole number of at least 1"),
     "noise": (_is_noise, "a number of samples, or null"),
     "growth": (_is_growth, "a number, per sample"),
+    "most_samples": (_is_most, "a whole number of at least 0"),
 }
 
 
@@ -157,3 +173,11 @@ def _row(source: str, line: int, gpu: str, cells: Mapping[str, str | None]) -> S
         return StepRow(gpu=gpu, **values)
     except InvalidValue as error:
         raise BadInput(source, str(error), line=line, hint=HINT) from None
+
+
+def _memory(source: str, line: int, cells: Mapping[str, str | None]) -> int:
+    """Bytes; 0 where the file is older than the column."""
+    told = cells.get(MEMORY) or "0"
+    if not told.isdecimal():
+        raise BadInput(source, str(InvalidValue(MEMORY, told, "a whole number of bytes")), line=line, hint=HINT)
+    return int(told)

@@ -24,6 +24,7 @@ from sublet.runtime.controller.table import JobTable
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
+from sublet.wire.profile import FITS
 
 __all__ = ["RecordFactory"]
 
@@ -111,6 +112,9 @@ class RecordFactory:
         }
         if record.start_over:
             env["SUBLET_START_OVER"] = "1"
+        state = self._inbox.kernel.jobs.get(record.id)
+        if state is not None and (fits := record.profile.fits(state.gpu)):
+            env[FITS] = str(fits)
         if left is not None:
             env["SUBLET_BUDGET_LEFT_USD"] = f"{left:.4f}"
         return env

@@ -60,6 +60,8 @@ class ProfileStore:
                 batch=profiling.batch,
                 noise=profiling.noise,
                 growth=profiling.growth,
+                most_samples=profiling.most.get(gpu, 0),
+                memory={samples: most for (kind, samples), most in profiling.memory.items() if kind == gpu},
                 rows=_rows_to_keep(profiling, gpu),
             )
             path = self.folder / f"{_plain(spec.name)}-{digest[:DIGITS]}-{_plain(gpu)}.csv"
@@ -80,7 +82,15 @@ class ProfileStore:
         initial, low, high = newest.batches
         rows = tuple(earlier(row) for profile in found for row in profile.rows)
         return Profiling(
-            earlier=rows, initial=initial, low=low, high=high, batch=initial, growth=max(0.0, newest.growth)
+            earlier=rows,
+            initial=initial,
+            low=low,
+            high=high,
+            batch=initial,
+            growth=max(0.0, newest.growth),
+            most_samples=newest.most_samples,
+            memory={(each.gpu, samples): most for each in found for samples, most in each.memory.items()},
+            most={each.gpu: each.most_samples for each in found},
         )
 
     def find(self, name: str) -> list[StoredProfile]:

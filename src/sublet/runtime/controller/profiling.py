@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -51,7 +51,8 @@ class Profiling:
     noise: float | None = None  # gradient noise scale
     growth: float = 0.0  # of the logarithm of the noise, per sample
     most_samples: int = 0  # at a time; 0 = all of its share
-    memory: dict[int, int] = field(default_factory=dict)  # samples at a time -> most bytes on a GPU
+    memory: dict[tuple[str, int], int] = field(default_factory=dict)  # (GPU kind, samples at a time) -> most bytes
+    most: dict[str, int] = field(default_factory=dict)  # GPU kind -> `most_samples` there, as it was told last
     torch: str = ""  # its version, in the workers
     device: str = ""  # what they compute on
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
@@ -87,12 +88,33 @@ class Profiling:
         form = (gpu, workers, nodes, profile.samples, profile.pieces)
         self.forms.setdefault(form, deque(maxlen=REPORTS)).append((step_s, piece_s, wait_s))
         self._heard.add(form)
-        if profile.memory_bytes:
-            self.memory[profile.samples] = max(profile.memory_bytes, self.memory.get(profile.samples, 0))
+        self.most[gpu] = profile.most_samples
+        if profile.memory_bytes > 0:
+            at = (gpu, profile.samples)
+            self.memory[at] = max(profile.memory_bytes, self.memory.pop(at, 0))
+        while len(self.memory) > MOST_FORMS:
+            del self.memory[next(iter(self.memory))]
         while len(self.forms) > MOST_FORMS:
             oldest = next(iter(self.forms))
             del self.forms[oldest]
             self._rows.pop(oldest, None)
+
+    def fits(self, gpu: str) -> int:
+        """Samples at a time on a GPU of this kind, where its memory was measured; 0 = all of its share, or not known.
+
+        Where it was not, the number is the script's own, and another run may have another.
+        """
+        return self.most.get(gpu, 0) if any(kind == gpu for kind, _ in self.memory) else 0
+
+    def called(self, gpu: str) -> Profiling:
+        """The same of workers whose kind of GPU is really called so."""
+        return replace(
+            self,
+            forms={(gpu, *form[1:]): told for form, told in self.forms.items()},
+            memory={(gpu, samples): most for (_, samples), most in self.memory.items()},
+            most={gpu: self.most_samples} if self.most else {},
+            _rows={},
+        )
 
     @property
     def is_adaptive(self) -> bool:
@@ -159,7 +181,8 @@ class Profiling:
             "noise": self.noise,
             "growth": self.growth,
             "most_samples": self.most_samples,
-            "memory": sorted(self.memory.items()),
+            "memory": [[*at, most] for at, most in sorted(self.memory.items())],
+            "most": self.most,
             "torch": self.torch,
             "device": self.device,
         }
@@ -181,7 +204,8 @@ class Profiling:
             noise=facts["noise"],
             growth=facts["growth"],
             most_samples=facts["most_samples"],
-            memory=dict(facts["memory"]),
+            memory={(at[0], at[1]): most for *at, most in facts["memory"] if len(at) == len(("kind", "samples"))},
+            most=facts.get("most", {}),
             torch=facts.get("torch", ""),
             device=facts.get("device", ""),
         )

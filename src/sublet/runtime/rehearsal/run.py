@@ -55,6 +55,7 @@ class StopSeen:
     row: StepRow
     reports: int
     fitted_s: float
+    memory_bytes: int = 0  # most on a GPU at once; 0 = it cannot be told
 
     @property
     def samples_per_s(self) -> float:
@@ -188,9 +189,14 @@ class _Rehearsal:
         if heard.batch and not heard.initial:
             heard.initial = heard.low = heard.high = heard.batch  # fixed, and measured on purpose
         if self._gpu:
-            heard = replace(heard, forms={(self._gpu, *form[1:]): told for form, told in heard.forms.items()}, _rows={})
-        known = self._store.begin(self._spec).earlier
-        measured = replace(heard, earlier=known, growth=0.0)  # a minute at many batches is no trend of a training
+            heard = heard.called(self._gpu)
+        known = self._store.begin(self._spec)
+        measured = replace(
+            heard,
+            earlier=known.earlier,
+            memory={**known.memory, **heard.memory},
+            growth=0.0,  # a minute at many batches is no trend of a training
+        )
         files = self._store.write(self._spec, measured, WALL)
         seconds = WALL.monotonic() - self._began_s
         if not files and not self._interrupted:
@@ -244,6 +250,7 @@ def _seen(course: Course, heard: Profiling) -> tuple[StopSeen, ...]:
                 row=row,
                 reports=len(heard.forms[form]),
                 fitted_s=_fitted_s(heard.rows, row),
+                memory_bytes=heard.memory.get((row.gpu, row.samples), 0),
             )
         )
     return tuple(found)

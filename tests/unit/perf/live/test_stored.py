@@ -107,3 +107,29 @@ def test_a_micro_batch_that_was_kept_to_is_kept_to():
     cut = StepRow(gpu="T4", gpus=1, samples=16, pieces=4, step_s=0.25, piece_s=0.05)
     assert speed_from([a_profile(rows=(cut,))]).most_samples == 16
     assert speed_from([a_profile()]).most_samples == 0
+
+
+def test_memory_is_a_column_of_the_file_and_one_without_it_is_read():
+    profile = a_profile(memory={64: 5_000_000_000, 256: 17_000_000_000}, most_samples=256)
+    written = profile.to_text()
+    assert written.splitlines()[1] == f"{HEADER},memory_bytes"
+    assert "1,1,64,1,0.099,0.094,0.0,0.02,5000000000" in written.splitlines()
+    assert "1,1,1024,1,1.059,1.054,0.0,0.02,0" in written.splitlines()
+    assert StoredProfile.from_text(written, "x") == profile
+    older = StoredProfile.from_text(text(), "x")
+    assert (older.memory, older.most_samples) == ({}, 0)
+    assert StoredProfile.from_text(text(columns=f"{HEADER},memory_bytes", rows=(f"{ROW},",)), "x").memory == {}
+
+
+@pytest.mark.parametrize("cell", ["much", "-1", "1.5"])
+def test_memory_that_is_no_number_of_bytes_is_refused_with_its_line(cell):
+    with pytest.raises(BadInput, match=f"line 3: memory_bytes.*{cell}"):
+        StoredProfile.from_text(text(columns=f"{HEADER},memory_bytes", rows=(f"{ROW},{cell}",)), "x")
+
+
+def test_what_fits_is_cut_into_as_many_pieces_as_the_run_before_took():
+    speed = speed_from([a_profile(most_samples=256)])
+    whole = speed_from([a_profile()])
+    assert speed.most_samples == 256
+    assert speed.rate_at("T4", (1,), 1024) < whole.rate_at("T4", (1,), 1024)
+    assert speed.rate_at("T4", (1,), 256) == whole.rate_at("T4", (1,), 256)

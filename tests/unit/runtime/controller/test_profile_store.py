@@ -23,10 +23,10 @@ from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from sublet.wire.messages import Stepped
-from sublet.wire.profile import Profile
+from sublet.wire.messages import StartWorker, Stepped
+from sublet.wire.profile import FITS, Profile
 from tests.rigs.asgi import OFFERS, serving
-from tests.rigs.story import a_spec, until
+from tests.rigs.story import a_spec, phase, until
 
 ROWS = (
     StepRow(gpu="T4", gpus=1, samples=64, step_s=0.089, piece_s=0.084, error=0.02),
@@ -198,3 +198,33 @@ def test_how_the_noise_grew_is_kept_and_a_file_from_before_says_nothing_of_it(tm
         path.write_text(path.read_text().replace(', "growth": 0.0004', ""))
     assert "growth" not in next((tmp_path / "profiles").glob("*.csv")).read_text()
     assert store.begin(spec).growth == 0.0
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_memory_is_kept_by_kind_and_workers_on_it_are_told_what_fits(tmp_path):
+    (tmp_path / "train.py").write_text("print('one')\n")
+    gpu, told = OFFERS[0].gpu, []
+
+    class Cloud(MemoryCloud):
+        def _arrive(self, node_id, message):
+            if isinstance(message, StartWorker):
+                told.append(message.env.get(FITS))
+            super()._arrive(node_id, message)
+
+    spec = a_spec(argv=("python", "train.py"), cwd=str(tmp_path), work=6_000.0)
+    forms = {(gpu, 1, 1, 64, 1): [(0.1, 0.09, 0.0)], ("K80", 1, 1, 64, 1): [(0.3, 0.2, 0.0)]}
+    facts = {"memory": {(gpu, 64): 15_000_000_000}, "most": {gpu: 48, "K80": 24}}
+    profiling = Profiling(forms=forms, initial=64, low=32, high=1024, batch=64, most_samples=48, **facts)
+    store = ProfileStore(tmp_path / "state" / "profiles")
+    store.keep(spec, profiling, WALL)
+    begun = store.begin(spec)
+    assert (begun.memory, begun.most) == (profiling.memory, profiling.most)
+    assert (begun.fits(gpu), begun.fits("K80")) == (48, 0)
+
+    async def live():
+        async with serving(tmp_path, cloud=Cloud(OFFERS, Clock(speedup=60.0))) as server:
+            job = await server.api.submit(spec)
+            await phase(server.api, job["job_id"], "running")
+
+    asyncio.run(live())
+    assert set(told) == {"48"}

@@ -96,7 +96,9 @@ def test_what_was_learned_is_found_again_after_a_restart():
     now, then = record.profile.speed(10.0), again.speed(10.0)
     assert replace(now, rows=then.rows) == then
     assert then.rows[-1].source is Source.EARLIER
-    assert (again.memory, again.growth) == ({64: 7}, 0.0)
+    assert (again.memory, again.most, again.growth) == ({("T4", 64): 7}, {"T4": 0}, 0.0)
+    older = {**record.profile.facts(), "memory": [[64, 7]]}  # before it was kept by kind
+    assert Profiling.from_facts({key: value for key, value in older.items() if key != "most"}).memory == {}
     assert Profiling.from_facts({}) == Profiling()
 
 
@@ -177,3 +179,26 @@ def test_reports_that_say_the_same_leave_the_rows_as_they_are_and_others_do_not(
     for step in range(200, 210):
         heard(profiling, a_report(step, slower=1.1))
     assert profiling.rows[0].step_s == pytest.approx(1.1 * before, rel=0.02)
+
+
+def test_what_fits_is_known_for_kinds_of_which_the_memory_was_measured():
+    profiling = heard(Profiling(), a_report(1), a_report(2, memory_bytes=9, most_samples=32))
+    heard(profiling, a_report(3, memory_bytes=8, most_samples=16), gpu="A10")
+    heard(profiling, a_report(4, most_samples=8), gpu="K80")  # the script's own number: another run may have another
+    assert [profiling.fits(gpu) for gpu in ("T4", "A10", "K80", "H200")] == [32, 16, 0, 0]
+    heard(profiling, a_report(5, memory_bytes=7, most_samples=0))
+    assert profiling.fits("T4") == 0  # all fits by now
+    assert profiling.memory["T4", 64] == 9
+
+
+def test_a_rehearsal_calls_what_it_measured_as_the_gpu_is_really_called():
+    profiling = heard(Profiling(), a_report(1), a_report(2, memory_bytes=9, most_samples=32)).called("H200")
+    assert (profiling.memory, profiling.fits("H200"), profiling.fits("T4")) == ({("H200", 64): 9}, 32, 0)
+    assert {row.gpu for row in profiling.rows} == {"H200"}
+
+
+def test_of_memory_no_more_is_kept_than_of_steps():
+    profiling = Profiling()
+    for at in range(3 * MOST_FORMS):
+        heard(profiling, a_report(at, batch=64 + at, memory_bytes=1))
+    assert len(profiling.memory) == MOST_FORMS
