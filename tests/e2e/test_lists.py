@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.perf.live.rows import StepRow
@@ -100,3 +102,6 @@ def test_what_jobs_measured_here_is_listed_beside_what_comes_along(sublet, monke
     assert (found["name"], found["rows"][0]["step_s"]) == ("my-net", 0.1)
     line = next(line for line in sublet("profiles").out.splitlines() if line.startswith("my-net"))
     assert all(word in line for word in ("T4", "32 to 1024", "812", "5.12 GB at 32", "2026-11-16"))
+    assert "CPUs" not in line
+    (tmp_path / "profiles" / "my-net.csv").write_text(replace(profile, device="cpu").to_text())
+    assert "CPUs, as T4" in sublet("profiles").out

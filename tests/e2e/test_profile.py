@@ -71,6 +71,7 @@ def test_a_script_is_measured_in_real_workers_and_the_next_run_begins_with_it(tm
     spec = job_from_command([sys.executable, str(script), str(tmp_path)])
     found = profile_script(spec, widths=[1, 2], batches=[128], seconds=120.0, folder=tmp_path / "state" / "profiles")
     assert not found.interrupted
+    assert any("measured on CPUs, not on a GPU: T4 is but a name" in note for note in found.notes)
     assert [(each.width, each.batch) for each in found.seen] == [(1, 128), (2, 128)]
     for each in found.seen:
         assert each.row.samples == 128 // each.width

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sublet.advise.profiles import curve_step_s
 from sublet.advise.rehearsed import profile_from_stored
 from sublet.advise.speed import Machine, speeds
+from sublet.errors import InvalidValue
 from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.stored import StoredProfile
@@ -47,3 +50,16 @@ def test_it_is_measured_on_its_kind_and_predicted_on_others():
 def test_a_job_that_is_called_like_a_model_is_not_taken_for_it():
     assert profile_from_stored([STORED]).name != "bert"
     assert profile_from_stored([STORED]).batch == 64
+
+
+def test_what_ran_on_cpus_says_nothing_of_gpus_unless_it_is_to_be_taken_for_one():
+    of_cpus = replace(STORED, device="cpu")
+    with pytest.raises(InvalidValue, match="ran on CPUs; --as-gpu KIND"):
+        profile_from_stored([of_cpus])
+    taken = profile_from_stored([of_cpus], as_gpu="A100")
+    assert set(taken.curves) == {"A100"}
+    assert "on CPUs, and taken for A100s" in taken.source
+    real = replace(STORED, gpu="H200", device="NVIDIA H200", rows=tuple(replace(row, gpu="H200") for row in ROWS))
+    assert set(profile_from_stored([of_cpus, real]).curves) == {"H200"}
+    with pytest.raises(InvalidValue, match="left out: it was measured on H200"):
+        profile_from_stored([of_cpus, real], as_gpu="T4")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.domain.job import Job
@@ -58,3 +60,9 @@ def test_a_job_that_has_no_length_there_is_refused():
     wide = Workload(name="w", jobs=(Job(id="j0", submit_s=0.0, work=1.0, speed=Linear(), gpus=128),))
     with pytest.raises(BadInput, match="job j0 has no length on 128 x T4"):  # it has 64 samples a step
         with_profile(wide, [PROFILE])
+
+
+@pytest.mark.parametrize(("device", "warns"), [("cpu", True), ("Tesla T4", False), ("", False)])
+def test_that_it_ran_on_cpus_is_said(device, warns):
+    found = with_profile(a_workload("net"), [replace(PROFILE, device=device)])
+    assert ("it ran on CPUs, for which T4 is but a name" in found.notes[-1]) is warns

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sublet.cli.parse.measured import measured_profiles
-from sublet.cli.parse.values import parse_names
+from sublet.cli.parse.values import parse_kind, parse_names
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["profile_from", "recommendable_offers"]
 
 
-def profile_from(model: str, own: str | None, batch: int | None) -> Profile:
-    """Of a model that was measured, of a script that was, or from a file of the user's."""
+def profile_from(model: str, own: str | None, batch: int | None, as_gpu: str = "") -> Profile:
+    """Of a model that was measured, of a script that was (if on CPUs, as if on `as_gpu`), or from a user's file."""
     from sublet.advise.profiles import known_models, known_profile, profile_from_csv
     from sublet.advise.rehearsed import profile_from_stored
     from sublet.domain.quantity import whole
 
     if batch is not None:
         whole("--batch", batch, 1)
+    if as_gpu and (own is None or _is_table(Path(own))):
+        raise InvalidValue("--as-gpu", as_gpu, "left out without a --profile that 'sublet profile' measured on CPUs")
     if own is not None and _is_table(Path(own)):
         return profile_from_csv(own, name=model, **({} if batch is None else {"batch": batch}))
     if own is not None:
-        return profile_from_stored(measured_profiles(own), batch)
+        return profile_from_stored(measured_profiles(own), batch, parse_kind(as_gpu))
     if not model:
         raise InvalidValue("--model", model, f"one of {', '.join(known_models())}; or give --profile")
     return known_profile(model, batch)

@@ -40,6 +40,9 @@ def advise(  # noqa: PLR0913 - one argument per option
             "gpus and samples_per_s.",
         ),
     ] = None,
+    as_gpu: Annotated[
+        str, typer.Option(metavar="GPU", help="Take a --profile that was measured on CPUs for one of this kind.")
+    ] = "",
     budget: Annotated[str | None, typer.Option(metavar="USD", help="The fastest for this much in all.")] = None,
     max_rate: Annotated[str | None, typer.Option(metavar="USD/H", help="The fastest for this much an hour.")] = None,
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="The cheapest in time: 12h, 90m, 2d.")] = None,
@@ -80,7 +83,7 @@ def advise(  # noqa: PLR0913 - one argument per option
         usd_per_h=_parse_limit("--max-rate", max_rate, "/h"),
         deadline_h=_parse_hours(deadline),
     )
-    known = profile_from(model, profile, batch)
+    known = profile_from(model, profile, batch, as_gpu)
     if state_gib is not None:
         positive("--state-gib", state_gib)
         known = replace(known, state_bytes=state_gib * GIB)

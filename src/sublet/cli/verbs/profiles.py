@@ -58,7 +58,7 @@ def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: 
         rows = [
             [
                 profile.name,
-                profile.gpu,
+                f"CPUs, as {profile.gpu}" if profile.is_of_cpus else profile.gpu,
                 " ".join(sorted({str(row.gpus) for row in profile.rows}, key=int)),
                 f"{profile.batches[1]} to {profile.batches[2]}",
                 "" if profile.noise is None else f"{profile.noise:,.0f}",

@@ -17,7 +17,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 
-__all__ = ["COLUMNS", "StoredProfile", "speed_from"]
+__all__ = ["COLUMNS", "CPU", "StoredProfile", "speed_from"]
 
 COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
 WHOLE = COLUMNS[:4]
@@ -25,6 +25,7 @@ HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
 MEMORY = "memory_bytes"  # most on a GPU at once with so many samples at a time; 0 = it cannot be told
 OLDER = {"device": "", "growth": 0.0, "most_samples": 0}  # what was not written before
 BATCHES = 3  # initial, least, most
+CPU = "cpu"  # the device of workers without a GPU, as PyTorch calls it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,11 @@ class StoredProfile:
     device: str = ""  # what it computed on, as its maker calls it; "" = not told
     most_samples: int = 0  # at a time on one GPU, as the script or its memory has it; 0 = all of its share
     memory: Mapping[int, int] = field(default_factory=dict)  # samples at a time -> most bytes, where it can be told
+
+    @property
+    def is_of_cpus(self) -> bool:
+        """Its kind of GPU is but a name: no worker had one."""
+        return self.device == CPU
 
     def to_text(self) -> str:
         """As it stands in its file."""

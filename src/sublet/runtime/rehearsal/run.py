@@ -23,7 +23,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL
 from sublet.perf.live.fit import fitted_step
 from sublet.perf.live.rows import StepRow
-from sublet.perf.live.stored import StoredProfile
+from sublet.perf.live.stored import CPU, StoredProfile
 from sublet.perf.steptime import iteration_s
 from sublet.runtime.controller.profile_store import ProfileStore, read_stored, script_digest
 from sublet.runtime.controller.profiling import Profiling
@@ -203,7 +203,12 @@ class _Rehearsal:
             hint = "give more --seconds, or look at what the script does with 'sublet run'"
             raise BadInput(" ".join(self._spec.argv), f"nothing was measured in {seconds:.0f} s: {failure}", hint=hint)
         notes = [*self._course.notes, *([failure] if failure else [])]
-        if heard.rows and not self._gpu:
+        if heard.rows and heard.device == CPU:
+            notes.append(
+                f"measured on CPUs, not on a GPU: {heard.rows[0].gpu} is but a name for them, as jobs here have it; "
+                "what a real one does is not known, and 'advise' refuses such figures without --as-gpu"
+            )
+        elif heard.rows and not self._gpu:
             notes.append(
                 f"measured on {heard.device}, which the cloud on this machine calls {heard.rows[0].gpu}, for jobs that "
                 "run here too; --gpu names the real kind, for 'plan' and 'advise'"

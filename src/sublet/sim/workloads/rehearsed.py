@@ -33,6 +33,9 @@ def with_profile(workload: Workload, profiles: Sequence[StoredProfile]) -> Workl
     )
     if speed.noise is None:
         note += "; no gradient noise was measured, so batches stay as they are"
+    if of_cpus := sorted(each.gpu for each in profiles if each.is_of_cpus):
+        kinds = " and ".join(of_cpus)
+        note += f"; it ran on CPUs, for which {kinds} is but a name: how it scales on real GPUs is not known"
     return replace(workload, jobs=jobs, notes=(*workload.notes, note))
 
 
