@@ -8,6 +8,7 @@ from heapq import merge
 from sublet.domain.plan import JobState, Pool, Snapshot
 from sublet.domain.shape import Shape
 from sublet.perf.gridded import Gridded
+from sublet.planning.batches import batch_for
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.planning.runnable import runnable
@@ -71,4 +72,4 @@ def fastest_shape(state: JobState, pool: Pool, gpus: int) -> Shape | None:
     if not choices:
         return None
     best = max(choices, key=lambda choice: (choice.rate, -choice.gpus))
-    return Shape(pool.name, best.gpus)
+    return Shape(pool.name, best.gpus, batch=batch_for(state, pool, best.gpus, state.shape))

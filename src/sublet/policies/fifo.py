@@ -19,8 +19,10 @@ class Fifo:
     """First come, first served, at the requested size: nobody overtakes, nobody is resized."""
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Start the head of the queue for as long as it fits. O(jobs started), whatever the length of the queue."""
+        """Start the head of the queue for as long as it fits. O(jobs that run), whatever the length of the queue."""
         draft = Draft(snapshot, most_gpus(snapshot, nobody_yields=True))
+        for state in snapshot.active.values():
+            draft.keep(state)
         queue: Iterable[JobState] = snapshot.waiting.by(arrival)
         if min(draft.room.values()) < 0:
             queue = heapq.merge(queue, self._send_back_the_last(draft), key=_seq)

@@ -121,6 +121,7 @@ class Session:
         self._schedules.find()  # which takes a while: before anybody waits for us
         self._link.open()
         self._members.line = self._link.line
+        self._steps.grows = self._link.line is None
         self._steps.guard()
         self._open = True
         return self

@@ -1,6 +1,6 @@
 """What ranks tell the controller while they train: rank 0 a few times a second, means since the last time.
 
-What the job measures of itself goes along about once a second.
+What the job measures of itself goes along about once a second, and in a new group after its first few steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ __all__ = ["Report", "printed"]
 
 EVERY_S = 0.2
 PROFILE_EVERY_S = 1.0
+EARLY, EARLY_STEPS = (
+    3,
+    3,
+)  # so many of a group go along once they have so many full steps: a short job is planned by them
 OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within seconds, and a wide one says little
 
 
@@ -42,6 +46,10 @@ class Report:
 
     def restart(self) -> None:
         """A new group: times of the old one are not its own."""
+        self._early = EARLY
+        self._begin()
+
+    def _begin(self) -> None:
         self._since_s = time.perf_counter()
         self._steps, self._comm_s = 0, 0.0
 
@@ -74,13 +82,15 @@ class Report:
             )
         )
         saver.blocked_s = 0.0
-        self.restart()
+        self._begin()
 
     def _profile(self, steps: Steps, now_s: float) -> Profile | None:
         """What was measured since the last one; None if that was a moment ago."""
-        if now_s - self._profiled_s < self._profile_every_s or (times := steps.watch.take()) is None:
+        early = self._early > 0 and steps.watch.measured >= EARLY_STEPS
+        due = early or now_s - self._profiled_s >= self._profile_every_s
+        if not due or (times := steps.watch.take()) is None:
             return None
-        self._profiled_s = now_s
+        self._profiled_s, self._early = now_s, self._early - 1
         adaptive = steps.adaptive
         return Profile(
             step_s=times.step_s,

@@ -64,7 +64,9 @@ class Steps:
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
-        self._planned = False  # the plan has chosen the batch, which then does not grow by itself
+        self.grows = (
+            True  # the batch by itself, towards the noise; under a controller the plan chooses it, and nobody else
+        )
         self._rehearses = is_rehearsal()
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
@@ -97,9 +99,8 @@ class Steps:
         self.schedules.note()
 
     def obey(self, batch: int) -> None:
-        """The plan chose this batch, which is kept within the range; 0 = it leaves it to us."""
+        """The plan chose this batch, which is kept within the range; 0 = the one that we have stays."""
         if self.adaptive is not None:
-            self._planned = batch > 0
             if batch:
                 self.progress.batch = self.adaptive.clamped(batch)
             self.look_at_memory()
@@ -307,7 +308,7 @@ class Steps:
         while progress.scheduled < due:
             self.schedules.step()
             progress.scheduled += 1
-        if self.adaptive is not None and not self._planned:
+        if self.adaptive is not None and self.grows:
             batch = self.adaptive.grown(progress.batch, progress.noise.scale)
             if batch != progress.batch:
                 progress.batch = batch

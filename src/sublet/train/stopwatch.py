@@ -102,9 +102,14 @@ class Stopwatch:
         if self._marks is None:
             self._add(self._open_compute_s, self._open_wait_s, now_s - self._at_s)
 
+    @property
+    def measured(self) -> int:
+        """Whole steps since the last time."""
+        return min(self._steps, self._spans)
+
     def take(self) -> Times | None:
         """Since the last time; None if no whole step was measured."""
-        if not self._steps or not self._spans:
+        if not self.measured:
             return None
         found = Times(
             step_s=self._step_s / self._spans,

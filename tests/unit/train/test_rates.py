@@ -95,4 +95,4 @@ def test_one_worker_without_micro_batches_learns_the_noise_from_a_few_steps_in_h
 
 def obey_once(steps, batch):
     """As a plan that names 64: the entry into a group of one without a controller leaves the batch to the script."""
-    steps._planned, steps.progress.batch = True, 64
+    steps.grows, steps.progress.batch = False, 64

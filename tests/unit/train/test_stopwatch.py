@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 
 import pytest
 
@@ -14,8 +15,11 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.perf.live.rows import StepRow  # noqa: E402
 from sublet.perf.live.speed import LiveSpeed, batch_steps  # noqa: E402
+from sublet.train.agent_line import AgentLine  # noqa: E402
 from sublet.train.noise import Noise  # noqa: E402
 from sublet.train.stopwatch import Stopwatch  # noqa: E402
+from sublet.wire.lines import to_line  # noqa: E402
+from sublet.wire.messages import Regroup  # noqa: E402
 
 
 class Clock:
@@ -137,38 +141,66 @@ def test_a_session_says_what_its_steps_are_made_of(monkeypatch):
     assert s.global_batch == 128
 
 
-def test_what_is_measured_goes_along_at_most_once_a_second(monkeypatch):
+def test_of_a_new_group_what_is_measured_goes_along_three_times_early_and_then_at_most_once_a_second(monkeypatch):
     said = []
     monkeypatch.setattr("sublet.train.report.EVERY_S", 0.0)
+    monkeypatch.setattr("sublet.train.report.PROFILE_EVERY_S", math.inf)  # no second is ever over
     bowl = Bowl(4)
     with train.session(
         bowl, torch.optim.SGD(bowl.parameters(), lr=0.1), TensorDataset(torch.zeros(64, 4)), global_batch=2
     ) as s:
         s._report._say = said.append
-        s._report._profiled_s = math.inf  # just now
+        s._report._profiled_s = 0.0
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
-    assert len(said) > 10
-    assert all(each.profile is None for each in said)
+            if s.steps == 20:
+                s._report.restart()  # another group
+    told = [each.step for each in said if each.profile is not None]
+    assert told == [4, 7, 10, 20, 23, 26]  # of three full steps each; the very first one of a group is none
 
 
-def test_a_batch_that_the_plan_chose_stays_within_the_range_and_does_not_grow_by_itself(monkeypatch):
-    seen = []
-    samples = torch.randn(2048, 50, generator=torch.Generator().manual_seed(0))
-    bowl = Bowl(50)
+def trained_by_batch(monkeypatch, order=None):
+    """The batch of each micro-batch of a session; `order` is that of the plan of its controller, None without one."""
+    samples = torch.randn(1024, 50, generator=torch.Generator().manual_seed(0))
+    bowl, batches = Bowl(50), []
     optimizer = torch.optim.SGD(bowl.parameters(), lr=1e-12)
-    more = {"global_batch": 8, "micro_batch": 4, "batch_range": (4, 32)}
-    with train.session(bowl, optimizer, TensorDataset(samples), **more) as s:
+    agent, worker = socket.socketpair()
+
+    def opened(link):
+        link.line = AgentLine(worker, "w")
+        link.line.hear(to_line(Regroup(worker_id="w", generation=1, rank=0, world=1, batch=order)))
+
+    if order is not None:
+        monkeypatch.setattr("sublet.train.link.ControllerLink.open", opened)
+    more = {"global_batch": 8, "micro_batch": 2, "batch_range": (4, 32)}
+    with agent, worker, train.session(bowl, optimizer, TensorDataset(samples), **more) as s:
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
-            seen.append(s.global_batch)
-            if s.steps == 1 and len(seen) < 4:
-                s._steps.obey(6)
-    assert set(seen[4:]) == {6}
-    s._steps.obey(1000)
-    assert s.global_batch == 32
+            batches.append(s.global_batch)
+    return s, batches
+
+
+def test_without_a_controller_the_batch_grows_by_itself(monkeypatch):
+    s, batches = trained_by_batch(monkeypatch)
+    assert (batches[0], batches[-1]) == (8, 32)
+    assert s.noise > 32
+
+
+def test_under_a_controller_the_batch_waits_for_the_plan(monkeypatch):
+    s, batches = trained_by_batch(monkeypatch, 0)
+    assert set(batches) == {8}
+    assert s.noise > 32  # by itself it would have grown
+
+
+@pytest.mark.parametrize(("order", "trained"), [(6, 6), (1000, 32), (1, 4)])
+def test_the_batch_of_the_plan_is_kept_within_the_range(order, trained, monkeypatch):
+    assert set(trained_by_batch(monkeypatch, order)[1]) == {trained}
+
+
+def test_a_plan_that_names_no_batch_leaves_the_one_that_another_named(monkeypatch):
+    s, _ = trained_by_batch(monkeypatch, 6)
     s._steps.obey(0)
-    assert s.global_batch == 32
+    assert s.global_batch == 6
 
 
 class Event:

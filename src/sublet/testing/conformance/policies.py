@@ -15,6 +15,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import (
     AvailabilityChanged,
     BudgetChanged,
+    JobChanged,
     JobFinished,
     NodeLost,
     PlanMade,
@@ -26,6 +27,9 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan, Policy
 from sublet.domain.shape import Shape
+from sublet.domain.timers import PlanAgain
+from sublet.perf.live.rows import StepRow
+from sublet.perf.live.speed import LiveSpeed, batch_steps
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing import strategies
 from sublet.testing.conformance import DrawingSuite, check_value
@@ -281,6 +285,29 @@ class PolicySuite(DrawingSuite):
         (running,) = (state for state in driver.kernel.jobs.values() if state.phase is Phase.RUNNING)
         assert driver.kernel.cluster.on_demand(driver.kernel.tenancy.placement[running.job.id]) == 2
         assert self.make().decide(driver.kernel.snapshot()).shapes == {}, "nothing happened, and it changes its mind"
+
+    def test_a_job_that_trains_gets_a_better_batch_once_its_noise_is_known(self) -> None:
+        """Under a controller no session chooses one by itself: what no plan names, nobody trains with."""
+        rows = tuple(
+            StepRow(gpu="T4", gpus=1, samples=samples, step_s=0.1 + 0.001 * samples, piece_s=0.1 + 0.001 * samples)
+            for samples in (8, 64)
+        )
+        blind = LiveSpeed(rows=rows, batches=batch_steps(8, 8, 512), initial=8, batch_now=8, unit=1e4)
+        job = a_job("a", gpus=1, speed=blind)
+        driver, policy = Driver([an_offer("o", gpus=1)], limits={"o": Limit(max_nodes=1)}), self.make()
+        driver.submit(job)
+        driver.settle(policy)
+        (first,) = (state.shape for state in driver.kernel.jobs.values())
+        assert first is not None
+        assert first.batch is None, "nothing speaks for another"
+        driver.tell(JobChanged(1.0, dataclasses.replace(job, speed=dataclasses.replace(blind, noise=400.0))))
+        driver.settle(policy)
+        driver.ring([timer for timer in driver.timers if isinstance(timer, PlanAgain)])  # some look at set times alone
+        driver.settle(policy)
+        (shape,) = (state.shape for state in driver.kernel.jobs.values())
+        assert shape is not None
+        assert shape.batch is not None
+        assert shape.batch >= 8 * 8  # the best is 200
 
 
 def shapes_after(driver: Driver, plan: Plan) -> dict[str, Shape]:
