@@ -15,6 +15,7 @@ import numpy as np
 
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
+from sublet.perf.live.floor import least_samples
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.pollux.fit import PolluxFit, pollux_fit
 from sublet.perf.steptime import PolluxStep
@@ -31,6 +32,7 @@ class FittedStep:
 
     _fit: PolluxFit
     other_s: float  # once a step, whatever its size
+    least: float  # samples at a time: fewer take no less
     _seen: frozenset[int]  # how many nodes were tried with several GPUs: 0 = one GPU, 1 = one node, 2 = several
 
     @property
@@ -40,14 +42,14 @@ class FittedStep:
 
     def times(self, spread: Spread, local_C: Floats) -> tuple[Floats, Floats]:
         """Seconds of a step with and without its gradient exchange, for each local batch."""
-        full_C, compute_C = self._fit.model.times(spread, local_C)
+        full_C, compute_C = self._fit.model.times(spread, np.maximum(local_C, self.least))
         return full_C + self.other_s, compute_C
 
     def error(self, spread: Spread, local_C: Floats) -> Floats:
         """The standard error of the step time, as a part of it."""
         gpus, nodes = np.full(len(local_C), float(sum(spread))), np.full(len(local_C), float(_nodes(spread)))
         hope = 0.0 if _reach(sum(spread), _nodes(spread)) in self._seen else HOPE
-        return np.asarray(np.hypot(self._fit.error(gpus, nodes, local_C), hope))
+        return np.asarray(np.hypot(self._fit.error(gpus, nodes, np.maximum(local_C, self.least)), hope))
 
 
 def surest(rows: Sequence[StepRow]) -> tuple[StepRow, ...]:
@@ -73,9 +75,10 @@ def fitted_step(rows: tuple[StepRow, ...]) -> FittedStep:
         dtype=np.float64,
     ).T
     wait_s = np.where(gpus > 1, wait_s, 0.0)  # one GPU waits for nobody
-    fit = pollux_fit(gpus, nodes, local, piece_s + wait_s, piece_s, error)
+    least = least_samples(local, piece_s, error)
+    fit = pollux_fit(gpus, nodes, np.maximum(local, least), piece_s + wait_s, piece_s, error)
     seen = frozenset(_reach(row.gpus, row.nodes) for row in rows)
-    return FittedStep(fit, float(np.average(other_s, weights=error**-2.0)), seen)
+    return FittedStep(fit, float(np.average(other_s, weights=error**-2.0)), least, seen)
 
 
 def _nodes(spread: Spread) -> int:
