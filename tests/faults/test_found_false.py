@@ -12,8 +12,9 @@ import pytest
 
 from sublet.errors import BadInput, StaleController
 from sublet.kernel.requests import PlanRequests
+from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.testing.world import users
+from sublet.testing.world import laws, users
 from sublet.testing.world.fence import Fence
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Laws
@@ -140,6 +141,25 @@ RESUMED_BY_ONE_THAT_SLEPT = Story(
         Fault(at_s=191.12, kind="second_controller", dice=605027024),
     ),
 )
+ORDERED_AND_REFUSED_AT_ONCE = Story(
+    seed=50,
+    jobs=(a_job("job0", 87.296, 1, (92, 0.5, 2.46, 1.797), checkpoint_every_s=8.0),),
+    faults=(Fault(at_s=0.0, kind="crash_at", dice=140),),  # before commit 70
+    most_nodes=4,
+    keeps_records=False,
+    cloud="local",
+    paces=Paces(save_s=5.0, events_a_snapshot=20),
+    http=True,
+    cap=2.0,
+    told_inside=True,
+)
+
+
+def test_an_order_without_a_written_answer_is_in_doubt_though_its_refusal_came_at_once(monkeypatch):
+    """To the next controller it may have come, and counts for a lease. The law knew only of those it had seen open."""
+    assert not breaks(ORDERED_AND_REFUSED_AT_ONCE)
+    monkeypatch.setattr(laws, "unanswered", lambda disk, files: {})
+    assert breaks(ORDERED_AND_REFUSED_AT_ONCE) == "I6"
 
 
 def test_a_controller_that_was_succeeded_may_end_of_a_full_disk_before_it_learns_that():

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
-from sublet.domain.offer import Offer
 from sublet.errors import BadInput, InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
@@ -28,7 +27,7 @@ from sublet.testing.world.cloud import Instance
 from sublet.testing.world.controllers import Complaints
 from sublet.testing.world.machine import TRIPS
 from sublet.testing.world.stage import Stage
-from sublet.testing.world.written import shelved
+from sublet.testing.world.written import shelved, unanswered
 
 __all__ = ["Broken", "Laws"]
 
@@ -62,8 +61,7 @@ class Laws:
         self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
         self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
-        self._requested: dict[str, Offer] = {}  # nodes without an answer, as of the last event that was written down
-        self._known: frozenset[str] = frozenset()  # nodes, as of then
+        self._known: frozenset[str] = frozenset()  # nodes, as of the last event that was written down
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
@@ -170,10 +168,11 @@ class Laws:
 
     def _started(self, away_s: float) -> None:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
-        stage, before = self._stage, self._stage.controllers.controller
+        stage = self._stage
         self._kernel_seen, self._no_plan_s = -1, None
-        stage.cloud.ordered |= self._requested  # also what the one before heard, and died before it had written it down
-        stage.cloud.ordered |= {} if before is None else _requested(before)
+        offers = {offer.id: offer for offer in stage.cloud.offers}
+        asked = unanswered(stage.disk, stage.controllers.files.contents)
+        stage.cloud.ordered |= {node_id: offers[offer_id] for node_id, offer_id in asked.items()}
         stage.cloud.nobody_wrote_down(self._known)
         dearest = max((offer.price.micro_usd_per_h for offer in stage.cloud.offers), default=0) * 1e6
         burn = max(stage.cloud.burn_grains_per_s(), dearest)
@@ -191,7 +190,7 @@ class Laws:
             check(controller.kernel)
         except InvariantBroken as error:
             raise Broken("K", f"{error} at {self._stage.world.age_s:.3f} s") from error
-        self._requested, self._known = _requested(controller), frozenset(controller.kernel.cluster.nodes)
+        self._known = frozenset(controller.kernel.cluster.nodes)
         for job_id, record in controller.records.items():
             truth = self._stage.truth.jobs[job_id]
             if record.outcome is Ending.FINISHED and not truth.done:
@@ -323,8 +322,3 @@ class Laws:
         self._no_plan_s = now_s if self._no_plan_s is None else self._no_plan_s
         if now_s - self._no_plan_s > NO_PLAN_S:
             self.break_law("I7", "a plan is waited for and nobody makes one")
-
-
-def _requested(controller: Controller) -> dict[str, Offer]:
-    nodes = controller.kernel.cluster.nodes.values()
-    return {node.id: node.offer for node in nodes if node.phase is NodePhase.REQUESTED}

@@ -15,7 +15,7 @@ from typing import Any
 from sublet.runtime.archive import Kept
 from sublet.testing.world.disk import Disk
 
-__all__ = ["archives", "missing", "shelved", "unpacked", "written"]
+__all__ = ["archives", "missing", "shelved", "unanswered", "unpacked", "written"]
 
 COLUMNS = {Kept.EVENTS: "line", Kept.HISTORY: "at_s, at, kind, job_id, node_id, text"}
 
@@ -52,6 +52,16 @@ def unpacked(data: bytes) -> bytes:
 def missing(numbers: Mapping[int, object]) -> list[int]:
     """Of those from 1 to the last, the ones that are nowhere."""
     return sorted(set(range(1, max(numbers, default=0) + 1)) - numbers.keys())
+
+
+def unanswered(disk: Disk, files: Mapping[Path, bytes]) -> dict[str, str]:
+    """Nodes that the log has ordered and says no more of, each with its offer: whoever reads it knows nothing else."""
+    found: dict[str, str] = {}
+    for facts in written(disk, files, Kept.EVENTS).values() if disk.has_table("events") else ():
+        found.pop(facts["event"].get("node_id", ""), None)
+        orders = (each for each in facts.get("actions", ()) if each["type"] == "RentNode")
+        found |= {each["node_id"]: each["offer_id"] for each in orders}
+    return found
 
 
 def shelved(disk: Disk) -> dict[str, dict[str, Any]]:
