@@ -13,11 +13,15 @@ from sublet.errors import OutOfMemory
 from sublet.train.footprint import Footprint, Gauge
 from sublet.wire.profile import FITS
 
-__all__ = ["Cut", "Memory", "samples_that_fit"]
+__all__ = ["SLIMMER", "Cut", "Memory", "samples_that_fit"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
     "(torch.utils.checkpoint), or ask for GPUs with more memory"
+)
+SLIMMER = (
+    "an optimizer that keeps less (SGD without momentum, Adafactor, 8-bit Adam), foreach=False, a smaller model, "
+    "or GPUs with more memory"
 )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
-from sublet.train.memory import Cut, Memory, samples_that_fit
+from sublet.train.memory import SLIMMER, Cut, Memory, samples_that_fit
 from sublet.train.noise import BatchRange, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
@@ -268,10 +268,13 @@ class Steps:
             norm = torch.nn.utils.get_total_norm(gradients.tensors)
             torch.nn.utils.clip_grads_with_norm_(gradients.parameters, self._options.clip_norm, norm)
         self._updating = True
-        if self.adaptive is None:
-            self._optimizer.step()
-        else:
-            self._scaled_update(self.adaptive)
+        try:
+            if self.adaptive is None:
+                self._optimizer.step()
+            else:
+                self._scaled_update(self.adaptive)
+        except torch.OutOfMemoryError as error:  # the samples are out of memory by now: fewer of them would not help
+            raise OutOfMemory(0, hint=SLIMMER) from error
         self._updating = False
         gradients.clear()
         self.watch.updated(full=self._size == progress.batch and not self._halved)

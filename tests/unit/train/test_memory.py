@@ -108,6 +108,20 @@ def test_one_sample_that_does_not_fit_is_an_error_that_says_what_to_do(where, cl
     assert "GPUs with more memory" in str(caught.value)
 
 
+@pytest.mark.parametrize("more", [{}, {"batch_range": (16, 32)}])
+def test_an_update_that_does_not_fit_is_an_error_that_says_what_to_do(monkeypatch, more):
+    model = Narrow(room=16)
+
+    def no_room(_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(type(adam(model)), "step", no_room)
+    with pytest.raises(OutOfMemory, match="the optimizer's step does not fit") as caught:
+        trained(model, closed=True, **more)
+    assert "keeps less" in caught.value.hint
+    assert model.tried == [16]  # nothing was made again of fewer samples
+
+
 def test_a_loss_that_the_script_computes_itself_ends_a_lonely_script_with_advice():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         trained(Narrow(room=8), closed=False)
