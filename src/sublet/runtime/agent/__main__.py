@@ -16,8 +16,9 @@ def main() -> None:
     """Read the options, become the leader of a session, serve."""
     parser = argparse.ArgumentParser(prog="python -m sublet.runtime.agent", description=__doc__)
     parser.add_argument("--node", required=True, help="the node's name at the controller")
-    parser.add_argument("--address", required=True, help="unix:/path or tcp:host:port of the controller")
+    parser.add_argument("--address", required=True, help="unix:/path, tcp: or tls:host:port of the controller")
     parser.add_argument("--token-file", required=True, type=Path, help="file with the node's token")
+    parser.add_argument("--authority", type=Path, help="file with the certificate that a tls: controller is known by")
     parser.add_argument("--host", default="", help="where workers of other nodes reach this one, if not as it finds")
     parser.add_argument("--lease-s", type=float, default=FIRST_LEASE_S, help="how long to look for the controller")
     parser.add_argument("--preload", action="append", default=[], help="a module that workers begin with, as torch")
@@ -34,6 +35,7 @@ def main() -> None:
             token=options.token_file.read_text(encoding="utf-8").strip(),
             address=options.address,
             notice_file=str(options.token_file.with_name(f"{options.node}.notice").resolve()),
+            authority=options.authority.read_text(encoding="utf-8") if options.authority else "",
             host=options.host,
             lease_s=options.lease_s,
             metadata_url=options.metadata,

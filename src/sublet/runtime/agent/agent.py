@@ -54,12 +54,13 @@ PING = to_line(Ping())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFacts:
-    """Whose agent it is, and where its controller listens (`unix:/path` or `tcp:host:port`)."""
+    """Whose agent it is, and where its controller listens (`unix:/path`, `tcp:` or `tls:host:port`)."""
 
     node_id: str
     token: str
     address: str
     notice_file: str
+    authority: str = ""  # the certificate that a `tls:` controller is known by; the token is used once then
     host: str = ""  # where other machines reach this one; "" = as the line to the controller tells
     gpus: Sequence[str] | None = None  # for workers, as CUDA_VISIBLE_DEVICES names them; None = all that `run` finds
     lease_s: float = FIRST_LEASE_S
@@ -80,7 +81,14 @@ class Agent:
 
     def __init__(self, facts: AgentFacts, machine: Machine) -> None:
         self._facts, self._machine, self._wall, self._log = facts, machine, machine.wall, machine.log
-        self._link = Link(facts.address, machine.selector, dial=machine.dial, wall=machine.wall, dice=machine.dice)
+        self._link = Link(
+            facts.address,
+            machine.selector,
+            dial=machine.dial,
+            secure=machine.secure,
+            wall=machine.wall,
+            dice=machine.dice,
+        )
         self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
         self._host = facts.host
         self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
@@ -191,7 +199,7 @@ class Agent:
                 self._go(0.0)
         hello = Hello(
             node_id=self._facts.node_id,
-            token=self._facts.token,
+            token="" if self._facts.authority else self._facts.token,
             pid=self._machine.pid,
             host=self._host,
             workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},

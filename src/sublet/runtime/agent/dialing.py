@@ -9,23 +9,46 @@ from collections.abc import Callable
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Dialer", "address_from", "dial"]
+__all__ = ["Dialer", "Secure", "address_from", "dial", "host_and_port", "in_the_clear", "is_secure"]
 
 Address = str | tuple[str, int]
 Dialer = Callable[[str], socket.socket]  # it may be there at once, later (then it can be written to), or never
+Secure = Callable[[socket.socket, str], socket.socket]  # what is spoken on a way that is there to this address
+
+
+def in_the_clear(line: socket.socket, address: str) -> socket.socket:
+    """As it is: a line that does not leave the machine; OSError for an address that wants more."""
+    if is_secure(address):
+        raise PermissionError(f"{address} wants a certificate, and this agent has no authority to know it by")
+    return line
+
+
+def is_secure(address: str) -> bool:
+    """Whether both ends of it show certificates."""
+    return address.startswith("tls:")
 
 
 def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
-    """`unix:/path/to/socket` or `tcp:host:port`."""
+    """`unix:/path/to/socket`, `tcp:host:port`, or `tls:host:port` with certificates."""
     kind, _, rest = text.partition(":")
     host, _, port = rest.rpartition(":")
     if kind == "unix" and rest:
         return socket.AF_UNIX, rest
-    if kind == "tcp" and ":" in host:
-        raise InvalidValue("address", text, "tcp:host:port with an IPv4 address or a name: IPv6 is not supported yet")
-    if kind == "tcp" and host and port.isdigit():
+    if kind in ("tcp", "tls") and ":" in host:
+        raise InvalidValue(
+            "address", text, f"{kind}:host:port with an IPv4 address or a name: IPv6 is not supported yet"
+        )
+    if kind in ("tcp", "tls") and host and port.isdigit():
         return socket.AF_INET, (host, int(port))
-    raise InvalidValue("address", text, "unix:/path or tcp:host:port")
+    raise InvalidValue("address", text, "unix:/path, tcp:host:port or tls:host:port")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of one that is no file."""
+    _, place = address_from(address)
+    if isinstance(place, str):
+        raise InvalidValue("address", address, "tcp:host:port or tls:host:port")
+    return place
 
 
 def dial(address: str) -> socket.socket:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import ssl
 from collections import deque
 
 from sublet.errors import BadInput
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.agent.dialing import Dialer, address_from, dial
+from sublet.runtime.agent.dialing import Dialer, Secure, address_from, dial, in_the_clear
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.wire.lines import Message
 
@@ -21,6 +22,7 @@ LONGEST_PAUSE_S = 2.0
 CONNECT_S = 5.0  # for a host that does not answer
 MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
 CHUNK = 1 << 16
+LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Link:
@@ -32,14 +34,16 @@ class Link:
         selector: selectors.BaseSelector,
         *,
         dial: Dialer = dial,
+        secure: Secure = in_the_clear,
         wall: Wall = WALL,
         dice: Dice = DICE,
     ) -> None:
         self._leaves_machine = address_from(address)[0] != socket.AF_UNIX  # and not an address that is none
         self._address, self._selector = address, selector
-        self._dial, self._wall, self._dice = dial, wall, dice
+        self._dial, self._secure, self._wall, self._dice = dial, secure, wall, dice
+        self._shaking = False  # hands, on a way that is there
         self._socket: socket.socket | None = None
-        self._connected = False
+        self._connected = self._shaking = False
         self._reader = LineReader()
         self._heard: list[Message | BadInput] = []
         self._unsent: deque[tuple[bytes, bool]] = deque()  # (line, may be lost)
@@ -102,6 +106,8 @@ class Link:
             if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._fail()
                 return False
+            if not self._shake_hands(self._socket):
+                return False
             self._connected, self._heard_s = True, self._wall.monotonic()
             self._spoke_s = self._heard_s
             return True
@@ -109,6 +115,26 @@ class Link:
             self.flush()
         if events & selectors.EVENT_READ and self._connected:
             self._read()
+        return False
+
+    def _shake_hands(self, way: socket.socket) -> bool:
+        """Whether that is over. A line in the clear has nothing to wait for."""
+        try:
+            if not self._shaking:
+                self._selector.unregister(way)
+                self._socket = way = self._secure(way, self._address)
+                self._selector.register(way, selectors.EVENT_WRITE, self)
+                self._shaking = True
+            if isinstance(way, ssl.SSLSocket):
+                way.do_handshake()
+        except ssl.SSLWantReadError:
+            self._selector.modify(way, selectors.EVENT_READ, self)
+        except ssl.SSLWantWriteError:
+            self._selector.modify(way, selectors.EVENT_WRITE, self)
+        except OSError:
+            self._fail()
+        else:
+            return True
         return False
 
     def heard(self) -> list[Message | BadInput]:
@@ -150,7 +176,7 @@ class Link:
                 self._sent_of_first += self._socket.send(memoryview(line)[self._sent_of_first :])
                 if self._sent_of_first == len(line):
                     self._forget_first()
-        except BlockingIOError:
+        except LATER:
             pass
         except OSError:
             self._fail()
@@ -164,7 +190,7 @@ class Link:
             return
         try:
             data = self._socket.recv(CHUNK)
-        except BlockingIOError:
+        except LATER:
             return
         except OSError:
             data = b""
@@ -207,7 +233,7 @@ class Link:
                 self._selector.unregister(self._socket)
             self._socket.close()
             self._socket = None
-        self._connected = False
+        self._connected = self._shaking = False
         self._reader = LineReader()
         while self._greetings:  # they were for that connection
             self._forget_first()

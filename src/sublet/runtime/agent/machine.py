@@ -11,7 +11,7 @@ from typing import Protocol
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.agent.dialing import Dialer, dial
+from sublet.runtime.agent.dialing import Dialer, Secure, dial, in_the_clear
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.host import PLACE, Place
@@ -48,6 +48,7 @@ class Machine:
     selector: selectors.BaseSelector
     pid: int = field(default_factory=os.getpid)
     dial: Dialer = dial
+    secure: Secure = in_the_clear
     processes: Processes = field(default_factory=Forked)
     place: Place = PLACE
     disk: Disk = DISK

@@ -8,11 +8,14 @@ import selectors
 import signal
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.devices import found_devices
+from sublet.runtime.agent.dialing import Secure, in_the_clear
 from sublet.runtime.agent.machine import Machine
+from sublet.runtime.identity.enrolment import Passport
 
 __all__ = ["run"]
 
@@ -36,7 +39,7 @@ def _as_found(facts: AgentFacts) -> AgentFacts:
 
 
 def _serve(facts: AgentFacts) -> None:
-    machine = Machine(selector=selectors.DefaultSelector())
+    machine = Machine(selector=selectors.DefaultSelector(), secure=_secure(facts))
     agent = Agent(facts, machine)
     machine.selector.register(wake := _Wake(agent), selectors.EVENT_READ, wake)
     processes.adopt_orphans()
@@ -46,6 +49,13 @@ def _serve(facts: AgentFacts) -> None:
     patience_s: float | None = 0.0
     while patience_s is not None:
         patience_s = agent.turn(machine.selector.select(patience_s))
+
+
+def _secure(facts: AgentFacts) -> Secure:
+    if not facts.authority:
+        return in_the_clear
+    folder = Path(facts.notice_file).parent
+    return Passport(facts.node_id, facts.token, facts.authority, folder).secure
 
 
 class _Wake:

@@ -12,7 +12,7 @@ from sublet.wire.lines import LONGEST_LINE, Message, to_line
 from sublet.wire.messages import Hello, ToAgent
 from sublet.wire.text import plain_text
 
-__all__ = ["Complaints", "Line", "LineOwner"]
+__all__ = ["HELLO_S", "Complaints", "Line", "LineOwner"]
 
 HELLO_S = 5.0  # for a stranger to say who it is
 LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
@@ -61,8 +61,9 @@ class Complaints:
 class Line(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, owner: LineOwner) -> None:
+    def __init__(self, owner: LineOwner, *, identity: str = "") -> None:
         self._owner = owner
+        self.identity = identity  # the node whose certificate it has shown; "" = none
         self._reader = LineReader(LONGEST_HELLO)
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -78,6 +79,11 @@ class Line(asyncio.Protocol):
             self._transport = transport
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
         self._owner.add_stranger(self)
+
+    def settle(self) -> None:
+        """Somebody else waits for what comes next."""
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def admit(self, hello: Hello) -> None:
         """It is the agent of a node."""
@@ -95,8 +101,7 @@ class Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The agent is gone, or we have hung up."""
         del exc  # why does not matter
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self.settle()
         self._owner.drop_line(self)
         self._transport = None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sublet.domain.quantity import positive
 from sublet.errors import BadInput
-from sublet.runtime.agent.dialing import address_from
+from sublet.runtime.agent.dialing import address_from, host_and_port
 from sublet.runtime.engines.line import Complaints, Line
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.engines.sockets import identity_of, port_error, private_socket, remove_socket
@@ -66,13 +66,17 @@ class AgentServer:
         loop = asyncio.get_running_loop()
         if isinstance(self._place, tuple):
             try:
-                self._server = await loop.create_server(lambda: Line(self), *self._place)
+                self._server = await self._listen(loop)
             except OSError as error:
                 raise port_error(self.address, self._place[1], self._port_field, error) from error
         else:
             self._server = await loop.create_unix_server(lambda: Line(self), sock=private_socket(self._place))
             self._socket = identity_of(self._place)
         self._renewing = loop.create_task(self._renew())
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        """At a port."""
+        return await loop.create_server(lambda: Line(self), *host_and_port(self.address))
 
     def expect(self, node_id: str, token: str) -> None:
         """An agent for this node may come, with this token."""
@@ -134,10 +138,10 @@ class AgentServer:
                 line.cut()
 
     def _admit(self, line: Line, hello: Message | BadInput) -> None:
-        if (why := self._reason_to_refuse(hello)) or not isinstance(hello, Hello):
+        if (why := self._reason_to_refuse(line, hello)) or not isinstance(hello, Hello):
             self._complaints.log("hung up on a stranger: %s", why)
             line.cut()
-            if isinstance(hello, Hello) and self._is_expected(hello):  # whoever waits for it is to know
+            if isinstance(hello, Hello) and self._is_expected(line, hello):  # whoever waits for it is to know
                 self._pass_up(hello.node_id, replace(hello, trouble=why, workers={}))
             return
         before = self._lines.get(hello.node_id)
@@ -149,20 +153,25 @@ class AgentServer:
         line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s))
         self._pass_up(hello.node_id, hello)
 
-    def _reason_to_refuse(self, hello: Message | BadInput) -> str:
+    def _reason_to_refuse(self, line: Line, hello: Message | BadInput) -> str:
         """What is wrong with the first line of somebody; "" for an agent that may come in."""
         if not isinstance(hello, Hello):
             return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
-        if not self._is_expected(hello):
-            return f"no agent of {hello.node_id!r} is expected with this token"
+        if not self._is_expected(line, hello):
+            return f"no agent of {hello.node_id!r} is expected with this token, or certificate"
         if hello.version != WIRE_VERSION:
             both = f"its agent speaks version {hello.version}, this controller version {WIRE_VERSION}"
             return f"{both}; next: install the same sublet on both, or let the node end and rent another"
         return ""
 
-    def _is_expected(self, hello: Hello) -> bool:
-        token = self._tokens.get(hello.node_id)
-        return token is not None and hmac.compare_digest(token.encode(), hello.token.encode())
+    def _is_expected(self, line: Line, hello: Hello) -> bool:
+        """Whatever `line` is, here: it does not leave the machine, and who knows the token is who it says."""
+        del line
+        return self._knows(hello.node_id, hello.token)
+
+    def _knows(self, node_id: str, token: str) -> bool:
+        known = self._tokens.get(node_id)
+        return known is not None and hmac.compare_digest(known.encode(), token.encode())
 
     def _pass_up(self, node_id: str, message: ToController) -> None:
         if self._hear is None:

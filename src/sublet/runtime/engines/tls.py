@@ -1,0 +1,117 @@
+"""The engine between machines: agents come over TLS, and are whoever their certificate says.
+
+Who has none yet may ask for one, once, with the secret of a node that is expected, and is hung up on after the
+answer. Everybody counts as a stranger until its Hello: at most so many at once, whatever they send or do not send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from sublet.errors import InvalidValue, SubletError
+from sublet.runtime.agent.dialing import host_and_port, is_secure
+from sublet.runtime.engines.line import HELLO_S, Line
+from sublet.runtime.engines.server import LEASE_S, AgentServer
+from sublet.runtime.identity.authority import Authority
+from sublet.runtime.identity.enrolment import LONGEST, answer_to, asked_in
+from sublet.runtime.identity.names import node_of
+from sublet.wire.messages import Hello
+
+__all__ = ["TlsEngine"]
+
+
+class TlsEngine(AgentServer):
+    """Agents connect to `address`, `tls:host:port` with an address of this machine, or 0.0.0.0 for all of them."""
+
+    def __init__(self, address: str, *, authority: Authority, lease_s: float = LEASE_S, port_field: str = "") -> None:
+        if not is_secure(address):
+            raise InvalidValue("address", address, "tls:host:port")
+        super().__init__(address, lease_s=lease_s, port_field=port_field)
+        self._authority, self._door = authority, authority.door()
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        return await loop.create_server(lambda: Arrival(self, self._door), *host_and_port(self.address))
+
+    def _is_expected(self, line: Line, hello: Hello) -> bool:
+        return hello.node_id in self._tokens and line.identity == hello.node_id
+
+    def came(self, arrival: Arrival, transport: asyncio.Transport, node_id: str) -> None:
+        """Hands were shaken with somebody: with a node, or with who wants to become one."""
+        self.drop_line(arrival)
+        line = Line(self, identity=node_id) if node_id else Applicant(self)
+        transport.set_protocol(line)
+        line.connection_made(transport)
+        for data in arrival.early:
+            line.data_received(data)
+
+    def vouch(self, line: bytes) -> bytes:
+        """For whoever asks; b"" = no."""
+        asked = asked_in(line)
+        if asked is None or not self._knows(asked.node, asked.secret):
+            self._complaints.log("hung up on a stranger: no certificate for it")
+            return b""
+        try:
+            return answer_to(self._authority.enrol(asked.node, asked.secret, asked.request))
+        except (SubletError, OSError) as error:
+            self._complaints.log("hung up on a stranger: %s", error)
+            return b""
+
+
+class Arrival(Line):
+    """A connection on which hands are being shaken."""
+
+    def __init__(self, engine: TlsEngine, door: ssl.SSLContext) -> None:
+        super().__init__(engine)
+        self._engine, self._door = engine, door
+        self.early: list[bytes] = []  # what came with the last of the handshake
+        self._shaking: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        if isinstance(transport, asyncio.Transport):
+            transport.pause_reading()  # nothing may be read before it is known how
+            self._shaking = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Nobody can send much before our side of the handshake is done with."""
+        self.early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It went, or was cut."""
+        if self._shaking is not None:
+            self._shaking.cancel()
+        super().connection_lost(exc)
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(transport, self, self._door, server_side=True, ssl_handshake_timeout=HELLO_S)
+        except (OSError, EOFError):  # ssl's errors are OSErrors; who it was is not known
+            secured = None
+        if secured is None:
+            self._owner.drop_line(self)
+            transport.abort()
+            return
+        self.settle()
+        shaken: ssl.SSLObject = secured.get_extra_info("ssl_object")
+        self._engine.came(self, secured, node_of(shaken))
+
+
+class Applicant(Line):
+    """Somebody without a certificate: one line, one answer."""
+
+    def __init__(self, engine: TlsEngine) -> None:
+        super().__init__(engine)
+        self._engine, self._said = engine, b""
+
+    def data_received(self, data: bytes) -> None:
+        """Until the line is whole."""
+        self._said += data
+        if b"\n" not in self._said and len(self._said) <= LONGEST:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            line, _, _ = self._said.partition(b"\n")
+            self._transport.write(self._engine.vouch(line[: LONGEST + 1]))
+            self.hang_up()

@@ -1,0 +1,33 @@
+"""What certificates say of whom, and how the two ends of a line take it."""
+
+from __future__ import annotations
+
+import ssl
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+from sublet.errors import MissingExtra
+
+__all__ = ["CONTROLLER", "NODE", "certificates", "node_of"]
+
+CONTROLLER = "controller.sublet"  # every controller, to its nodes: they know it by who vouches for it
+NODE = "sublet://node/"
+
+
+def node_of(line: ssl.SSLObject | ssl.SSLSocket) -> str:
+    """Whose certificate the other end has shown; "" = it has none."""
+    names: Any = (line.getpeercert() or {}).get("subjectAltName", ())
+    found = [name.removeprefix(NODE) for kind, name in names if kind == "URI" and name.startswith(NODE)]
+    return unquote(found[0]) if found else ""
+
+
+def certificates() -> ModuleType:
+    """The module that makes them; MissingExtra where it cannot."""
+    try:
+        from sublet.runtime.identity import certificates as found
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("cryptography"):
+            raise
+        raise MissingExtra("cryptography, which lines between machines need,", "tls") from None
+    return found
