@@ -337,9 +337,7 @@ class OutOfMemory(SubletError):
 
     def __init__(self, samples: int, *, hint: str) -> None:  # 0 samples: when all of them are gone again
         self.samples, self.hint = samples, hint
-        what = {0: "the optimizer's step does", 1: "one sample at a time does"}.get(
-            samples, f"{samples} samples at a time do"
-        )
+        what = {0: "the optimizer's step does", 1: "one sample at a time does"}.get(samples, f"{samples} at a time do")
         super().__init__(f"{what} not fit into the memory of the device\n  next: {hint}")
 
 

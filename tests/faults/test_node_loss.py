@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.testing.world.kinds.nodes import nodes_of
 from sublet.testing.world.life import Life, live
@@ -80,3 +81,37 @@ def test_what_a_loss_asks_for_is_known_to_the_next_controller(choice, dies):
     else:
         (until_s,) = [at_s for at_s, text in told if "could not be had again in time" in text]
         assert until_s < 60.0 + 300.0
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("commit", [0, 1])
+def test_the_end_of_a_wait_is_known_to_the_next_controller(monkeypatch, commit, before):
+    """It dies about the commit that says that nobody waits any more: one node can be had, and the job trains on it."""
+    wait_no_more, stages = NodeLosses._wait_no_more, []
+
+    def dies_over_it(self, record):
+        if stages:
+            stages.pop().disk.crash_in(commit, before=before, struck=lambda: None)
+        wait_no_more(self, record)
+
+    monkeypatch.setattr(NodeLosses, "_wait_no_more", dies_over_it)
+
+    def watch(life):
+        stages.append(life.stage)
+        sold_out = life.cloud.is_sold_out
+
+        def lose():
+            life.cloud.sell_out("spot", 5000.0)
+            life.cloud.is_sold_out = lambda offer: (
+                sold_out(offer) or (offer == "on-demand" and len(life.cloud.alive()) >= 1 and not life.stage.calm)
+            )
+            life.cloud.take(life.cloud.alive()[0], told=True)
+
+        life.stage.world.after(60.0, lose)
+
+    job = JobPlan(name="job0", at_s=1.0, max_workers=2, steps=700, step_s=1.0, boot_s=1.0, write_s=0.5)
+    job = replace(job, on_node_loss="replace", checkpoint_every_s=8.0)
+    life = Life(Story(seed=1, jobs=(job,), faults=(), most_nodes=2, span_s=1400.0), watch)
+    outcome = life.live()
+    assert (outcome.broken, outcome.lives) == (None, 2)
+    assert outcome.seconds < 1400.0  # finished before everything could be had again

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes this machine a node of Sublet's, and ends it when nobody wants it any more. Runs as root at the first boot.
 #
-# The token opens one door, as this one node, while the node is rented. It goes from here to a file that only root
+# The token opens one door, as this one node, while the node is rented; where lines have certificates, it opens it once. It goes from here to a file that only root
 # reads, and nowhere else: not to a command line, not to the environment of a process.
 set -u
 umask 077
@@ -9,6 +9,7 @@ run_dir="${SUBLET_RUN_DIR:-/run/sublet}"
 mkdir -p "$run_dir"
 cd "$run_dir" || exit 1
 printf '%s' @TOKEN@ > token
+printf '%s' @AUTHORITY@ > authority  # the certificate that the controller is known by; no secret
 : > lease
 
 # The dead man's switch is started first, so that whatever fails after it ends the machine, too.

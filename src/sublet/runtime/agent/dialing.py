@@ -40,7 +40,7 @@ def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
         )
     if kind in ("tcp", "tls") and host and port.isdigit():
         return socket.AF_INET, (host, int(port))
-    raise InvalidValue("address", text, "unix:/path, tcp:host:port or tls:host:port")
+    raise InvalidValue("address", text, "unix:/path or tcp:host:port, or tls: instead of tcp:")
 
 
 def host_and_port(address: str) -> tuple[str, int]:

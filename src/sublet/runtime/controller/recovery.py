@@ -13,6 +13,7 @@ import logging
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
@@ -44,6 +45,8 @@ __all__ = ["Recovery"]
 
 log = logging.getLogger("sublet.controller")
 ANSWERS_WITHIN_S = 30.0  # wall, of the provider at a start: nobody looks at the purse till then
+# What is asked for a job, by its owner or after a loss. Its record may have been saved and the kernel not told of it.
+_asks = attrgetter("paused", "pools", "gpus", "min_gpus", "max_gpus", "min_on_demand", "weight", "hurry", "deadline_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +221,9 @@ class Recovery:
             if self.budget != self.pump.kernel.supply.budget:  # which may have been changed since
                 self.pump.tell(news.BudgetChanged(self.pump.now_s(), self.budget))
         for record in self.table.records.values():  # what was stopped with the controller may go on
-            if record.id in self.pump.kernel.jobs:
-                job = self.pump.kernel.jobs[record.id].job
-                if job.paused != bool(record.paused) or job.pools != record.pools:
-                    self.jobs.relearn(record)
+            known = self.pump.kernel.jobs.get(record.id)
+            if known is not None and _asks(known.job) != _asks(self.jobs.describe(record)):
+                self.jobs.relearn(record)
         if self.pump.kernel.planning:
             self.orders.carry_out(order.MakePlan())
         else:

@@ -15,10 +15,11 @@ from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
-from sublet.runtime.engines.protocol import MakeEngine
+from sublet.runtime.engines.protocol import Engine, MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
+from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.private import private_folder
-from sublet.runtime.providers.setup import BuildProvider
+from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 
@@ -41,7 +42,7 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         state_dir=state_dir,
         store=store,
         provider=setup.provider,
-        engine=make_engine(setup.address, lease_s=setup.lease_s, port_field=setup.port_field),
+        engine=_engine(make_engine, setup),
         policy=policy or policy_from(settings),
         clock=clock,
         budget=budget_from(settings),
@@ -51,6 +52,13 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         rates=setup.rates,
     )
     return ControllerApi(controller, settings, warm=setup.warm)
+
+
+def _engine(make: MakeEngine, setup: ProviderSetup) -> Engine:
+    """The one that the settings name; between machines, whatever it is, the one that asks for certificates."""
+    if setup.authority is None:
+        return make(setup.address, lease_s=setup.lease_s, port_field=setup.port_field)
+    return TlsEngine(setup.address, authority=setup.authority, lease_s=setup.lease_s, port_field=setup.port_field)
 
 
 def _builder(provider: str) -> BuildProvider:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sublet.errors import BadInput, NoAccess
 from sublet.machine.files import FILES, Files
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.identity.names import certificates
+from sublet.runtime.identity.extra import certificates
 
 __all__ = ["Authority"]
 

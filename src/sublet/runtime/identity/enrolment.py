@@ -18,7 +18,8 @@ from typing import Any
 
 from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.dialing import host_and_port, is_secure
-from sublet.runtime.identity.names import CONTROLLER, certificates
+from sublet.runtime.identity.extra import certificates
+from sublet.runtime.identity.names import CONTROLLER
 
 __all__ = ["LONGEST", "Asked", "Passport", "answer_to", "asked_in"]
 

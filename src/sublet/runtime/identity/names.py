@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
-from sublet.errors import MissingExtra
-
-__all__ = ["CONTROLLER", "NODE", "certificates", "node_of"]
+__all__ = ["CONTROLLER", "NODE", "node_of"]
 
 CONTROLLER = "controller.sublet"  # every controller, to its nodes: they know it by who vouches for it
 NODE = "sublet://node/"
@@ -20,14 +17,3 @@ def node_of(line: ssl.SSLObject | ssl.SSLSocket) -> str:
     names: Any = (line.getpeercert() or {}).get("subjectAltName", ())
     found = [name.removeprefix(NODE) for kind, name in names if kind == "URI" and name.startswith(NODE)]
     return unquote(found[0]) if found else ""
-
-
-def certificates() -> ModuleType:
-    """The module that makes them; MissingExtra where it cannot."""
-    try:
-        from sublet.runtime.identity import certificates as found
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("cryptography"):
-            raise
-        raise MissingExtra("cryptography, which lines between machines need,", "tls") from None
-    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sublet.domain.budget import Limit
 from sublet.errors import InvalidValue
 from sublet.runtime.clock import Clock
+from sublet.runtime.identity.authority import Authority
 from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.settings import Settings
@@ -27,8 +28,9 @@ class ProviderSetup:
     """A provider that has not been opened, and where the agents of its nodes come to."""
 
     provider: Provider
-    address: str  # that the engine listens on: unix:/path or tcp:host:port
+    address: str  # that the engine listens on: unix:/path, tcp:host:port or tls:host:port
     lease_s: float  # wall: an agent whose controller is silent for so long ends itself
+    authority: Authority | None = None  # that vouches for nodes, where the address is one with tls:
     port_field: str = ""  # the setting that the port is from, if people chose it
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer; one that is not named has none
     rates: Rates = field(default_factory=Rates)  # how often its calls may be made; as often as one likes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +17,8 @@ from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.engines.ray import RayEngine
+from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.identity.authority import Authority
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.providers.setup import ProviderSetup
 from sublet.runtime.settings import Settings, settings_from_json
@@ -140,3 +143,19 @@ def test_every_engine_has_its_own_guard_and_no_other():
         LocalEngine("tcp:10.1.2.3:7171")
     with pytest.raises(InvalidValue, match="one address of this machine"):
         RayEngine("unix:/tmp/agents.sock")
+
+
+@pytest.mark.parametrize(("controller", "kind"), [("tls:10.0.0.5:7070", TlsEngine), ("tcp:10.0.0.5:7070", LocalEngine)])
+def test_nodes_that_come_over_tls_meet_an_engine_that_asks_for_certificates(controller, kind, tmp_path):
+    pytest.importorskip("boto3")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    facts = f'regions = ["us-east-1"]\ninstance_types = ["g5.xlarge"]\nimage = "ami-1"\ncontroller = "{controller}"\n'
+    (tmp_path / "aws.toml").write_text(f"{facts}agents_port = {port}\n")
+    here = controller_from(Settings(state_dir=str(tmp_path), provider="aws"))._controller
+    assert type(here.engine) is kind
+    assert here.engine.address.startswith(controller[:4])
+    assert here.provider._provider._authority == (
+        Authority(tmp_path / "identity").certificate if kind is TlsEngine else ""
+    )

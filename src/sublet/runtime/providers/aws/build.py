@@ -1,4 +1,4 @@
-"""From settings and `aws.toml` to a provider on EC2; agents come to a port on loopback, through a tunnel of the user's.
+"""From settings and `aws.toml` to a provider on EC2; agents come over TLS, or to a port on loopback by a tunnel.
 
 boto3 is imported when this is called, so that nobody else needs it.
 """
@@ -10,7 +10,9 @@ from pathlib import Path
 from sublet.domain.budget import Limit
 from sublet.machine.dice import DICE, Dice
 from sublet.market.catalogue import load_catalogue
+from sublet.runtime.agent.dialing import is_secure
 from sublet.runtime.clock import Clock
+from sublet.runtime.identity.authority import Authority
 from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
@@ -35,6 +37,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     moved = take_moved_mark(store, state_dir)
     client_maker()  # that the extra is missing is said before that the file is
     config = read_config(config_path(state_dir))
+    authority = Authority(state_dir / "identity", wall=clock.wall) if is_secure(config.controller) else None
     provider = AwsProvider(
         state_dir=state_dir,
         clock=clock,
@@ -43,11 +46,13 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         server_id=server_id,
         calls=Calls(client_maker(config.endpoint_url), wall=clock.wall, order_tries=1),
         moved=moved,
+        authority="" if authority is None else authority.certificate,
     )
     most = settings.most_nodes
     return ProviderSetup(
         provider=provider,
-        address=f"tcp:127.0.0.1:{config.agents_port}",
+        address=f"tcp:127.0.0.1:{config.agents_port}" if authority is None else f"tls:0.0.0.0:{config.agents_port}",
+        authority=authority,
         lease_s=config.lease_s,
         port_field="aws.toml: agents_port",
         rates=RATES,

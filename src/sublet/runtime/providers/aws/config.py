@@ -27,8 +27,8 @@ class AwsConfig:
     regions: tuple[str, ...]
     instance_types: tuple[str, ...]
     image: str | Mapping[str, str]  # an AMI id, `resolve:ssm:NAME`, or one per region
-    controller: str  # tcp:host:port that agents reach us at, through a tunnel of the user's
-    agents_port: int = 7070  # where that tunnel ends on this machine, on loopback
+    controller: str  # that agents reach us at: tls:host:port, or tcp:host:port through a tunnel of the user's
+    agents_port: int = 7070  # on this machine: on all its addresses with tls:, or on loopback, where the tunnel ends
     install: str = ""  # what pip installs on a node: the address of a wheel; "" = the image has it
     python: str = "python3"  # on the node
     ray: str = ""  # host:port of a Ray cluster that nodes join, too; `install` must bring Ray then; "" = none

@@ -113,7 +113,7 @@ def expiry_tag(unix: float, home: str) -> str:
 
 
 def launch_request(
-    record: NodeRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str
+    record: NodeRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str, authority: str = ""
 ) -> dict[str, Any]:
     """RunInstances for one node: the same to the letter whenever it is asked again."""
     tags = {
@@ -133,7 +133,7 @@ def launch_request(
         "ClientToken": client_token(record.token, record.zone),
         "InstanceInitiatedShutdownBehavior": "terminate",  # what ends itself is no longer paid for
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
-        "UserData": user_data(record.node_id, record.token, config),
+        "UserData": user_data(record.node_id, record.token, config, authority=authority),
         "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume")],
     }
     if offer.market is Market.SPOT:

@@ -63,6 +63,7 @@ class AwsProvider:
         poll_s: float = POLL_S,
         prices_s: float | None = PRICES_S,
         moved: bool = False,
+        authority: str = "",
         files: Files = FILES,
     ) -> None:
         if clock.speedup != 1.0:
@@ -74,7 +75,7 @@ class AwsProvider:
         self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s or calls.server_time.unix, poll_s, prices_s
-        self._state_dir, self._moved = state_dir, moved
+        self._state_dir, self._moved, self._authority = state_dir, moved, authority
         records = Records(state_dir.resolve() / "aws", files=files)
         self._home = home_of(state_dir)
         self._fleet = Fleet(
@@ -197,7 +198,8 @@ class AwsProvider:
                 self._fleet.keep(replace(record, instance=found.id))
                 return
         zone_name = await self._prices.zone_name(record.region, record.zone)
-        request = launch_request(record, offer, self._config, server=self._server, zone_name=zone_name)
+        facts = {"server": self._server, "zone_name": zone_name, "authority": self._authority}
+        request = launch_request(record, offer, self._config, **facts)
         record = replace(record, asked_s=self._clock.now_s())
         self._fleet.keep(record)
         answer = await self._calls.call(record.region, "run_instances", **request)

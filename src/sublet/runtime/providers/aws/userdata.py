@@ -19,10 +19,11 @@ POLL_S = 5
 BLANK = re.compile(r"@([A-Z_]+)@")
 
 
-def user_data(node_id: str, token: str, config: AwsConfig, *, poll_s: float = POLL_S) -> str:
+def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "", poll_s: float = POLL_S) -> str:
     """The template with its blanks filled in; every value is quoted for the shell."""
     values = {
         "TOKEN": token,
+        "AUTHORITY": authority,
         "NODE": node_id,
         "ADDRESS": config.controller,
         "INSTALL": config.install,
@@ -34,7 +35,8 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, poll_s: float = PO
         "POLL_S": f"{poll_s:g}",
     }
     quoted = {name: shlex.quote(value) for name, value in values.items()}
-    quoted["MORE"] = " ".join(f"--preload {shlex.quote(name)}" for name in config.preload)
+    more = ["--authority authority"] if authority else []
+    quoted["MORE"] = " ".join([*more, *(f"--preload {shlex.quote(name)}" for name in config.preload)])
     text = BLANK.sub(lambda blank: quoted[blank[1]], _template())
     if len(text.encode()) > MOST_BYTES:
         raise InvalidValue("user data", f"{len(text.encode())} bytes", f"at most {MOST_BYTES}")

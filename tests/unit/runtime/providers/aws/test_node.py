@@ -22,10 +22,12 @@ from sublet.errors import InvalidValue
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
+from sublet.runtime.identity import certificates
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.userdata import user_data
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, Noticed
+from tests.rigs.secure_lines import TlsRig
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -217,8 +219,8 @@ def booted(tmp_path):
         (tools / name).chmod(0o755)
     run_dir = tmp_path / "run"
 
-    def boot(config, **blanks):
-        script = user_data("n1", "to'ken", config, poll_s=0.1)
+    def boot(config, authority="", **blanks):
+        script = user_data("n1", "to'ken", config, authority=authority, poll_s=0.1)
         for name, value in blanks.items():
             script = re.sub(rf"(?<=[ =+]){name}(?=[ )])", value, script)
         path = tmp_path / "user-data.sh"
@@ -289,6 +291,28 @@ def test_a_node_boots_speaks_to_its_controller_and_ends_when_its_agent_does(boot
         assert "--token-file" in shown
         assert "to'ken" not in shown
         assert not shut_down.exists()
+        engine.send("n1", Dismiss())
+        assert (await ended(shut_down)).startswith("shutdown -h now")
+        await engine.close()
+        rig.clean_up()
+
+    asyncio.run(scene())
+
+
+def test_a_node_enrols_at_its_boot_and_what_its_user_data_told_opens_nothing_any_more(booted):
+    boot, shut_down, run_dir = booted
+
+    async def scene():
+        rig, ears = TlsRig(), Ears()
+        engine = rig.engine(lease_s=30.0)
+        await engine.open(ears.hear)
+        engine.expect("n1", "to'ken")
+        await asyncio.to_thread(boot, a_node(rig.address), rig.authority.certificate)
+        assert (await ears.next(Hello)).token == ""
+        assert (run_dir / "n1.pem").stat().st_mode & 0o777 == 0o600
+        asked = {"node": "n1", "secret": "to'ken", "request": certificates.new_request()[1]}
+        told = json.dumps(asked).encode() + b"\n"
+        assert await asyncio.to_thread(rig.stranger, told, context=rig.passport("")) == b""
         engine.send("n1", Dismiss())
         assert (await ended(shut_down)).startswith("shutdown -h now")
         await engine.close()

@@ -89,6 +89,18 @@ async def cloud(rig, **knobs):
 # ---------------------------------------------------------------------- launches
 
 
+def test_a_node_is_told_by_which_certificate_its_controller_is_known(rig):
+    async def scene():
+        async with cloud(rig, authority="-----BEGIN it's\nus-----\n") as (provider, wire, _):
+            await provider.rent("n1", rig.offer_id, "secret-token")
+            (request,) = [request for verb, request in wire.asked if verb == "run_instances"]
+            told = request["UserData"]
+            assert """'-----BEGIN it'"'"'s\nus-----\n' > authority""" in told
+            assert "--authority authority" in told
+
+    asyncio.run(scene())
+
+
 def test_a_launch_says_all_that_a_sweeper_a_bill_and_a_lease_need(rig):
     async def scene():
         async with cloud(rig) as (provider, wire, _):

@@ -1,0 +1,20 @@
+"""The module that makes certificates needs an extra; who does without it is told so."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from sublet.errors import MissingExtra
+
+__all__ = ["certificates"]
+
+
+def certificates() -> ModuleType:
+    """The module that makes them; MissingExtra where it cannot."""
+    try:
+        from sublet.runtime.identity import certificates as found
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("cryptography"):
+            raise
+        raise MissingExtra("cryptography, which lines between machines need,", "tls") from None
+    return found
