@@ -24,6 +24,7 @@ from sublet.wire.messages import Stepped
 
 __all__ = ["Stragglers"]
 
+TURNS = 8  # of reports by every rank: a node that was not the slowest in so many is none that stands out
 REPORTS = 3  # of each rank, the median of which counts: one slow step is no news
 LONGEST_STEP_S = 1e6  # a worker may say anything; beyond this nobody is believed
 FORGETS = 0.05  # of what a step usually takes, per report that is not slow
@@ -38,9 +39,17 @@ class _Seen:
     generation: int
     own_s: dict[str, deque[float]] = field(default_factory=dict)  # worker -> its own part of a step, lately
     slow_since: float | None = None  # wall: all of it takes far longer than is usual
-    suspect: str = ""  # the node of the worker that stands out: on a slow one its workers take turns at that
-    since: float = 0.0  # wall: it does
-    told: bool = False
+    looks: int = 0  # at all of them
+    suspects: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> wall: since when; the last look
+    told: set[str] = field(default_factory=set)  # nodes
+
+    def suspect(self, node_id: str, wall_s: float, *, forget: int) -> float:
+        """Since when it stands out. Slow workers take turns at being the slowest, and so do slow nodes."""
+        self.looks += 1
+        kept = {node: seen for node, seen in self.suspects.items() if self.looks - seen[1] <= forget}
+        since_s, _ = kept.get(node_id, (wall_s, 0))
+        self.suspects = {**kept, node_id: (since_s, self.looks)}
+        return since_s
 
 
 class Stragglers:
@@ -77,11 +86,12 @@ class Stragglers:
         if found is None:
             if seen.told:  # it has caught up
                 record.warnings.pop(STRAGGLER, None)
-            seen.suspect, seen.told = "", False
-        elif (node_id := group.workers[found.worker_id].node_id) != seen.suspect:
-            seen.suspect, seen.since, seen.told = node_id, wall_s, False
-        elif not seen.told and wall_s - seen.since >= self._paces.straggles_s:
-            seen.told = True
+            seen.suspects, seen.told = {}, set()
+            return
+        node_id, long_s = group.workers[found.worker_id].node_id, self._paces.straggles_s
+        since_s = seen.suspect(node_id, wall_s, forget=TURNS * len(members))
+        if node_id not in seen.told and wall_s - since_s >= long_s:
+            seen.told.add(node_id)
             self._tell(record, found, message)
 
     def _forget_ended(self) -> None:
@@ -103,7 +113,7 @@ class Stragglers:
         if seen.slow_since is None:
             seen.slow_since = wall_s
         long = wall_s - seen.slow_since >= 2.0 * self._paces.straggles_s  # by then it would be known who it is
-        if long and not seen.suspect and STRAGGLER not in record.warnings:
+        if long and not seen.suspects and STRAGGLER not in record.warnings:
             text = f"steps take {sample_s / usual_s:.1f} x as long as they did, and no worker stands out"
             record.warnings[STRAGGLER] = text
             self._alarms.sound(AlarmKind.STRAGGLER, text, job_id=record.id, reason="past")

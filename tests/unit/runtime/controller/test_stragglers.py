@@ -207,10 +207,11 @@ def test_a_replacement_brought_nothing_if_it_is_as_slow_again(rank, node_id, tim
     assert not Replacements().brought_nothing(rank, node_id, times)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_slow_node_is_told_of_though_its_workers_take_turns_at_being_the_slowest(gpus):
-    """Ten minutes of two nodes, of which the second is four times as slow; what each rank needs varies by 2 %."""
-    ranks = [(rank, f"n{rank // gpus}") for rank in range(2 * gpus)]
+@pytest.mark.parametrize(("nodes", "gpus", "slow"), [(2, 1, 1), (2, 2, 1), (2, 8, 1), (5, 1, 2), (5, 2, 2), (8, 4, 3)])
+def test_slow_nodes_are_told_of_though_they_and_their_workers_take_turns_at_being_the_slowest(nodes, gpus, slow):
+    """Two minutes in which the first nodes are four times as slow; what each rank needs varies by 2 %."""
+    ranks = [(rank, f"n{rank // gpus}") for rank in range(nodes * gpus)]
+    are_slow = {f"n{node}" for node in range(slow)}
     workers = {f"w{rank}": SimpleNamespace(id=f"w{rank}", rank=rank, node_id=node) for rank, node in ranks}
     group = SimpleNamespace(workers=workers, round=SimpleNamespace(number=1))
     record = SimpleNamespace(id="j-1", group=group, warnings={})
@@ -218,13 +219,13 @@ def test_a_slow_node_is_told_of_though_its_workers_take_turns_at_being_the_slowe
     stragglers = Stragglers(inbox, jobs=None, bill=None, alarms=None, clock=None)
     told, dice = [], random.Random(gpus)
     stragglers._tell = lambda _record, found, _message: told.append((second, workers[found.worker_id].node_id))
-    for second in range(600):
-        own_s = {w.id: (1.0 if w.node_id == "n1" else 0.25) * dice.gauss(1.0, 0.02) for w in workers.values()}
+    for second in range(120):
+        own_s = {w.id: (1.0 if w.node_id in are_slow else 0.25) * dice.gauss(1.0, 0.02) for w in workers.values()}
         step_s = max(own_s.values())
         for worker_id, seconds in own_s.items():
             said = {"step": second, "done": float(second), "epoch": 0, "loss": 1.0, "global_batch": 8}
             message = wire.Stepped(worker_id=worker_id, generation=1, step_s=step_s, comm_s=step_s - seconds, **said)
             stragglers.hear(record, message, float(second))
-    ((second, node_id),) = told
-    assert node_id == "n1"
-    assert second <= 2 * PACES.straggles_s
+    assert {node_id for _, node_id in told} == are_slow
+    assert len(told) == slow
+    assert told[0][0] <= 2 * PACES.straggles_s
