@@ -88,10 +88,17 @@ def nodes_to_hold(snapshot: Snapshot, gpus: Mapping[str, int]) -> dict[str, int]
     return hold_rows(snapshot, {row: gpus.get(row.name, 0) for row in pool_rows(snapshot)})
 
 
-def hold_rows(snapshot: Snapshot, gpus: Mapping[Row, int]) -> dict[str, int]:
-    """The same for every row. Precondition: each offer is in one of them."""
-    need = {row: math.ceil(many / snapshot.pools[row.pool].gpus_per_node) for row, many in gpus.items()}
-    return {offer_id: int(nodes) for offer_id, nodes in _acquire(snapshot, need).items()}
+def hold_rows(snapshot: Snapshot, gpus: Mapping[Row, int], first: Mapping[Row, int] | None = None) -> dict[str, int]:
+    """The same for every row; what of it is needed `first`, before all that is not owned.
+
+    Precondition: each offer is in one of them.
+    """
+    need, early = (
+        {row: math.ceil(many / snapshot.pools[row.pool].gpus_per_node) for row, many in each.items()}
+        for each in (gpus, first or {})
+    )
+    nodes = _acquire(snapshot, need, {row.name: many for row, many in early.items()})
+    return {offer_id: int(many) for offer_id, many in nodes.items()}
 
 
 def _without_money(snapshot: Snapshot) -> bool:

@@ -132,18 +132,28 @@ class Terms:
             for site in self.sites
         )
 
-    def obtainable(self, wanted_R: Floats) -> Floats:
-        """GPUs of each row that can be held together, if this many are wanted: money goes to one or to another."""
+    def obtainable(self, wanted_R: Floats, first_R: Floats | None = None) -> Floats:
+        """GPUs of each row that can be held together, if this many are wanted: money goes to one or to another.
+
+        It goes to the cheapest, but to what is needed `first_R` before all; that is no more than can be held.
+        """
         snapshot = self.snapshot
         if snapshot.budget.burn is None and snapshot.left is None and snapshot.most_nodes is None and not self._shares:
             return self.alone_R
-        wanted = {row: math.ceil(gpus) for row, gpus in zip(self.rows, wanted_R, strict=True)}
-        have = self._gpus_held(wanted)
+        first = None if first_R is None else self._whole(first_R)
+        wanted = self._whole(wanted_R if first_R is None else np.maximum(wanted_R, first_R))
+        have = self._gpus_held(wanted, first)
         short = sum(max(0, wanted[row] - have[row]) for row in wanted)
         if short and len(wanted) > 1:  # what one row has not got another may have
             more = {row: have[row] if have[row] < gpus else gpus + short for row, gpus in wanted.items()}
-            have = self._gpus_held(more)
+            have = self._gpus_held(more, first)
         return np.array([have[row] for row in self.rows], dtype=np.float64)
+
+    def holds(self, gpus_R: Floats) -> bool:
+        """Whether so many GPUs of each row can be held together."""
+        wanted = self._whole(gpus_R)
+        have = self._gpus_held(wanted)
+        return all(have[row] >= gpus for row, gpus in wanted.items())
 
     def rows_used(self, shape: Shape) -> list[int]:
         """Where its GPUs are, by what it asks for; none if there is no such pool any more."""
@@ -161,8 +171,11 @@ class Terms:
         """Whether two rows share a quota."""
         return any(site.steady is not None and math.isfinite(site.most_gpus) for site in self.sites)
 
-    def _gpus_held(self, wanted: Mapping[Row, int]) -> dict[Row, int]:
-        nodes, pools = hold_rows(self.snapshot, wanted), self.snapshot.pools
+    def _whole(self, gpus_R: Floats) -> dict[Row, int]:
+        return {row: math.ceil(gpus) for row, gpus in zip(self.rows, gpus_R, strict=True)}
+
+    def _gpus_held(self, wanted: Mapping[Row, int], first: Mapping[Row, int] | None = None) -> dict[Row, int]:
+        nodes, pools = hold_rows(self.snapshot, wanted, first), self.snapshot.pools
         return {
             row: sum(nodes[offer_id] for offer_id in row.offer_ids) * pools[row.pool].gpus_per_node for row in wanted
         }

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sublet.planning.least import obtainable_with_least
 from sublet.planning.options import OptionsTable
 from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -119,11 +120,26 @@ def share_pools(
     able, rank_J, held_J = table.take(every.row_J.tolist()), rank_J[every.row_J], held_J[every.row_J]
     free_J = every.columns(np.zeros(rows))
     split_by = _cheapest if by_owner and rows > 1 else fit
-    found = split_by(every, rank_J, terms.obtainable(every.gpus(free_J, rows)))
+
+    def most_of(wanted_R: Floats) -> Floats:
+        most_R = terms.obtainable(wanted_R)
+        if (most_R >= np.minimum(wanted_R, terms.alone_R)).all():
+            return most_R
+        return obtainable_with_least(
+            terms,
+            wanted_R,
+            most_R,
+            row_KJC=every.row_KJC,
+            gpus_KJC=every.gpus_KJC,
+            able_JC=np.isfinite(every.cost_JC),
+            rank_J=rank_J,
+        )
+
+    found = split_by(every, rank_J, most_of(every.gpus(free_J, rows)))
     column_J = found.column_J
     if by_owner or any(menu.doubt_C is not None for menu in able.menus):
         wanted_R = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), rows), every.gpus(free_J, rows))
-        most_R = terms.obtainable(wanted_R)
+        most_R = most_of(wanted_R)
         old_J = _steady(every, held_J, rank_J, most_R)
         if (old_J == WAIT).sum() > (column_J == WAIT).sum():
             old_J = _pinned(every, held_J, rank_J, most_R)

@@ -28,6 +28,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan, Policy
 from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
+from sublet.domain.units import DAY_S
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 from sublet.sim.simulator import Cloud, simulate
@@ -263,6 +264,21 @@ class PolicySuite(DrawingSuite):
         choosy = a_job("choosy", submit_s=1.0, gpus=2, max_gpus=8, pools=("q",))
         cloud = Cloud(offers=offers, budget=Budget(burn=Price.from_usd_per_h("8")))
         run = simulate([*jobs, choosy], self.make(), cloud, checked=True)
+        assert run.unfinished == ()
+
+    @pytest.mark.parametrize(("usd_per_h", "least", "others"), [("3", 1, 0), ("5", 2, 0), ("4", 1, 2), ("6", 3, 1)])
+    def test_no_job_waits_for_ever_for_a_core_while_cheap_spot_could_use_the_money(
+        self, usd_per_h: str, least: int, others: int
+    ) -> None:
+        """The money is enough for the least of it, and never for all that it wishes."""
+        offers = [
+            an_offer("s", gpus=1, pool="p"),
+            an_offer("d", gpus=1, usd_per_h="3", pool="p", market=Market.ON_DEMAND),
+        ]
+        jobs = [a_job(f"j{at}", gpus=2, max_gpus=4) for at in range(others)]
+        core = [a_job(f"core{at}", gpus=4, min_gpus=least, max_gpus=8, min_on_demand=1) for at in range(2)]
+        cloud = Cloud(offers=offers, budget=Budget(burn=Price.from_usd_per_h(usd_per_h)))
+        run = simulate([*jobs, *core], self.make(), cloud, checked=True, until_s=DAY_S)
         assert run.unfinished == ()
 
     def test_a_job_waits_for_its_pool_while_another_is_free(self) -> None:
