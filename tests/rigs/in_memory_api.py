@@ -294,6 +294,8 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "done": 0.0,
         "work": None,
         "progress": None,
+        "had_h": None,
+        "size_h": None,
         "loss": None,
         "global_batch": None,
         "step_s": None,

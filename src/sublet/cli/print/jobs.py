@@ -20,6 +20,13 @@ def print_job(job: dict[str, Any], *, document: bool) -> None:
         typer.echo(verdict(job))
 
 
+def progress_of(job: dict[str, Any]) -> str:
+    """Its share; of a script that does not say, the hours of one worker that it has had and is expected to need."""
+    if job["size_h"] is None:
+        return percent(job["progress"])
+    return f"{job['had_h']:.2g} of ~{job['size_h']:.2g} h"
+
+
 def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: int = 0) -> None:
     """A table; of those that have ended, the last so many. `shelved` ended before all of them, and are not listed."""
     from sublet.runtime.controller_api.views import ENDED
@@ -37,7 +44,7 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
             job["name"],
             phase_of(job),
             f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
-            percent(job["progress"]),
+            progress_of(job),
             loss(job["loss"]),
             f"{job['usd_total']:.2f}",
             f"{job['usd_per_h']:.2f}",

@@ -17,7 +17,7 @@ import numpy as np
 from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["PolluxFit", "fitted_pollux", "pollux_fit"]
+__all__ = ["PolluxFit", "fitted_pollux", "load_solver", "pollux_fit"]
 
 LEAST, MOST = 1e-9, 1e4  # seconds; bounds of the six times
 PULL_GAMMA, PULL_SLOPE = 1e-6, 1e-5  # weights of the squared penalties
@@ -59,6 +59,11 @@ def pollux_fit(
     slopes = problem.jacobian(theta)[:rows, free] * np.sqrt(np.sum(error**-2.0))
     covariance = np.linalg.inv(slopes.T @ slopes + np.eye(int(free.sum())) / UNSURE**2)
     return PolluxFit(problem.model(theta), theta, free, covariance)
+
+
+def load_solver() -> None:
+    """Half a second, once in a process: for whoever cannot wait at the first fit. From any thread."""
+    import scipy.optimize  # noqa: F401 - slow to import
 
 
 def _solved(problem: _Problem) -> tuple[Floats, Bools]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Mapping
 
 from sublet.domain import events as news
 from sublet.domain.plan import Phase
+from sublet.perf.pollux.fit import load_solver
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.gauges import Gauges
@@ -41,6 +43,7 @@ class Reports:
         self._stragglers, self._noticed_wall, self._paces = stragglers, noticed_wall, paces
         self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
         self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
+        self._solver: threading.Thread | None = None  # loads what curves are fitted with, once a job measures itself
         self._cut_to: dict[str, int] = {}  # job -> samples at a time, as its last cut was told
 
     def learn(
@@ -89,6 +92,9 @@ class Reports:
         if state is None or not record.group.work:
             return
         # While another group forms, what is heard is of the one before: not of the workers and nodes that it will have.
+        if message.profile is not None and self._solver is None:
+            self._solver = threading.Thread(target=load_solver, name="sublet-solver", daemon=True)
+            self._solver.start()
         workers = record.group.size if state.phase is Phase.RUNNING else 0
         learned = record.measure(message, state.gpu, workers, max(1, len(state.spread)))
         if learned and wall_s - self._learned_wall[record.id] > self._paces.learn_s:

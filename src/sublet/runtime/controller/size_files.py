@@ -44,6 +44,10 @@ class SizeFiles:
         """Those of a group."""
         return Sizes(tuple(self._jobs(group).values())) if group else Sizes()
 
+    def knows(self, group: str) -> bool:
+        """Whether any job of a group has finished."""
+        return bool(group and self._jobs(group))
+
     def keep(self, group: str, job: str, hours: float) -> None:
         """A job has finished after so many; told twice, it counts once."""
         if not LEAST_H <= hours < math.inf:

@@ -232,6 +232,7 @@ def _sources(controller: Controller) -> JobSources:
         speedup=controller.clock.speedup,
         plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,
+        knows_size=controller.factory.sizes.knows,
     )
 
 

@@ -52,6 +52,7 @@ class JobSources:
     speedup: float  # cloud seconds per wall second
     plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
     wait_reason: Callable[[str], str]  # "" for a job that does not wait
+    knows_size: Callable[[str], bool]  # whether jobs of this group have finished, of those that do not say their size
 
 
 def job_view(record: JobRecord, sources: JobSources) -> JobView:
@@ -60,6 +61,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
     group, report, state = record.group, record.group.stepped, kernel.jobs.get(record.id)
     account, total_usd = bill.jobs[record.id], bill.jobs[record.id].total.usd
     remaining = _remaining(record, state, sources)
+    sized = state is not None and not group.work and sources.knows_size(record.size_group)
     return {
         **bill_view(account),
         "id": record.id,
@@ -82,6 +84,8 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "done": group.done,
         "work": group.work or record.spec.work,
         "progress": _progress_of(record, state),
+        "had_h": record.had_h if sized else None,
+        "size_h": record.size_h if sized else None,
         "loss": None if report is None else report.loss,
         "global_batch": None if report is None else report.global_batch,
         "step_s": None if report is None else report.step_s,

@@ -111,6 +111,8 @@ class JobView(BillView):
     done: float  # samples
     work: float | None  # samples over the whole job
     progress: float | None  # done / work, 0 to 1
+    had_h: float | None  # hours of one worker, of a script that does not say how much work it is; None = it says so,
+    size_h: float | None  # or no job of its group has finished: in all it is expected to need this, as they did
     loss: float | None
     global_batch: int | None
     step_s: float | None  # mean of one step, wall

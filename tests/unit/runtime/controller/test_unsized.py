@@ -64,6 +64,7 @@ def test_the_next_script_of_a_group_is_thought_to_be_as_large_as_the_last_over_a
             await had(api, 6.0, "j-1")
             assert alone_h(job_of(api, "j-1")) > 6.0, "it is older than what was assumed, and not at its end"
             state = api._controller.kernel.jobs["j-1"]
+            assert (await api.job("j-1"))["size_h"] is None, "no other has finished"
             assert 0.2 < state.done_at(api._controller.now_s()) < 0.8, "of what it has had, and is expected to need"
             story.cloud.end_all(0)
             await phase(api, "j-1", "finished")
@@ -81,6 +82,9 @@ def test_the_next_script_of_a_group_is_thought_to_be_as_large_as_the_last_over_a
             await phase(api, job_id, "running")
             notes = (await api.explain(job_id))["notes"]
             assert any("its size is learned from 1 finished job of this group: median" in note for note in notes)
+            view = await api.job(job_id)
+            assert (view["progress"], view["size_h"]) == (None, pytest.approx(learned[0], rel=1e-4))
+            assert 0.0 <= view["had_h"] < view["size_h"]
             dry = await api.dry_run(a_script())
             assert any("learned from 1 finished job" in note for note in dry["notes"])
 

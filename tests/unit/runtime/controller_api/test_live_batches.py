@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from sublet.cli.print.submission import print_alternatives
 from sublet.policies.boa.policy import Boa
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller import reports
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec
@@ -78,6 +80,49 @@ def test_explain_says_why_this_batch_and_whence_its_speed_is_known(tmp_path, cap
     printed = capsys.readouterr().out
     assert str(chosen["batch"]) in printed
     assert "measured" in printed
+
+
+def test_explain_says_of_the_next_run_what_is_known_from_an_earlier_one_until_it_has_measured_its_own(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("print('one')")
+    script = {"argv": ("python", "train.py"), "cwd": str(tmp_path), "work": 6_000.0}
+    cloud = a_cloud(steps=6_000)
+    cloud.jobs["j-2"] = Training(steps=100_000_000, batches=(64, 32, 1024), noise=None)
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            await server.api.submit(a_spec(max_workers=1, **script))
+            await until(lambda: list(tmp_path.glob("state/profiles/*.csv")))
+            await server.api.submit(a_spec(max_workers=2, **script))
+            job = server.api.record("j-2")
+            await until(lambda: job.group.size)
+            assert not job.profile.forms, "it has not measured anything yet"
+            before = (await server.api.explain("j-2"))["alternatives"]
+            await until(lambda: job.profile.forms)
+            await asyncio.sleep(5.0)
+            return before, (await server.api.explain("j-2"))["alternatives"]
+
+    before, after = asyncio.run(live())
+    assert {row["workers"]: row["known"] for row in before} == {1: "from an earlier run", 2: "predicted"}
+    (chosen,) = (row for row in after if row["chosen"])
+    assert chosen["known"] == "measured"
+    print_alternatives(before)
+    assert "from an earlier run" in capsys.readouterr().out
+
+
+def test_what_curves_are_fitted_with_is_loaded_once_and_beside_the_loop(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(reports, "load_solver", lambda: loaded.append(threading.current_thread()))
+    cloud = a_cloud()
+
+    async def live():
+        async with serving(tmp_path, cloud=cloud) as server:
+            await server.api.submit(a_spec(max_workers=2))
+            await until(lambda: cloud.jobs["j-1"].batch > 64)
+            return threading.current_thread()
+
+    loop = asyncio.run(live())
+    assert len(loaded) == 1
+    assert loaded[0] is not loop
 
 
 def test_a_job_without_a_range_of_batches_is_never_told_one(tmp_path):
