@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 
 from sublet.domain.job import Doubted, Job, Speed
-from sublet.domain.shape import Grid, Shape, packed
+from sublet.domain.shape import Grid, Shape, Spread, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import NO_RECLAIMS, shapes_kept
 from sublet.planning.terms import Site, Sites
@@ -49,6 +49,15 @@ class Choosing(Protocol):
         ...
 
 
+@runtime_checkable
+class DoubtedByBatch(Protocol):
+    """A speed that knows some batches better than others."""
+
+    def doubts(self, gpu: str, spread: Spread, batches: Sequence[int | None]) -> Floats:
+        """The standard error of the rate at each, as a part of it; None is the batch that it has."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
     """A column per shape of one pool."""
@@ -71,6 +80,18 @@ class Columns:
             doubt_C=self.doubt_C[keep_C],
         )
 
+    def beside(self, other: Columns) -> Columns:
+        """Both, without shapes of the other that are here."""
+        other = other.where(np.array([shape not in self.shapes for shape in other.shapes], dtype=np.bool_))
+        return Columns(
+            shapes=(*self.shapes, *other.shapes),
+            spot_C=np.concatenate((self.spot_C, other.spot_C)),
+            steady_C=np.concatenate((self.steady_C, other.steady_C)),
+            rate_EC=np.concatenate((self.rate_EC, other.rate_EC), axis=1),
+            boot_s_C=np.concatenate((self.boot_s_C, other.boot_s_C)),
+            doubt_C=np.concatenate((self.doubt_C, other.doubt_C)),
+        )
+
 
 class Pace(NamedTuple):
     """How fast it goes at one width, undisturbed."""
@@ -79,7 +100,7 @@ class Pace(NamedTuple):
     ways: tuple[Way, ...]
     parts: frozenset[int]  # GPUs of one copy, whatever the way
     rate_EW: Floats  # work per hour
-    doubt: float
+    doubt_W: Floats
 
 
 def columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
@@ -88,8 +109,10 @@ def columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
     widths = tuple((pace.gpus, pace.parts) for pace in paces)
     at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
     found = _columns(job, site, paces, at_C, nodes_C)
-    if not _has_choice(job, site) or found.doubt_C.any():
+    if not _has_choice(job, site):
         return found
+    if found.doubt_C.any():
+        return _with_unknown(found, job, site, paces, at_C, nodes_C)
     return found.where(~_dominated(found, site))
 
 
@@ -127,9 +150,13 @@ def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ..
     spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
     speeds = [job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch)) for way in ways]
     rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
-    doubt = job.speed.doubt(gpu, spread) if isinstance(job.speed, Doubted) else 0.0
+    doubt_W = np.zeros(len(ways))
+    if isinstance(job.speed, DoubtedByBatch):
+        doubt_W = job.speed.doubts(gpu, spread, [way.batch for way in ways])
+    elif isinstance(job.speed, Doubted):
+        doubt_W += job.speed.doubt(gpu, spread)
     parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)
-    return Pace(gpus, ways, parts, rate_EW, doubt)
+    return Pace(gpus, ways, parts, rate_EW, doubt_W)
 
 
 @lru_cache(maxsize=1024)  # the same for all jobs of these widths
@@ -175,11 +202,13 @@ def _columns(
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
     shapes: Sequence[Shape]
     phases = max(1, len(job.speed.ends))
+    doubt_C = np.array([pace.doubt_W[0] for pace in paces])[at_C]
     if _chooses(job.speed):
         wide = [paces[at] for at in at_C.tolist()]
         best_C, shapes, kept_C = _fastest(job, site, wide, nodes_C, steady_C)
         rates = [pace.rate_EW[:, way] for pace, way in zip(wide, best_C, strict=True)]
         rate_EC = np.array(rates).reshape(-1, phases).T * kept_C
+        doubt_C = np.array([pace.doubt_W[way] for pace, way in zip(wide, best_C, strict=True)])
     else:
         shapes = _plain_shapes(site.pool, gpus_C.tobytes(), steady_C.tobytes())
         rate_EP = np.concatenate(
@@ -195,10 +224,34 @@ def _columns(
         steady_C=steady_C.astype(np.float64),
         rate_EC=rate_EC,
         boot_s_C=boot_s_C,
-        doubt_C=np.array([pace.doubt for pace in paces])[at_C],
+        doubt_C=doubt_C,
     )
     runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
     return columns if runs_C.all() else columns.where(runs_C)
+
+
+def _with_unknown(found: Columns, job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints) -> Columns:
+    """And of each width the way that may be faster than the fastest as believed, and is known less: worth a try?"""
+    others = {at: alone for at, pace in enumerate(paces) if (alone := _least_known(job, pace)) is not None}
+    if not others:
+        return found
+    place = {at: number for number, at in enumerate(others)}
+    open_C = np.isin(at_C, list(others))
+    at_U = np.array([place[at] for at in at_C[open_C].tolist()], dtype=np.intp)
+    return found.beside(_columns(job, site, list(others.values()), at_U, nodes_C[open_C]))
+
+
+def _least_known(job: Job, pace: Pace) -> Pace | None:
+    """The way that would be the fastest if it is better than believed by as much as it is known less; None of them."""
+    speed_W = _speed(job, pace)
+    best = int(speed_W.argmax())
+    less_W = np.sqrt(np.maximum(0.0, pace.doubt_W**2 - pace.doubt_W.min() ** 2))
+    hoped_W = np.where(less_W > 0.0, speed_W * (1.0 + less_W), 0.0)
+    hoped_W[best] = 0.0
+    way = int(hoped_W.argmax())
+    if not hoped_W[way] > speed_W[best]:
+        return None
+    return pace._replace(ways=(pace.ways[way],), rate_EW=pace.rate_EW[:, [way]], doubt_W=pace.doubt_W[[way]])
 
 
 def _has_choice(job: Job, site: Site) -> bool:

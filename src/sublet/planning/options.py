@@ -295,11 +295,15 @@ def _add_doubt(table: OptionsTable, row: int, held: int, way_C: Floats, *, may_t
 def _doubt(doubt_C: Floats, belief_C: Ints, cost_C: Floats, held: int) -> Floats:
     """The standard error of what each shape costs more or less than the one that is held, as the speeds are believed.
 
-    If two shapes share a speed, an error is in both: it scales what lies between them. Otherwise errors are their own.
+    If two shapes share a speed, an error is in both: it scales what lies between them. By what one of them is known
+    less, being at another batch, it may be off by itself. Otherwise errors are their own.
     """
     error_C = doubt_C * cost_C
     with np.errstate(invalid="ignore"):
-        shared_C = doubt_C * np.abs(cost_C - cost_C[held])
+        less_C = np.sqrt(np.abs(doubt_C**2 - doubt_C[held] ** 2)) * np.where(
+            doubt_C > doubt_C[held], cost_C, cost_C[held]
+        )
+        shared_C = np.hypot(doubt_C * np.abs(cost_C - cost_C[held]), less_C)
     found_C = np.where(belief_C == belief_C[held], shared_C, np.hypot(error_C, error_C[held]))
     found_C[held] = 0.0
     return np.where(np.isfinite(cost_C), found_C, 0.0)

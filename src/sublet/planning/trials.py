@@ -39,13 +39,14 @@ def trial_costs(
     known = float(doubt_C[held])
     if known > MEASURED_DOUBT or not math.isfinite(cost_C[held]):  # it is on trial itself
         return None
-    open_C = (doubt_C > known) & (belief_C != belief_C[held]) & np.isfinite(cost_C)
+    open_C = (doubt_C > known) & np.isfinite(cost_C)
     if not open_C.any():
         return None
     least = float(cost_C[doubt_C <= known].min())
     cost, way = cost_C[open_C], way_C[open_C]
     error = np.sqrt(doubt_C[open_C] ** 2 - known**2) * cost
-    back = least + 2.0 * way + known * np.hypot(least, cost)
+    same = belief_C[open_C] == belief_C[held]  # as many GPUs of the same kind, at another batch: errors are in both
+    back = least + 2.0 * way + known * np.where(same, np.abs(cost - least), np.hypot(least, cost))
     after = np.maximum(0.0, 1.0 - LEARNS_H / np.maximum(hours_C[open_C], LEARNS_H))
     found_C = np.full(len(cost_C), np.inf)
     found_C[open_C] = cost - after * _excess(cost - back, error)

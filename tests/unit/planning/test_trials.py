@@ -14,7 +14,7 @@ from sublet.domain.shape import Shape
 from sublet.perf.learned import MEASURED_DOUBT, Learned, Measured
 from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.menu import menu_of
-from sublet.planning.options import options_of
+from sublet.planning.options import _doubt, options_of
 from sublet.planning.terms import Site
 from sublet.planning.trials import LEARNS_H, trial_costs
 from sublet.testing.values import a_job
@@ -56,9 +56,33 @@ def test_nobody_tries_a_second_shape_before_the_first_is_known():
     assert tried(*facts, [0.2, KNOWN, 0.5], belief=(0, 1, 2)) is None
 
 
-def test_shapes_that_share_their_speed_teach_nothing():
-    assert tried([1.0, 0.9], [0.0, 0.0], [9.0, 9.0], [KNOWN, 0.4], belief=(3, 3)) is None
+def test_shapes_that_are_known_as_well_as_the_one_it_has_teach_nothing():
+    assert tried([1.0, 0.9], [0.0, 0.0], [9.0, 9.0], [KNOWN, KNOWN], belief=(3, 3)) is None
     assert tried([1.0, 0.9], [0.0, 0.0], [9.0, 9.0], [KNOWN, 0.4], belief=(3, 4)) is not None
+
+
+@given(st.floats(0.6, 1.5), st.floats(0.0, 0.1), st.floats(0.12, 0.5), st.floats(0.005, 20.0))
+def test_another_batch_on_as_many_gpus_is_left_sooner_where_it_is_slower(mean, way, doubt, hours):
+    """An error of what both have in common does not keep it there."""
+    found = tried([1.0, mean], [0.0, way], [hours, hours], [KNOWN, doubt], belief=(3, 3))
+    costs = mean + mean * (doubt**2 - KNOWN**2) ** 0.5 * QUANTILES
+    back = 1.0 + 2.0 * way + KNOWN * abs(mean - 1.0)
+    part = min(1.0, LEARNS_H / hours)
+    brute = float((part * costs + (1.0 - part) * np.minimum(costs, back)).mean())
+    if found is None:
+        assert brute > 1.0 - 2e-3
+    else:
+        assert found[1] == pytest.approx(brute, abs=2e-3)
+
+
+@given(st.floats(0.5, 3.0), st.floats(0.0, 0.1), st.floats(0.11, 0.5))
+def test_who_tries_another_batch_does_not_return_before_it_knows(mean, way, doubt):
+    """As `options` has it: what keeps it where it is, is how much less the batch that it has is known."""
+    if tried([1.0, mean], [0.0, way], [9.0, 9.0], [KNOWN, doubt], belief=(3, 3)) is None:
+        return
+    cost_C = np.array([mean - way, 1.0 + way])  # now it has the other, and the first is the way back
+    stays = _doubt(np.array([doubt, KNOWN]), np.array([3, 3]), cost_C, 0)
+    assert cost_C[1] + stays[1] >= cost_C[0]
 
 
 SITE = Site("T4x1:spot", "T4", 1, NO_RECLAIMS, 0.0, 8)

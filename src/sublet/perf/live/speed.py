@@ -172,6 +172,22 @@ class LiveSpeed(ConstantRate):
         strange = PREDICTED_ERROR if all(row.source is Source.PREDICTED for row in rows) else 0.0
         return min(MOST_DOUBT, math.hypot(MEASURED_DOUBT, error, strange))
 
+    def doubts(self, gpu: str, spread: Spread, batches: Sequence[int | None]) -> Floats:
+        """The same at each of these batches: what was measured at one says less of another; None is that of now."""
+        gpus, nodes = sum(spread), sum(1 for used in spread if used > 0)
+        batch_C = np.array([float(max(batch or self.batch_now, gpus)) for batch in batches])
+        known_C = np.array([batch in (None, self.batch_now) for batch in batches])
+        share_C = batch_C / max(1, gpus)
+        for row in self.rows:
+            if row.source is Source.MEASURED and (row.gpu, row.gpus, row.nodes) == (gpu, gpus, nodes):
+                known_C |= np.abs(row.samples * row.pieces - share_C) <= row.pieces
+        here = self.doubt(gpu, spread)
+        if known_C.all() or gpus < 1:
+            return np.full(len(batches), here)
+        local_C, _ = self._split(batch_C, gpus)
+        error_C = fitted_step(self._rows_of(gpu)).error(spread, local_C)
+        return np.where(known_C, here, np.minimum(MOST_DOUBT, np.hypot(here, error_C)))
+
     def source(self, gpu: str, spread: Spread) -> Source:
         """Whence its rate there is known."""
         gpus, nodes = sum(spread), sum(1 for used in spread if used > 0)
