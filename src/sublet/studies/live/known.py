@@ -24,10 +24,10 @@ from sublet.studies.live.run import boots_s
 from sublet.studies.live.scenarios import BOOT_S, NAME, SPEEDUP, Arrival, Scenario, paced_job
 from sublet.studies.study import Tell
 
-__all__ = ["Frictions", "Known", "frictions_from", "known_from_rehearsal"]
+__all__ = ["WALK", "WALK_QUICK", "WIDTHS", "Frictions", "Known", "frictions_from", "known_from_rehearsal"]
 
 WIDTHS = (1, 2, 4)  # that are profiled: three is foretold
-WALK = (1, 2, 4, 2, 3, 1)  # widths of the run that regroups
+WALK, WALK_QUICK = (1, 2, 4, 2, 3, 1), (1, 2, 4, 2)  # widths of the run that regroups
 STEPS = 3  # to make at each
 CROWD = (48, 48, 48)  # samples of jobs that start together with it: in a burst a start takes longer
 GIVE_UP_S = 60.0
@@ -53,7 +53,7 @@ class Known:
     frictions: Frictions
 
 
-def known_from_rehearsal(folder: Path, *, seconds: float, tell: Tell) -> Known:
+def known_from_rehearsal(folder: Path, *, seconds: float, walk: Sequence[int] = WALK, tell: Tell) -> Known:
     """Profile the script into `folder`/profiles, then see what its changes take."""
     importlib.import_module("scipy.optimize")  # in the midst of a run it would hold everybody up
     tell("profile of the script")
@@ -61,21 +61,22 @@ def known_from_rehearsal(folder: Path, *, seconds: float, tell: Tell) -> Known:
         paced_job(ENOUGH, max(WIDTHS)), widths=WIDTHS, seconds=seconds, folder=folder / "profiles", tell=tell
     )
     tell("what starting and regrouping take")
-    events = asyncio.run(_walk(Scenario(name="walk", arrivals=(Arrival(0.0, ENOUGH, max(WIDTHS)),)), folder / "walk"))
+    scenario = Scenario(name="walk", arrivals=(Arrival(0.0, ENOUGH, max(WIDTHS)),))
+    events = asyncio.run(_walk(scenario, walk, folder / "walk"))
     rows = tuple(row for profile in found.profiles if profile.name == NAME for row in profile.rows)
     return Known(rows=rows, frictions=frictions_from(events))
 
 
-async def _walk(scenario: Scenario, state_dir: Path) -> Sequence[Any]:
+async def _walk(scenario: Scenario, walk: Sequence[int], state_dir: Path) -> Sequence[Any]:
     """The events of a job whose owner changes its width again and again."""
     api = controller_from(scenario.settings(state_dir))
     running = asyncio.create_task(api.run())
     try:
         await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
-        job_id, *others = [(await api.submit(paced_job(n, WALK[0])))["job_id"] for n in (ENOUGH, *CROWD)]
+        job_id, *others = [(await api.submit(paced_job(n, walk[0])))["job_id"] for n in (ENOUGH, *CROWD)]
         for other in others:
             await _until_ended(api, other)
-        for width in WALK:
+        for width in walk:
             await api.scale(job_id, low=width, high=width)
             await _until_trained(api, job_id, width)
         return await api.events(limit=100_000)

@@ -9,7 +9,7 @@ from sublet.domain.shape import Shape
 from sublet.market.traces import load_trace
 from sublet.perf.live.rows import StepRow
 from sublet.runtime.controller.profile_store import script_digest
-from sublet.studies.live.foretelling import Seen, told
+from sublet.studies.live.foretelling import QUICK, Seen, told
 from sublet.studies.live.known import Frictions, Known, frictions_from
 from sublet.studies.live.predict import Draw, RegroupPauses, foretell, foretold_from
 from sublet.studies.live.scenarios import BATCH, BOOT_S, SCENARIOS, SPEEDUP, Arrival, Scenario
@@ -112,3 +112,14 @@ def test_the_table_says_how_far_off_it_was_and_the_check_holds_it_to_the_goal():
     found = told([Seen(scenario=scenario, foretold=said, runs=runs, finished=3)], known())
     assert [check.ok for check in found.checks] == [True, True, False]
     assert [row[-1] for row in found.tables[0].rows] == ["+14.0%", "+20.0%"]
+
+
+def test_a_short_study_names_the_scenarios_that_it_left_out():
+    said, runs = foretold_from([Draw(100.0, 1.0)]), (Draw(110.0, 1.2),)
+    all_seen = [Seen(scenario=each, foretold=said, runs=runs, finished=1) for each in SCENARIOS]
+    some = [each for each in all_seen if each.scenario.name in QUICK]
+    assert 0 < len(some) < len(all_seen)
+    left_out = told(some, known()).notes[-1]
+    assert left_out.startswith("not run: ")
+    assert [each.name in left_out for each in SCENARIOS] == [each.name not in QUICK for each in SCENARIOS]
+    assert len(told(all_seen, known()).notes) == 1
