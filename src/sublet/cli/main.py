@@ -7,6 +7,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -144,8 +145,7 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that this terminal cannot show must not end the program
     try:
-        command = get_command(app)
-        code = command.main(
+        code = _command().main(
             args=list(arguments),
             prog_name=PROGRAM,
             standalone_mode=False,
@@ -164,6 +164,12 @@ def run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command() -> Any:
+    """All verbs with their options, which typer reads off their functions: longer than most of them take."""
+    return get_command(app)
 
 
 def _report_fault(error: Exception, arguments: Sequence[str]) -> int:

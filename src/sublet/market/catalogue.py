@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -143,7 +144,15 @@ def load_catalogue(name: str = "current") -> Catalogue:
     """A catalogue that ships with Sublet."""
     if name not in CATALOGUES:
         raise UnknownName("catalogue", name, CATALOGUES)
-    return read_catalogue(data.locate(CATALOGUES[name]))
+    path = data.locate(CATALOGUES[name])
+    return _kept(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(len(CATALOGUES))
+def _kept(path: Path, changed_ns: int) -> Catalogue:
+    """Many ask for it, and thousands of prices are looked through each time."""
+    del changed_ns  # another file, then
+    return read_catalogue(path)
 
 
 def read_catalogue(path: str | Path) -> Catalogue:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from datetime import date
 
 import pytest
@@ -31,6 +32,18 @@ def catalogue_of(tmp_path, *rows):
 @pytest.fixture(scope="module")
 def current():
     return load_catalogue()
+
+
+def test_a_catalogue_is_read_once_and_again_when_its_file_changes(tmp_path, monkeypatch):
+    path = tmp_path / "offers.csv"
+    monkeypatch.setattr(data, "locate", lambda _: path)
+    path.write_text("\n".join([HEAD, *USUAL]) + "\n")
+    os.utime(path, (1, 1))
+    first = load_catalogue()
+    assert load_catalogue() is first
+    path.write_text("\n".join([HEAD, *USUAL[:3]]) + "\n")
+    os.utime(path, (2, 2))
+    assert len(load_catalogue()) == 6 < len(first)
 
 
 def test_offers_come_cheapest_per_gpu_first(tmp_path):
