@@ -89,9 +89,10 @@ def test_three_sizes_tell_no_floor_and_one_size_neither():
 
 
 def test_rows_that_differ_by_something_else_tell_no_floor():
-    """Two workers that share a device compute half as fast: no line goes through both, nor does a level help."""
+    """Two workers that share a device compute half as fast: no line goes through both, and a level helps but little."""
     local = np.array([4.0, 8.0, 16.0, 32.0] * 2)
-    piece_s = (1.0 + local) * np.repeat([1.0, 2.0], 4)
+    piece_s = (1.0 + local) * np.repeat([1.0, 2.0], 4) * np.tile([1.2, 1.0, 1.0, 1.0], 2)
+    assert misfit(local, piece_s, np.full(8, 0.02), 0.0) - misfit(local, piece_s, np.full(8, 0.02), 5.5) > SURE
     assert least_samples(local, piece_s, np.full(8, 0.02)) == 0.0
 
 
