@@ -35,8 +35,9 @@ class Boa:
         everyone = sorted([*snapshot.active.values(), *waiting], key=lambda state: state.seq)
 
         def drawbacks(at: int) -> tuple[bool, int, float]:
-            stuck = sum(not menu_of(state.job, sites[at : at + 1]).shapes for state in everyone)
-            return draft.most[sites[at].pool] <= 0, stuck, terms.least(terms.rent_R, at)
+            most = draft.most[sites[at].pool]
+            stuck = sum(not (menu_of(state.job, sites[at : at + 1]).gpus_C <= most).any() for state in everyone)
+            return most <= 0, stuck, terms.least(terms.rent_R, at)
 
         site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
         site = sites[site_at : site_at + 1]

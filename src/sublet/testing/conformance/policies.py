@@ -281,6 +281,13 @@ class PolicySuite(DrawingSuite):
         run = simulate([*jobs, *core], self.make(), cloud, checked=True, until_s=DAY_S)
         assert run.unfinished == ()
 
+    def test_no_job_waits_for_the_cheapest_pool_that_has_too_few_for_it(self) -> None:
+        offers = [an_offer("o", gpus=1, pool="p"), an_offer("z", gpus=1, usd_per_h="3", pool="q")]
+        limits = {"o": Limit(max_nodes=1), "z": Limit(max_nodes=8)}
+        job = a_job("wide", gpus=2, min_gpus=2, max_gpus=4)
+        run = simulate([job], self.make(), Cloud(offers=offers, limits=limits), checked=True, until_s=DAY_S)
+        assert run.unfinished == ()
+
     def test_a_job_waits_for_its_pool_while_another_is_free(self) -> None:
         driver = Driver(
             [an_offer("lent", pool="lent"), an_offer("bought", pool="bought")],
