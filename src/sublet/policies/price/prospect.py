@@ -21,6 +21,8 @@ from sublet.solve.arrays import Floats
 
 __all__ = ["Prospect", "hour_usd_of", "prospect"]
 
+TRIFLE_USD = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
@@ -43,16 +45,18 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
     options = options_of(menu, state, terms.now_s, value_of_time, terms.rent_R)
     if job.purse_left_usd is not None:
         options = within_purse(options, job.purse_left_usd, terms, WAIT)
+    pay_C, burn = menu.pay(0.0, terms.rent_R), terms.snapshot.budget.burn
+    paid_C = pay_C <= (np.inf if burn is None else burn.usd_per_h + TRIFLE_USD)  # rows fit one by one, and not together
     steady_R = np.where(np.isfinite(terms.on_demand_R), terms.alone_R, 0.0)
     for had_R in (steady_R,) if on_demand else (_left_by_others(terms), terms.alone_R):
-        cost_C = np.where(menu.fits(had_R), options.cost_C, np.inf)
+        cost_C = np.where(menu.fits(had_R) & paid_C, options.cost_C, np.inf)
         if np.isfinite(cost_C).any():
             at = int(cost_C.argmin())
             return Prospect(
                 shape=menu.shapes[at],
                 hours=float(options.hours_C[at]),
                 usd=float(options.rent_to_the_end(terms.rent_R)[at]),
-                usd_per_h=float(menu.pay(0.0, terms.rent_R)[at]),
+                usd_per_h=float(pay_C[at]),
                 waits=had_R is terms.alone_R,
             )
     return None

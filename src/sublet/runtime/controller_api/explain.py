@@ -31,6 +31,7 @@ __all__ = ["alternatives_of", "explain_view", "weigh_by_rent"]
 
 SHOWN = 24
 TRIFLE_H = 1 / SECONDS_PER_H
+TRIFLE_USD = 1e-9
 
 
 def explain_view(controller: Controller, record: JobRecord, *, policy: str, reason: str) -> ExplainView:
@@ -117,7 +118,7 @@ def _view(
         "other_usd": row.other_usd if in_money else None,
         "price_usd": row.usd if in_money else None,
         "chosen": row is chosen,
-        "why": _why(row, chosen, in_money=in_money),
+        "why": _why(row, chosen, in_money=in_money) or _beyond(row, snapshot),
     }
 
 
@@ -158,6 +159,14 @@ def _why(row: Weighed, chosen: Weighed | None, *, in_money: bool) -> str:
     if later_h > TRIFLE_H:
         return f"{later_h:.2f} h later"
     return "as soon, and not cheaper" if later_h >= -TRIFLE_H else "sooner, but others need it more"
+
+
+def _beyond(row: Weighed, snapshot: Snapshot) -> str:
+    """Where nothing was chosen: the money that is missing; each of its rows alone could be had."""
+    burn = snapshot.budget.burn
+    if burn is None or row.usd_per_h <= burn.usd_per_h + TRIFLE_USD:
+        return ""
+    return f"above the limit of USD {burn.usd_per_h:.2f}/h"
 
 
 def _samples_per_s(controller: Controller, state: JobState, rate: float) -> float | None:
