@@ -18,6 +18,7 @@ from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, shapes_kept, spot_speed
 from sublet.perf.speedup import Amdahl, ConstantRate, Linear, PowerLaw
+from sublet.planning.columns import Columns, _dominated
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Site, SteadyPart
@@ -270,3 +271,16 @@ def test_what_a_job_holds_without_its_core_is_not_on_its_menu():
     held = Shape("p", 4, steady=0)
     assert held not in menu_of(job, (both(4),), held).column
     assert held in menu_of(replace(job, min_on_demand=0), (both(4),), held).column
+
+
+@pytest.mark.parametrize(("later", "beaten"), [((2.0, 1.0), True), ((1.0, 2.0), False)])
+def test_a_shape_is_beaten_only_by_one_that_is_no_slower_in_any_phase(later, beaten):
+    columns = Columns(
+        shapes=(Shape("p", 2, steady=1), Shape("p", 3, steady=1)),
+        spot_C=np.array([1.0, 2.0]),
+        steady_C=np.array([1.0, 1.0]),
+        rate_EC=np.array([[1.0, 1.0], later]),
+        boot_s_C=np.array([90.0, 90.0]),
+        doubt_C=np.zeros(2),
+    )
+    assert _dominated(columns, both()).tolist() == [False, beaten]

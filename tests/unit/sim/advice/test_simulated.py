@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sublet.advise.checkpointing import Checkpoints, anchors_for
+from sublet.domain.units import BYTES_PER_GBIT
 from sublet.errors import InvalidValue
 from sublet.sim.advice.replay import replayed
 from sublet.sim.advice.simulated import simulated
@@ -50,6 +52,33 @@ def test_the_kernel_and_the_light_replay_agree_on_a_market_that_comes_and_goes()
     light = replayed(choice, ask, [market], rng=RNG(1), windows=30)
     assert ours.hours.p50 == pytest.approx(light.hours.p50, rel=0.05)
     assert ours.usd.p50 == pytest.approx(light.usd.p50, rel=0.05)
+
+
+def test_anchors_are_rented_beside_the_ledger_and_take_checkpoints_as_fast_as_they_can():
+    choice, ask = chosen(400_000, (SPOT, ON_DEMAND), keeper="anchors")
+    job = Checkpoints(state_bytes=ask.profile.state_bytes)
+    anchor, count = anchors_for(job, choice.nodes)
+    write_s = job.state_bytes / (count * anchor.gbit_per_s * BYTES_PER_GBIT)
+    assert choice.checkpoint_write_s == pytest.approx(write_s)
+    run = simulated(choice, ask, [trace([(0.0, 8), (1e6, 8)], 2e6)], rng=RNG(0), windows=1)
+    trains_s = ask.samples / choice.nodes * (1.0 + write_s / choice.checkpoint_every_s)
+    hours = (ask.provision_s + ask.profile.restart_s + trains_s) / 3600.0
+    assert run.hours_W == pytest.approx(hours)
+    ledger_usd = choice.nodes * SPOT.price.usd_per_h * hours
+    assert run.usd_W == pytest.approx(ledger_usd + count * anchor.usd_per_h * hours)
+
+
+def test_a_loss_sets_back_to_the_last_checkpoint_that_anchors_have():
+    choice, ask = chosen(400_000, (SPOT, ON_DEMAND), keeper="anchors")
+    calm = simulated(choice, ask, [trace([(0.0, 8), (1e6, 8)], 2e6)], rng=RNG(0), windows=1)
+    holed = trace([(0.0, 8), (50_000.0, 0), (55_000.0, 8)], 2e6)
+    run = simulated(choice, ask, [holed], rng=RNG(3), windows=40)
+    met = run.reclaims_W > 0
+    assert met.any()
+    redone_s = 3600.0 * (run.hours_W[met] - calm.hours_W[0]) - 5_000.0 - ask.provision_s - ask.profile.restart_s
+    assert (redone_s >= -1e-6).all()
+    assert (redone_s <= choice.checkpoint_every_s + choice.checkpoint_write_s + 1e-6).all()
+    assert redone_s.max() > 0.0
 
 
 def test_spot_without_a_trace_is_refused():
