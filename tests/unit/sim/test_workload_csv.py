@@ -187,9 +187,9 @@ def test_rows_without_a_size_are_dropped_and_counted_only_where_the_trace_says_s
         read_csv(path)
     workload = read_csv(path, drop_unsized=True)
     assert [job.id for job in workload.jobs] == ["b"]
-    assert workload.notes[0] == "1 jobs without a duration were left out"
+    assert workload.notes[0] == "1 job without a duration: left out"
     path.write_text(f"{HEADER}\na,0,,4,unheard,,,,,,\n")
-    with pytest.raises(BadInput, match="no job is left: 1 jobs without a duration"):
+    with pytest.raises(BadInput, match="no job is left: 1 job without a duration"):
         read_csv(path, drop_unsized=True)
 
 

@@ -85,28 +85,28 @@ class JobRows:
     def repairs(self) -> Iterable[str]:
         """What was changed or left out."""
         if self._fractional:
-            yield f"{self._fractional} jobs asked for a fraction of a GPU: the next whole number is taken"
+            yield f"{_jobs(self._fractional)} asked for a fraction of a GPU: the next whole number is taken"
         if self._unsized:
-            yield f"{self._unsized} jobs without a duration were left out"
+            yield f"{_jobs(self._unsized)} without a duration: left out"
 
     def notes(self) -> Iterable[str]:
         """What was changed, left out or assumed."""
         yield from self.repairs()
         if self._sized_by_duration:
             yield (
-                f"work of {self._sized_by_duration} jobs = stated duration x speed on the requested GPUs, packed "
+                f"work of {_jobs(self._sized_by_duration)} = stated duration x speed on the requested GPUs, packed "
                 f"{GPUS_PER_NODE} to a node, with the speedup {self._speedup}"
             )
         if self._sized_by_profile:
             batch = "the batch size of the trace" if self._fixed_batch else "the best batch size at every moment"
             yield (
-                f"work and speed of {self._sized_by_profile} jobs come from the measured profiles of "
+                f"work and speed of {_jobs(self._sized_by_profile)} come from the measured profiles of "
                 f"{self._profiles.capitalize()}, at {batch}; a restart takes what its simulator charges"
             )
 
         if self._in_grids:
             yield (
-                f"{self._in_grids} jobs train in grids, with the speeds and costs of migration that Parcae measured on "
+                f"{_jobs(self._in_grids)} in grids, with the speeds and costs of migration that Parcae measured on "
                 "V100, whatever the kind of GPU"
             )
 
@@ -213,3 +213,7 @@ class JobRows:
                 raise InvalidValue("gpu", kind, f"a kind that the speedup {self._speedup} can run {gpus} of")
             self._rate_by_shape[kind, gpus] = rate
         return rate
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
