@@ -30,7 +30,7 @@ from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_le
 __all__ = ["STUDY", "simulate_live"]
 
 TOLERANCE = 0.10  # of users.md: makespan and cost, simulator against local processes
-QUICK = 0.3  # of the work of the demonstration
+QUICK = 0.4  # of the work of the demonstration
 
 
 def simulate_live(settings: Settings, live: LiveRun) -> tuple[float, float]:

@@ -44,3 +44,8 @@ def test_a_supply_that_changes_starts_again_for_ever(tmp_path):
 def test_what_changes_once_in_a_round_is_not_taken_for_still(tmp_path):
     found = supply(tmp_path, "0,a,4", "0,b,0", "500,a,4", "550,a,0", "600,a,0", market_share=0.25)
     assert found[:4] == [(0.0, 1), (550.0, 0), (600.0, 1), (1_150.0, 0)]
+
+
+def test_a_change_that_our_share_does_not_feel_is_not_the_end(tmp_path):
+    found = supply(tmp_path, "0,a,8", "550,a,9", "580,a,4", "600,a,4", market_share=0.25)
+    assert found[:4] == [(0.0, 2), (580.0, 1), (600.0, 2), (1_180.0, 1)]
