@@ -12,6 +12,7 @@ from sublet.domain.budget import Limit
 from sublet.errors import BadInput
 from sublet.machine.dice import DICE
 from sublet.runtime.clock import Clock
+from sublet.runtime.identity.authority import Authority
 from sublet.runtime.private import private_file
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import (
@@ -41,7 +42,9 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     path = state_dir / "ray.json"
     facts = _read_choice(path) if path.exists() else _choose(path, cluster, config.kinds)
     kinds = config.kinds or tuple(kind_from_json(kind) for kind in facts["kinds"])
-    address = f"tcp:{cluster.host}:{facts['port']}"
+    # Agents of before were told of a line in the clear, and look for us there; so it stays for their state directory.
+    authority = Authority(state_dir / "identity", wall=clock.wall) if facts.get("certificates") else None
+    address = f"{'tcp' if authority is None else 'tls'}:{cluster.host}:{facts['port']}"
     provider = RayProvider(
         state_dir=state_dir,
         clock=clock,
@@ -51,10 +54,12 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         namespace=facts["namespace"],
         wind_down_s=wind_down_s(settings),
         lease_s=settings.lease_s,
+        authority="" if authority is None else authority.certificate,
     )
     return ProviderSetup(
         provider=provider,
         address=address,
+        authority=authority,
         lease_s=settings.lease_s,
         limits={f"ray:{kind.name}": Limit(max_nodes=settings.most_nodes or kind.most) for kind in kinds},
         warm=provider.warm,
@@ -70,7 +75,8 @@ def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str
         probe.bind((cluster.host, 0))
         port = probe.getsockname()[1]  # agents look for us there after a restart, too
     namespace = f"sublet-{DICE.token(8)}"
-    facts = {"namespace": namespace, "port": port, "kinds": [kind_to_json(kind) for kind in kinds]}
+    kept = [kind_to_json(kind) for kind in kinds]
+    facts = {"namespace": namespace, "port": port, "kinds": kept, "certificates": True}
     private_file(path)
     path.write_text(json.dumps(facts), encoding="utf-8")
     return facts

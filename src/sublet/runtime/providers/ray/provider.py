@@ -58,6 +58,7 @@ class RayProvider:
         namespace: str,
         wind_down_s: float = 0.0,
         lease_s: float = FIRST_LEASE_S,
+        authority: str = "",
         idle_s: float = IDLE_S,
         preload: Sequence[str] = PRELOAD,
         dice: Dice = DICE,
@@ -69,7 +70,7 @@ class RayProvider:
         self._clock, self._cluster, self._dial = clock, cluster, dial
         self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
-        self._request = {"address": address, "lease_s": lease_s}
+        self._request = {"address": address, "lease_s": lease_s} | ({"authority": authority} if authority else {})
         self._claims = Claims(home / "ray-nodes", files=files)
         self._stewards = Stewards(cluster, namespace, home, preload, idle_s, wall=clock.wall, dice=dice, files=files)
         self._waits = Waits(cluster, wall=clock.wall)
