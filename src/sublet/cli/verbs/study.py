@@ -30,7 +30,7 @@ def study(
         typer.Argument(metavar="NAME", help="A name from 'sublet study --list'.", autocompletion=_complete_study),
     ] = "",
     listed: Annotated[bool, typer.Option("--list", help="Name all studies, one line each.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller run, in under a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run: a minute or so, two for live.")] = False,
     report: opt.Report = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
