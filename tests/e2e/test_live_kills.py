@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,8 @@ def test_a_purse_survives_a_kill_and_a_plain_up(sublet, tmp_path, monkeypatch):
         assert sublet("up", "--purse", "0.5", "--speedup", "60").code == 0
         assert sublet("budget", "top-up", "0.25").code == 0
         os.kill(state.address().pid, signal.SIGKILL)
+        while state.in_use:  # the lock goes with the last of its threads
+            time.sleep(0.01)
         answer = sublet("up", "--nodes", "2")
         assert answer.code == 0, answer.err
         assert "nodes: no limit -> 2" in answer.out

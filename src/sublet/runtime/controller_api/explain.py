@@ -118,7 +118,7 @@ def _view(
         "other_usd": row.other_usd if in_money else None,
         "price_usd": row.usd if in_money else None,
         "chosen": row is chosen,
-        "why": _why(row, chosen, in_money=in_money) or _beyond(row, snapshot),
+        "why": ("" if row is chosen else _beyond(row, snapshot)) or _why(row, chosen, in_money=in_money),
     }
 
 
@@ -162,7 +162,7 @@ def _why(row: Weighed, chosen: Weighed | None, *, in_money: bool) -> str:
 
 
 def _beyond(row: Weighed, snapshot: Snapshot) -> str:
-    """Where nothing was chosen: the money that is missing; each of its rows alone could be had."""
+    """The money that is missing; each of its rows alone could be had."""
     burn = snapshot.budget.burn
     if burn is None or row.usd_per_h <= burn.usd_per_h + TRIFLE_USD:
         return ""

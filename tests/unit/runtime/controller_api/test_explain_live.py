@@ -167,6 +167,23 @@ BOTH = (
 )
 
 
+@pytest.mark.parametrize("limit", [0.85, 1.1])
+def test_what_costs_more_than_the_limit_says_so_and_is_not_expected(tmp_path, limit):
+    """A core and one spot worker cost 1.00 an hour, the core alone 0.80."""
+    budget = Budget(burn=Rent.from_usd_per_h(limit))
+
+    async def live():
+        async with serving(tmp_path, policy="price", offers=BOTH, speedup=1.0, budget=budget) as server:
+            return await server.api.dry_run(a_spec(min_workers=1, max_workers=4, min_on_demand=1, **KNOWN))
+
+    dry = asyncio.run(live())
+    assert {row["usd_per_h"] > limit for row in dry["alternatives"]} == {True, False}
+    for row in dry["alternatives"]:
+        above = row["usd_per_h"] > limit
+        assert (row["why"] == f"above the limit of USD {limit:.2f}/h") == above
+        assert not (row["chosen"] and above)
+
+
 def test_in_a_pool_of_both_markets_each_option_says_its_mix_its_losses_and_why_not(tmp_path, capsys):
     """Losses by hand: each spot node is taken 0.6 times an hour, one at a time."""
 
