@@ -24,10 +24,15 @@ class BoaIdealSuite(PolicySuite):
         super().test_once_everything_is_settled_the_plan_is_kept()
 
 
+def facts(name):
+    """What a suite is told of its policy; all of ours plan batches."""
+    return {"registered_as": name, "examples": EXAMPLES, "plans_batches": True}
+
+
 SUITES = {"boa-ideal": BoaIdealSuite}
 for name in NAMES:
     title = f"Test_{name}"
-    globals()[title] = type(title, (SUITES.get(name, PolicySuite),), {"registered_as": name, "examples": EXAMPLES})
+    globals()[title] = type(title, (SUITES.get(name, PolicySuite),), facts(name))
 
 
 def test_there_are_policies():
