@@ -137,3 +137,31 @@ def test_a_fixed_batch_keeps_to_what_fitted_before():
 def test_what_is_no_number_of_samples_is_not_heeded(monkeypatch, told):
     monkeypatch.setenv("SUBLET_SAMPLES_FIT", told)
     assert samples_that_fit() == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_batch_of_the_plan_is_accumulated_before_anything_fails_to_fit():
+    """So much of it is taken that some 4 GiB are left: a sample of 8 MiB needs an eighth of a GiB in sixteen layers."""
+    torch.cuda.empty_cache()
+    device = torch.device("cuda")
+    layers = [nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(8)]
+    model = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    taken = torch.empty(torch.cuda.mem_get_info()[0] - (4 << 30), dtype=torch.uint8, device=device)
+    dataset = TensorDataset(torch.randn(4 * 5 + 64 * 3, 4096, 512))
+    given, computed = [], []
+    with train.session(model, optimizer, dataset, global_batch=4, batch_range=(4, 64), epochs=1, device="cuda") as s:
+        for (x,) in s:
+            given.append(len(x))
+
+            def loss(x=x):
+                computed.append(len(x))
+                return model(x).square().mean()
+
+            s.step(loss)
+            if s.steps == 5:
+                s._steps.obey(64)
+    del taken
+    assert given == computed  # nothing was dropped and given again
+    assert sum(computed) == len(dataset)
+    assert 4 < max(computed) < 64
