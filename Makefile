@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP_ARGS ?= -qq --no-compile # modules are compiled when they are first imported: most of them never are
+WARM := torch._dynamo,torch.distributed,torch.utils.data scipy.optimize,matplotlib.pyplot,fastapi,moto.server ray # by one, not by all at once
 TEST_ARGS ?= -n 4 --dist worksteal # for two cores: a test that waits for a process holds none up
 HOURS ?= 8
 SPEEDUP ?= 16
@@ -85,4 +86,5 @@ $(READY): pyproject.toml
 	fi; \
 	echo "Installing Sublet and its development tools into .venv (PyTorch among them: some minutes the first time)"; \
 	$(BIN)/python -m pip install $(PIP_ARGS) -e '.[dev]'; \
+	for modules in $(WARM); do $(BIN)/python -c "import $$modules" 2>/dev/null || true; done; \
 	touch $@
