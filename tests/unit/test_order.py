@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tests.figures import HERE
+from tests.rigs import order as order_of_tests
 from tests.rigs.order import LONG, dealt
 
 
-def test_long_modules_begin_the_shares_of_the_workers_in_turn():
-    modules = dict.fromkeys(range(20), "tests/unit/test_a.py") | {20 + n: module for n, module in enumerate(LONG)}
+def test_long_modules_begin_the_shares_of_the_workers_in_turn(monkeypatch):
+    six = tuple(f"tests/e2e/test_long_{n}.py" for n in range(6))
+    monkeypatch.setattr(order_of_tests, "LONG", six)
+    modules = dict.fromkeys(range(20), "tests/unit/test_a.py") | {20 + n: module for n, module in enumerate(six)}
     order = dealt(range(26), modules, 4)
     assert sorted(order) == list(range(26))
     assert [order[:3], order[6:9], order[12:14], order[19:21]] == [[20, 24, 0], [21, 25, 4], [22, 8], [23, 14]]
