@@ -194,6 +194,3 @@ class LoopProcess(Process):
             if inspect.iscoroutine(work := task.get_coro()) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - a dead process complains no more
-            work = task.get_coro()
-            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-                work.close()  # it never began, and nobody is to say so
