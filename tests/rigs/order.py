@@ -10,8 +10,8 @@ __all__ = ["LONG", "dealt"]
 T = TypeVar("T")
 
 # Dealt to the workers in turn; each module stays with one, as do the clusters and templates that it starts. None that
-# starts controllers: where several of these begin at once on two cores, each waits for PyTorch in all the others.
-LONG = ("tests/e2e/test_ray.py", "tests/simulation/test_theory.py")
+# starts controllers or a cluster: where several of these begin at once on two cores, each waits for all the others.
+LONG = ("tests/simulation/test_theory.py",)
 
 
 def dealt(items: Sequence[T], modules: Mapping[T, str], workers: int) -> list[T]:
