@@ -177,7 +177,10 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "Run jobs" in done.stdout
     loaded = set(done.stderr.split())
-    assert loaded & {"numpy", "scipy", "matplotlib", "rich.console", "pydantic", "fastapi", "torch", "yaml"} == set()
+    assert (
+        loaded & {"numpy", "scipy", "matplotlib", "rich.console", "pydantic", "fastapi", "torch", "yaml", "obstore"}
+        == set()
+    )
 
 
 def test_a_market_of_other_gpus_is_said_to_be_one(tmp_path, monkeypatch, capsys):

@@ -178,8 +178,8 @@ def join(pair, generation=1):
     run(*pair)
 
 
-def test_nothing_of_it_needs_torch():
-    code = "import sys, sublet.train.following; sys.exit('torch' in sys.modules)"
+def test_nothing_of_it_needs_torch_nor_the_library_of_object_stores():
+    code = "import sys, sublet.train.following; sys.exit(bool({'torch', 'obstore'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

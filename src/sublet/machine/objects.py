@@ -1,0 +1,92 @@
+"""Objects in a store that many machines share: whole or not there, and written over only by whoever saw the last one.
+
+An object store has no folders, no locks and no rename. What it has is a condition on a write: `new` (there is no such
+object yet) and `over` (there is still the one that we saw). Of all who write so at once, one wins, and the others are
+told (`Overtaken`). `sublet.machine.remote` opens such a store by its URI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from sublet.errors import SubletError
+
+__all__ = ["Content", "Found", "ObjectReading", "Objects", "Overtaken", "StoreFailed", "Version"]
+
+Version = Mapping[str, str]  # which write an object is of, in the store's own words
+
+
+class StoreFailed(SubletError):
+    """A store did not do what it was asked; nothing is known about the objects in it."""
+
+    def __init__(self, uri: str, why: str, *, hint: str) -> None:
+        self.uri, self.why, self.hint = uri, why, hint
+        super().__init__(f"the store {uri} did not do it: {why}\n  next: {hint}")
+
+
+class Overtaken(SubletError):
+    """The condition of a write does not hold: another was quicker."""
+
+    def __init__(self, uri: str, key: str) -> None:
+        self.uri, self.key = uri, key
+        super().__init__(f"another has written {key} in {uri} meanwhile")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a list says of an object."""
+
+    key: str
+    size: int
+    changed_s: float  # since 1970, by the clock of the store
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A small object, with what it takes to write over just this one."""
+
+    data: bytes
+    version: Version
+
+
+class ObjectReading(Protocol):
+    """An object that is being read from its beginning."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    def readinto(self, memory: memoryview, /) -> int | None:
+        """Some of what comes next; how many bytes, 0 at its end."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Objects(Protocol):
+    """All objects under one URI. FileNotFoundError where there is none, StoreFailed if the store fails."""
+
+    @property
+    def uri(self) -> str:
+        """What the keys are under, as people write it; without a slash at its end."""
+
+    def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:
+        """In one go; if there must be none yet, or still this one: Overtaken if that is not so."""
+
+    def get(self, key: str) -> Content:
+        """All of a small one."""
+
+    def open(self, key: str) -> ObjectReading:
+        """To be read."""
+
+    def list(self, prefix: str = "") -> list[Found]:
+        """All whose keys begin with the folder `prefix`, in order of their keys."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Whether they are there or not."""

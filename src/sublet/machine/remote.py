@@ -1,0 +1,207 @@
+"""Opens what a URI names: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix.
+
+    objects = open_uri("s3://bucket/some/prefix")   # sublet.machine.objects.Objects
+    objects.get("name").data; objects.list(); objects.put("name", b"...")
+
+Access and options come from the environment, in the words of the cloud's own tools: AWS_ACCESS_KEY_ID, AWS_REGION,
+AWS_ENDPOINT_URL, ... or the role of the machine; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME, ...
+Where boto3 is there, a profile of `aws configure` serves too. The library (obstore, the extra `store`) is imported at
+the first use. `check_uri` says what is wrong with a URI without asking anybody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sublet.errors import InvalidValue, MissingExtra
+from sublet.machine.objects import Content, Found, ObjectReading, Objects, Overtaken, StoreFailed, Version
+
+__all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_remote", "open_uri"]
+
+SCHEMES = ("s3", "gs", "az")
+CONNECT_S = 5.0
+ANSWER_S = 60.0  # of one request; a part of a large object is one
+RETRY_S = 30.0  # from a request to its last repetition
+RETRIES = 4
+PART_BYTES = 1 << 24  # of a large object: sent at the same time as others
+MOST_PARTS = 9_000  # a store takes 10,000
+CHUNK_BYTES = 1 << 23  # of what is read
+LONGEST_WHY = 300
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_STORAGE_BASE_URL", "AZURE_ENDPOINT")
+
+
+def is_remote(place: object) -> bool:
+    """Whether it is a URI, of whatever scheme but file:, and no path."""
+    scheme, separator, _ = str(place).partition("://")
+    return bool(separator) and scheme.isalnum() and scheme != "file"
+
+
+def check_uri(field: str, uri: str) -> None:
+    """What can be known here: the scheme, the bucket, and whether the library is installed. Nobody is asked."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if scheme not in SCHEMES:
+        allowed = "a directory, file:///a/directory, " + ", ".join(f"{each}://bucket/prefix" for each in SCHEMES)
+        raise InvalidValue(field, uri, allowed)
+    if not bucket or any(sign in uri for sign in "?#%\\ \n") or ".." in prefix.split("/") or "//" in rest:
+        raise InvalidValue(field, uri, f"{scheme}://bucket/prefix, in letters that need no escape")
+    if find_spec("obstore") is None:
+        raise MissingExtra(f"obstore, which reads and writes {scheme}://,", "store")
+
+
+def open_uri(uri: str) -> Objects:
+    """All objects under it; nobody is asked yet. InvalidValue, MissingExtra, or StoreFailed where access is not set."""
+    uri = uri.rstrip("/")
+    check_uri("uri", uri)
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": any(os.environ.get(name, "").startswith("http://") for name in ENDPOINTS),
+            "connect_timeout": timedelta(seconds=CONNECT_S),
+            "timeout": timedelta(seconds=ANSWER_S),
+        },
+        "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
+    }
+    try:
+        if uri.startswith("s3://") and (profile := _profile()) is not None:
+            options["credential_provider"] = profile
+        return RemoteObjects(uri, from_url(uri, **options))
+    except (BaseError, ValueError) as error:
+        raise _failure_from(uri, error) from error
+
+
+class RemoteObjects:
+    """Over a store of obstore's, of any kind."""
+
+    def __init__(self, uri: str, store: Any) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        self._uri, self._store, self._library = uri, store, obstore
+        self._overtaken: tuple[type[Exception], ...] = (AlreadyExistsError, PreconditionError)
+        self._failures: tuple[type[Exception], ...] = (BaseError, OSError)
+
+    @property
+    def uri(self) -> str:
+        """What the keys are under."""
+        return self._uri
+
+    def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:
+        """In one go, whatever its size: a large one is there once its last part is."""
+        mode: Any = "create" if new else None if over is None else dict(over)
+        size = max(PART_BYTES, -(-len(content) // MOST_PARTS))
+        with self._asking(key):
+            done = self._library.put(self._store, key, content, mode=mode, chunk_size=size)
+        return _version(done)
+
+    def get(self, key: str) -> Content:
+        """All of it."""
+        with self._asking(key):
+            found = self._library.get(self._store, key)
+            return Content(bytes(found.bytes()), _version(found.meta))
+
+    def open(self, key: str) -> ObjectReading:
+        """As it comes over the line."""
+        with self._asking(key):
+            return _Stream(self, key, self._library.get(self._store, key))
+
+    def list(self, prefix: str = "") -> list[Found]:
+        """However many there are."""
+        with self._asking(prefix):
+            rows = [row for page in self._library.list(self._store, prefix or None) for row in page]
+        return sorted(
+            (Found(row["path"], row["size"], row["last_modified"].timestamp()) for row in rows),
+            key=lambda found: found.key,
+        )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """All of them."""
+        if names := list(keys):
+            try:
+                with self._asking(names[0]):
+                    self._library.delete(self._store, names)
+            except FileNotFoundError:
+                for name in names if len(names) > 1 else ():  # one that is gone may have stopped it
+                    self.delete([name])
+
+    @contextmanager
+    def _asking(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except self._overtaken as error:
+            raise Overtaken(self._uri, key) from error
+        except FileNotFoundError as error:
+            if any(word in str(error) for word in NO_BUCKET):
+                raise _failure_from(self._uri, error) from error
+            raise
+        except self._failures as error:
+            raise _failure_from(self._uri, error) from error
+
+
+class _Stream:
+    """An object that is being read: what came over the line, until somebody takes it."""
+
+    def __init__(self, objects: RemoteObjects, key: str, found: Any) -> None:
+        self._objects, self._key, self._found = objects, key, found
+        self._rest = memoryview(b"")
+        self._chunks: Iterator[Any] = iter(found.stream(min_chunk_size=CHUNK_BYTES))
+
+    @property
+    def size(self) -> int:
+        """As the store says."""
+        return int(self._found.meta["size"])
+
+    def readinto(self, memory: memoryview) -> int:
+        """From what is here, or the next that comes."""
+        if not self._rest:
+            with self._objects._asking(self._key):  # noqa: SLF001 - both are of this file
+                self._rest = memoryview(next(self._chunks, b"")).cast("B")
+        count = min(len(memory), len(self._rest))
+        memory[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rest, self._chunks = memoryview(b""), iter(())
+
+
+def _version(facts: Mapping[str, Any]) -> Version:
+    return {name: facts[name] for name in ("e_tag", "version") if facts.get(name) is not None}
+
+
+def _profile() -> Any:
+    """Access by `aws configure`, where the environment names none and boto3 can read it; otherwise None."""
+    home = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser())
+    if "AWS_ACCESS_KEY_ID" in os.environ or not ("AWS_PROFILE" in os.environ or home.exists()):
+        return None
+    if find_spec("boto3") is None:
+        return None
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return Boto3CredentialProvider()
+
+
+def _failure_from(uri: str, error: Exception) -> StoreFailed:
+    text = " ".join(str(error).partition("Debug source")[0].split())
+    if any(word in text for word in NO_BUCKET):
+        hint = f"make the bucket of {uri}, or name another; also see AWS_REGION and AWS_ENDPOINT_URL"
+    elif any(word in text for word in ("403", "401", "AccessDenied", "redential", "Account must be")):
+        hint = f"let this account get, put, list and delete under {uri}, and have its keys or the machine's role found"
+    else:
+        hint = f"see that {uri} can be reached from this machine (network, region, AWS_ENDPOINT_URL); it is tried again"
+    return StoreFailed(uri, text[:LONGEST_WHY] or repr(error), hint=hint)
