@@ -88,7 +88,20 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-KEYS = ("name", "workdir", "num_nodes", "resources", "envs", "secrets", "elastic", "training", "budget", "deadline")
+KEYS = (
+    "name",
+    "workdir",
+    "num_nodes",
+    "resources",
+    "envs",
+    "secrets",
+    "elastic",
+    "training",
+    "budget",
+    "deadline",
+    "setup",
+    "file_mounts",
+)
 
 
 @given(st.dictionaries(st.sampled_from((*KEYS, "checkpoint", "retry", "stop_duration", "weight", "run")), values))

@@ -20,5 +20,7 @@ deadline: 2026-11-02T00:00Z
 checkpoint: {uri: ck, interval: 10m, keep: 5}
 retry: {preemption: unlimited, infra: 4, user: 0}
 stop_duration: 1m30s
+setup: pip install -r needs.txt
+file_mounts: {/data: s3://corpus/small, /out: {name: results, store: gcs, mode: MOUNT}}
 weight: 2
 """

@@ -24,6 +24,7 @@ def print_submitted(found: dict[str, Any], spec: JobSpec) -> None:
     typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
     if line := expected_line(found.get("expected")):
         typer.echo(line)
+    print_notes(spec.notes)
     if found.get("warning"):
         typer.echo(f"warning: {found['warning']}")
     typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")

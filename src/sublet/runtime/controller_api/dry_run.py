@@ -40,7 +40,7 @@ async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "
     shape, weighing = plan.shapes.get(job.id), plan.weighed.get(job.id)
     by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)
-    notes = [warning] if warning else []
+    notes = [*spec.notes, *([warning] if warning else [])]
     if sizes.hours:
         notes.append(sizes.describe(0.0))
     elif spec.work is None or spec.samples_per_s is None:

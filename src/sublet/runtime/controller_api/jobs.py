@@ -106,6 +106,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "exit_code": record.exit_code,
         "error": record.error,
         "warnings": _warnings(record, state),
+        "notes": list(record.spec.notes),
     }
 
 

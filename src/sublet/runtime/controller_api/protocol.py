@@ -35,6 +35,7 @@ class Submitted(TypedDict):
     job_id: str
     name: str
     expected: NotRequired[ExpectedView | None]  # None = the policy weighs no money
+    notes: NotRequired[list[str]]  # what its file says and the job has otherwise, or need not have
     warning: NotRequired[str]  # what nobody can know of it now, such as whether its deadline can be met
 
 

@@ -10,6 +10,7 @@ from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.unready import refuse_unready
 
 __all__ = ["refuse_impossible", "submit_job"]
 
@@ -29,11 +30,13 @@ def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
     record = controller.add(f"{spec.name}-{number}", spec, key)
     if warning:
         controller.note(HistoryRow(kind="Warning", job_id=record.id, text=warning))
-    return {"job_id": record.id, "name": spec.name, "expected": expected, "warning": warning}
+    told: Submitted = {"job_id": record.id, "name": spec.name, "expected": expected, "warning": warning}
+    return {**told, "notes": list(spec.notes)}
 
 
 def refuse_impossible(feasibility: Feasibility, spec: JobSpec) -> str:
     """What can never run is refused; the warning for what may not run."""
+    refuse_unready(spec)
     bounds.absolute("workdir", spec.cwd)
     bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
     feasibility.refuse_beyond_limits(spec)

@@ -133,6 +133,7 @@ class JobView(BillView):
     exit_code: int | None  # of the first worker that failed, or 0
     error: str  # last lines of a failure, secrets hidden
     warnings: list[str]  # what its owner should do something about
+    notes: list[str]  # what its file says and the job has otherwise, or need not have
 
 
 class NodeView(TypedDict):
@@ -264,7 +265,7 @@ class DryRunView(TypedDict):
     expected: NotRequired[ExpectedView | None]  # None = the policy weighs no money
     reason: str
     alternatives: list[AlternativeView]
-    notes: list[str]  # what was assumed: speeds not measured yet, work not known
+    notes: list[str]  # of its file, and what was assumed: speeds not measured yet, work not known
 
 
 class HealthView(TypedDict):

@@ -35,10 +35,14 @@ __all__ = [
     "job_name",
     "kinds",
     "market",
+    "mounts",
     "node_loss",
+    "notes",
     "number",
     "path",
+    "per_node",
     "retries",
+    "script",
     "variables",
     "workers",
 ]
@@ -55,6 +59,8 @@ MOST_KINDS: Final = 64
 LONGEST_TEXT: Final = 131_071  # bytes: Linux takes no longer argument or variable (MAX_ARG_STRLEN, with its zero byte)
 LONGEST_IN_ALL: Final = 1 << 19  # bytes of command and variables: a quarter of what Linux takes (ARG_MAX 2 MiB)
 LONGEST_PATH: Final = 4095  # bytes: PATH_MAX, with its zero byte
+MOST_MOUNTS: Final = 256
+MOST_NOTES: Final = 100
 
 VARIABLE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -64,6 +70,7 @@ NAME: Final = (
 VARIABLE: Final = "a name of letters, digits and underscores that does not begin with a digit"
 _NAME = re.compile(NAME_PATTERN[1:-1], re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}", re.ASCII)
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://[^/].*", re.ASCII | re.DOTALL)
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:/-]{0,62}", re.ASCII)
 LONG_BITS: Final = 64  # beyond it a number is not worth repeating
 
@@ -180,6 +187,44 @@ def absolute(field: str, value: str) -> None:
     """A path of a job that is brought: whose own directory a relative one is meant from, nobody here can know."""
     if value and not value.startswith("/"):
         raise InvalidValue(field, value, "an absolute path (one that begins with /)")
+
+
+def script(field: str, text: str) -> None:
+    """A text for bash; "" where none is given."""
+    _text(field, text)
+
+
+def mounts(given: Mapping[str, str], kept: Sequence[str] = ()) -> None:
+    """Paths on the node, and what is brought there; `kept` are those of which something goes back."""
+    if len(given) > MOST_MOUNTS:
+        raise InvalidValue("file_mounts", f"{len(given)} of them", f"at most {MOST_MOUNTS}")
+    for there, source in given.items():
+        path("file_mounts", there)
+        path(f"file_mounts.{there}", source)
+        if not there.strip() or ".." in there.split("/"):
+            raise InvalidValue("file_mounts", there, "a path on the node, without '..'")
+        if not source.startswith("/") and not _URI.fullmatch(source):
+            allowed = "an absolute path of this machine, or a URI such as s3://bucket/folder"
+            raise InvalidValue(f"file_mounts.{there}", source, allowed)
+    for there in kept:
+        if there not in given or given[there].startswith("/"):
+            raise InvalidValue("file_mounts", there, "mounted from a URI, if what is written there is to be kept")
+
+
+def per_node(gpus: int, low: int, high: int, *, sdk: bool) -> None:
+    """GPUs of one process of a command that runs once per node; 0 for one that runs once per GPU."""
+    if type(gpus) is not int or not 0 <= gpus <= MOST_WORKERS:
+        raise InvalidValue("per_node", gpus, f"a whole number from 0 to {MOST_WORKERS}")
+    if gpus and (sdk or low != high or high % gpus):
+        raise InvalidValue("per_node", gpus, "0, but for a script without the SDK on so many whole nodes and no others")
+
+
+def notes(given: Sequence[str]) -> None:
+    """What is said of a job beside it."""
+    if len(given) > MOST_NOTES:
+        raise InvalidValue("notes", f"{len(given)} of them", f"at most {MOST_NOTES}")
+    for text in given:
+        _text("notes", text)
 
 
 def kinds(names: Sequence[str]) -> None:

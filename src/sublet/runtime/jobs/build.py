@@ -14,6 +14,7 @@ from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
 from sublet.runtime.jobs.mistakes import shorten
+from sublet.runtime.jobs.mounts import read_mounts
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
@@ -71,12 +72,15 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
     secrets = _fill_in("secrets", file.secrets, environment, wrong)
     folder = wrong.attempt(lambda: _folder("checkpoint.uri", file.checkpoint.uri, where)) or ""
     deadline_s = wrong.attempt(lambda: _deadline_s(file, document, surroundings.now))
+    mounts = read_mounts(file.file_mounts, {**env, **secrets}, (base, Path.cwd()))
+    wrong.found += mounts.wrong
     wrong.found += out_of_bounds(
         file,
         document.values,
         argv=argv,
         cwd=str(where),
         folder=folder,
+        mounts=mounts.given,
         env=env,
         secrets=secrets,
         kinds=kinds,
@@ -90,6 +94,10 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
             name=file.name or surroundings.default_name,
             argv=argv,
             cwd=str(where),
+            setup=file.setup,
+            mounts=mounts.given,
+            kept_mounts=tuple(mounts.kept),
+            notes=tuple(mounts.notes),
             env=env,
             secrets=secrets,
             sdk=uses_sdk(argv, str(where)) if file.training.sdk == "auto" else file.training.sdk,

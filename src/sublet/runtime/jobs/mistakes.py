@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from sublet.errors import BadInput
 from sublet.runtime.jobs.bounds import NAME
-from sublet.runtime.jobs.schema import FOREIGN, JobFile, keys_at
+from sublet.runtime.jobs.foreign import FOREIGN
+from sublet.runtime.jobs.schema import JobFile, keys_at
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.jobs.yaml_lines import Document
 

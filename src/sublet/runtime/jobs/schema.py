@@ -41,7 +41,7 @@ from sublet.runtime.jobs.values import (
     parse_range,
 )
 
-__all__ = ["FOREIGN", "JobFile", "keys_at"]
+__all__ = ["JobFile", "keys_at"]
 
 
 def _written(pattern: str, example: str, *, also: str = "") -> WithJsonSchema:
@@ -229,6 +229,24 @@ class Retry(_Group):
     user: Attempts = Field(default=1, description="After the script failed by itself.")
 
 
+class Bucket(_Group):
+    """Files of a bucket, or of this machine, on the node."""
+
+    source: str | list[str] | None = Field(default=None, description="A path of this machine, or a URI.")
+    name: str | None = Field(default=None, description="The bucket, where source is no URI.")
+    store: str | None = Field(default=None, description="Whose bucket it is: s3, gcs, azure, r2.")
+    mode: str = Field(default="MOUNT", description="COPY: brought to the node; MOUNT: what is written goes back.")
+    persistent: bool = Field(default=True, description="Whether the bucket stays when the job has ended.")
+
+
+def _short_mount(value: object) -> object:
+    """`/data: s3://b` is `/data: {source: s3://b, mode: COPY}`."""
+    return {"source": value, "mode": "COPY"} if isinstance(value, str) else value
+
+
+Mount = Annotated[Bucket, BeforeValidator(_short_mount, json_schema_input_type=str | Bucket)]
+
+
 class JobFile(_Group):
     """A training job for Sublet."""
 
@@ -239,6 +257,10 @@ class JobFile(_Group):
         default=None, description="Letters, digits, hyphens, dots, underscores; the file's name otherwise."
     )
     workdir: str = Field(".", description="Where the command runs, relative to this file.")
+    setup: str = Field(default="", description="Commands that every node runs once, before the first worker there.")
+    file_mounts: dict[str, Mount] = Field(
+        default={}, description="Path on the node: a path of this machine, a URI, or a bucket."
+    )
     num_nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
         default=1, description="Nodes of a job that is not elastic."
     )
@@ -285,45 +307,6 @@ class JobFile(_Group):
         return self.num_nodes * low, self.num_nodes * high
 
 
-_LATER = "leave it out; nothing else does this yet"
-_MARKET = "leave it out: the controller rents wherever it is best ('sublet up --provider' says where)"
-_BURN = "say it for all jobs together: sublet budget set --burn 15/h"
-
-# Keys that mean something elsewhere, by the group they stand in, with what to do instead.
-FOREIGN: dict[tuple[str, ...], dict[str, str]] = {
-    (): {
-        "setup": "prepare the environment before submitting, or do it at the start of run",
-        "file_mounts": "leave it out: workers see the files of this machine",
-        "volumes": "leave it out: workers see the files of this machine",
-        "service": "leave it out: Sublet trains, it does not serve",
-        "pool": _MARKET,
-        "inputs": _LATER,
-        "outputs": _LATER,
-        "config": _LATER,
-        "experimental": _LATER,
-        "event_callback": "poll instead: sublet events JOB -o json",
-        "max_duration": "use deadline",
-        "utilization_policy": _LATER,
-        "backoffLimit": "use retry: {user: N}",
-        "activeDeadlineSeconds": "use deadline",
-        "terminationGracePeriodSeconds": "use stop_duration",
-    },
-    ("resources",): {
-        **dict.fromkeys(("infra", "cloud", "region", "zone", "instance_type", "ordered"), _MARKET),
-        **dict.fromkeys(("cpus", "memory", "disk_size", "disk_tier", "local_disk", "network_tier"), _LATER),
-        **dict.fromkeys(("ports", "image_id", "labels", "autostop", "accelerator_args"), _LATER),
-        "job_recovery": "use retry",
-        "priority": "use weight",
-        "max_hourly_cost": _BURN,
-    },
-    ("elastic",): {"min_on_demand": "say it in resources: {min_on_demand: 1}"},
-    ("training",): {"batch_policy": "say it in the script: train.session(..., batch_range=(64, 1024))"},
-    ("training", "target"): {"epochs": "say it in the script: train.session(..., epochs=10)"},
-    ("budget",): {"max_burn": _BURN, "warn_at": "watch it: sublet cost JOB"},
-    ("retry",): {"on_events": "use preemption, infra and user", "duration": "use deadline"},
-}
-
-
 def keys_at(path: Sequence[object]) -> list[str]:
     """The keys of the group at this place."""
     model: type[BaseModel] = JobFile
@@ -341,4 +324,5 @@ _INSIDE: dict[str, type[BaseModel]] = {
     "budget": JobBudget,
     "checkpoint": Checkpoint,
     "retry": Retry,
+    "file_mounts": Bucket,
 }

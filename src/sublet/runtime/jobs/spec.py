@@ -27,6 +27,11 @@ class JobSpec:
     name: str
     argv: tuple[str, ...]  # of one worker; every worker runs the same
     cwd: str
+    setup: str = ""  # a text for bash that every node runs once, in `cwd`, before the first worker there
+    mounts: Mapping[str, str] = field(default_factory=dict)  # path on the node: a local file or folder, or a URI
+    kept_mounts: tuple[str, ...] = ()  # of these paths what the job writes there has to go back to the URI
+    per_node: int = 0  # GPUs of one process of `run`, all on one node; 0 = every process has one GPU
+    notes: tuple[str, ...] = ()  # what the file says and the job has otherwise, or need not have
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # as env, but never shown or logged
     sdk: bool = True  # the script opens a `sublet.train` session; False = an unmodified script, restarted to resize
@@ -58,9 +63,13 @@ class JobSpec:
         bounds.command(self.argv)
         bounds.path("workdir", self.cwd)
         bounds.path("checkpoint.uri", self.checkpoint_dir)
+        bounds.script("setup", self.setup)
+        bounds.mounts(self.mounts, self.kept_mounts)
+        bounds.notes(self.notes)
         bounds.variables("envs", self.env)
         bounds.variables("secrets", self.secrets)
         bounds.workers(self.min_workers, self.max_workers, self.sizes)
+        bounds.per_node(self.per_node, self.min_workers, self.max_workers, sdk=self.sdk)
         bounds.kinds(self.accelerators)
         for name in bounds.RANGES:
             if (value := getattr(self, name)) is not None:

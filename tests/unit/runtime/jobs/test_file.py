@@ -40,6 +40,9 @@ def test_every_key_reaches_the_job(folder):
     assert spec.name == "pretrain-small"
     assert spec.argv == ("python", "train.py", "--lr", "0.1")
     assert spec.cwd == str(folder)
+    assert spec.setup == "pip install -r needs.txt"
+    assert spec.mounts == {"/data": "s3://corpus/small", "/out": "gs://results"}
+    assert spec.kept_mounts == ("/out",)
     assert spec.env == {"LEVEL": "010", "ANSWER": "yes", "FROM_ME": "mine"}
     assert spec.secrets == {"TOKEN": "hush"}
     assert spec.sdk
@@ -144,8 +147,8 @@ def test_what_is_wrong_is_told_with_line_field_value_and_range(folder, text, lin
 @pytest.mark.parametrize(
     ("text", "key", "advice"),
     [
-        ("setup: pip install x", "setup", "before submitting"),
-        ("file_mounts: {a: b}", "file_mounts", "files of this machine"),
+        ("service: {replicas: 2}", "service", "does not serve"),
+        ("volumes: {a: b}", "volumes", "files of this machine"),
         ("resources: {image_id: x}", "resources.image_id", "leave it out"),
         ("resources: {max_hourly_cost: 3}", "resources.max_hourly_cost", "sublet budget set"),
         ("resources: {region: eu}", "resources.region", "the controller rents"),
@@ -173,9 +176,9 @@ def test_all_mistakes_of_a_file_are_told_at_once_whatever_finds_them(folder):
     text = """
 run: python gone.py
 name: a/b
-setup: pip install x
+service: 8080
 workdir: .
-file_mounts: {a: b}
+volumes: {a: b}
 elastic: {worker: 2}
 checkpoint: {uri: s3://b/x, keep: 1}
 deadline: 2020-01-01
@@ -191,8 +194,8 @@ resources: {use_spot: true, spot: auto}
     for words in (
         "there is no gone.py",
         "name = 'a/b' is not allowed; it must be",
-        "setup is not supported by Sublet: prepare the environment",
-        "file_mounts is not supported",
+        "service is not supported by Sublet: leave it out",
+        "volumes is not supported",
         "elastic.worker is no key of a job file; did you mean workers?",
         "checkpoint.uri = 's3://b/x'",
         "checkpoint.keep = 1",

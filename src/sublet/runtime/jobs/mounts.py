@@ -1,0 +1,104 @@
+"""`file_mounts` of a job file: which files and buckets a node finds where, and what has to go back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sublet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from sublet.runtime.jobs.schema import Bucket
+
+__all__ = ["Mounts", "find_path", "read_mounts", "with_variables"]
+
+VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme
+MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")
+
+
+@dataclass(slots=True)
+class Mounts:
+    """What is brought, by the path on the node; `kept` are those paths of which something goes back."""
+
+    given: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    wrong: list[InvalidValue] = field(default_factory=list)
+
+
+def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], bases: Sequence[Path]) -> Mounts:
+    """All of them, and everything that is wrong; a local path is looked for in each of `bases`."""
+    found = Mounts()
+    for key, value in written.items():
+        try:
+            there = with_variables(f"file_mounts.{key}", key, variables)
+            _read_bucket(found, there, value, variables, bases)
+        except InvalidValue as error:
+            found.wrong.append(error)
+    return found
+
+
+def with_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
+    """`$NAME` and `${NAME}` are values of `envs`, as SkyPilot has it."""
+
+    def fill(match: re.Match[str]) -> str:
+        known = variables.get(match[1] or match[2])
+        if known is None:
+            raise InvalidValue(name, text, f"with variables of envs alone; {match[0]} is none")
+        return known
+
+    return VARIABLE.sub(fill, text)
+
+
+def find_path(text: str, bases: Sequence[Path]) -> Path | None:
+    """A path of this machine: relative to the first of `bases` where it exists."""
+    places = (base / Path(text).expanduser() for base in bases)
+    return next((place.resolve() for place in places if place.exists()), None)
+
+
+def _read_bucket(
+    found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], bases: Sequence[Path]
+) -> None:
+    key = f"file_mounts.{there}"
+    if bucket.mode.upper() not in MODES:
+        raise InvalidValue(f"{key}.mode", bucket.mode, f"one of {', '.join(MODES)}")
+    writes = bucket.mode.upper() != "COPY"
+    for at, source in _sources(key, there, bucket, variables):
+        found.given[at] = _whole(key, source, bases)
+        if "://" in source:
+            found.kept += [at] if writes else []
+        elif writes:
+            found.notes.append(f"{key}: its files are brought to the node; what is written there stays on the node")
+    if bucket.source is None and bucket.store is None:
+        found.notes.append(f"{key}: no store is named, so it is the bucket {found.given[there]}")
+    if not bucket.persistent:
+        found.notes.append(f"{key}: no bucket is deleted, though persistent is false")
+
+
+def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What comes to which path: the bucket, a path, or each of several paths below it."""
+    given = bucket.source
+    if given is None:
+        if not bucket.name:
+            raise InvalidValue(key, "no source and no name", "a source, or the name of a bucket")
+        store = with_variables(f"{key}.store", bucket.store or "s3", variables).lower()
+        yield there, f"{SCHEMES.get(store, store)}://{with_variables(f'{key}.name', bucket.name, variables)}"
+    elif isinstance(given, str):
+        yield there, with_variables(f"{key}.source", given, variables)
+    else:
+        for text in given:
+            source = with_variables(f"{key}.source", text, variables)
+            yield f"{there.rstrip('/')}/{Path(source).name}", source
+
+
+def _whole(key: str, source: str, bases: Sequence[Path]) -> str:
+    """A URI as it is, a local path as an absolute one that exists."""
+    if "://" in source:
+        return source
+    if not source.strip() or (found := find_path(source, bases)) is None:
+        raise InvalidValue(key, source, f"a file or folder that exists, or a URI; there is none in {bases[0]}")
+    return str(found)
