@@ -6,6 +6,7 @@
     memory_cloud   a provider and an engine in memory, for the real controller
     walls          clocks that a test sets
     rigs           clouds with real processes, seen from outside; what a rig of yours must be able to do
+    box            hosts that share nothing, on one machine: a cloud whose instances are namespaces
     conformance    what every policy, forecaster, provider and engine must do, as suites to inherit
 
 Nothing of the product imports this package. `pytest` and `hypothesis` come with the extra `testing`.
