@@ -13,4 +13,11 @@ def ray_rig(folder=None):
     return RayRig(folder)
 
 
-RIGS = {"aws": AwsRig, "local": LocalRig, "ray": ray_rig}  # registered name -> rig
+def ssh_rig(folder=None):
+    """Machines behind an ssh server; skipped where asyncssh is not installed."""
+    from tests.rigs.ssh_hosts import SshRig
+
+    return SshRig(folder)
+
+
+RIGS = {"aws": AwsRig, "local": LocalRig, "ray": ray_rig, "ssh": ssh_rig}  # registered name -> rig

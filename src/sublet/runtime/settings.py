@@ -45,6 +45,7 @@ class Settings:
     mix_markets: bool = False  # one job may have nodes of both markets: a pool is a kind, not a kind on a market
     decide_limit_s: float = 60.0  # wall: a policy that has not answered by then is asked anew
     lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself
+    hosts: str = ""  # where the list of one's own machines is, for the provider ssh; "" = hosts.toml in state_dir
     seed: int = 0
     host: str = "127.0.0.1"
     port: int = 0  # 0 = any free one

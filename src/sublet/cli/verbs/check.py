@@ -23,7 +23,7 @@ MARKS = {True: "ok", False: "FAILED", None: "-"}
 def check(
     context: typer.Context,
     provider: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Insist on this one, aws for example; else what is set up.")
+        str | None, typer.Option(metavar="NAME", help="Insist on this one, aws or ssh; else what is set up.")
     ] = None,
     iam: Annotated[
         bool, typer.Option("--iam", help="Print the narrowest IAM policy for aws.toml and this state directory.")
@@ -35,7 +35,12 @@ def check(
     if iam:
         _print_iam()
         return
-    findings = [*_check_prices(), *_check_packages(), *_check_aws(insist=provider == "aws")]
+    findings = [
+        *_check_prices(),
+        *_check_packages(),
+        *_check_aws(insist=provider == "aws"),
+        *_check_ssh(insist=provider == "ssh"),
+    ]
     ok = all(finding.ok is not False for finding in findings)
     if wants_document(output, json):
         rows = [{"name": f.name, "ok": f.ok, "text": f.text, "hint": f.hint} for f in findings]
@@ -96,6 +101,45 @@ def _check_aws(*, insist: bool) -> Iterator[Finding]:
     yield Finding(name="aws", ok=True, text=f"{path}: {len(offers)} offers")
     make = client_maker(config.endpoint_url) if config.endpoint_url else make
     yield from aws_findings(make, config, offers, _now(), server=_server_id() or "check")
+
+
+def _check_ssh(*, insist: bool) -> Iterator[Finding]:
+    """Every machine is tried, from the way there to the packages that an agent needs."""
+    from sublet.errors import SubletError
+    from sublet.runtime.providers.aws.check import Finding
+    from sublet.runtime.providers.ssh.build import look_at
+    from sublet.runtime.providers.ssh.config import config_path, read_config
+    from sublet.runtime.providers.ssh.hostline import Way, import_asyncssh
+    from sublet.runtime.settings import default_state_dir
+
+    path = config_path(default_state_dir(), _named_hosts())
+    if not insist and not path.exists():
+        return
+    try:
+        config = read_config(path)
+        import_asyncssh()
+    except SubletError as error:
+        text, _, hint = str(error).partition("\n  next: ")
+        yield Finding(name="ssh", ok=False, text=text, hint=hint)
+        return
+    found = look_at(config.hosts, Way(server="check", python=config.python, preload=(), back=None))
+    for name, facts in found.items():
+        if isinstance(facts, str):
+            yield Finding(name=f"ssh {name}", ok=False, text=facts)
+            continue
+        what = ", ".join(facts["gpus"]) or f"no GPU, {facts['cpus']} CPUs"
+        lacks = ", ".join(facts["lacks"])
+        hint = f"install it there for {config.python}: {lacks}" if lacks else ""
+        yield Finding(name=f"ssh {name}", ok=not lacks, text=f"{what}; without {lacks}" if lacks else what, hint=hint)
+
+
+def _named_hosts() -> str:
+    """The file that `sublet up --hosts` named last."""
+    from sublet.runtime import last_run
+    from sublet.runtime.settings import default_state_dir
+
+    before = last_run.last_settings(default_state_dir())
+    return "" if before is None else before.hosts
 
 
 def _print_iam() -> None:

@@ -36,6 +36,7 @@ FLAGS = {  # what a setting is called on the command line
     "seed": "--seed",
     "port": "--port",
     "provider": "--provider",
+    "hosts": "--hosts",
     "engine": "--engine",
 }
 
@@ -53,6 +54,9 @@ def up(  # noqa: PLR0913 - one argument per option
     no_budget: Annotated[bool, typer.Option("--no-budget", help="No limit at all, from now on.")] = False,
     provider: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
+    ] = None,
+    hosts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your own machines, by ssh: hosts.toml. Means --provider ssh.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who runs: local or ray. [default: as the provider needs]")
@@ -121,10 +125,14 @@ def up(  # noqa: PLR0913 - one argument per option
     from sublet.cli.parse.values import parse_money, parse_price
     from sublet.errors import InvalidValue
 
+    if hosts is not None and provider not in (None, "ssh"):
+        raise InvalidValue("--hosts", str(hosts), f"left out beside --provider {provider}")
+    provider = "ssh" if hosts is not None else provider
     if no_budget and (budget or purse or average):
         raise InvalidValue("--no-budget", True, "left out beside --budget, --average or --purse")
     given = {
         "provider": provider,
+        "hosts": None if hosts is None else str(hosts.absolute()),
         "engine": engine,
         "policy": None if policy is None else _check_policy(policy),
         "hurry": hurry,

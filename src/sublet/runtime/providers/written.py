@@ -5,14 +5,51 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from sublet.machine.files import Files
+from sublet.machine.files import FILES, Files
 
-__all__ = ["read_written"]
+__all__ = ["Claims", "read_written"]
 
 Fact = TypeVar("Fact")
+
+
+class _Claim(Protocol):
+    """A node that we hold or have asked for: a dataclass."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def began_s(self) -> float: ...
+
+
+Claim = TypeVar("Claim", bound=_Claim)
+
+
+class Claims(Generic[Claim]):
+    """Of one state directory, each written before anybody is asked: no answer can be lost."""
+
+    def __init__(self, folder: Path, kind: Callable[..., Claim], *, files: Files = FILES) -> None:
+        self._folder, self._kind, self._files = folder, kind, files
+        files.make_folder(folder)
+
+    def write(self, claim: Claim) -> None:
+        """Atomically, and on disk when this returns."""
+        facts: Any = claim
+        self._files.write(self._path(claim.node_id), json.dumps(asdict(facts)).encode())
+
+    def remove(self, node_id: str) -> None:
+        """It is ours no longer."""
+        self._files.remove(self._path(node_id))
+
+    def read(self) -> list[Claim]:
+        """All that is written down; a file that cannot be read stands in nobody's way."""
+        return sorted(read_written(self._files, self._folder, self._kind), key=lambda claim: claim.began_s)
+
+    def _path(self, node_id: str) -> Path:
+        return self._folder / f"{node_id}.json"
 
 
 def read_written(files: Files, folder: Path, fact: Callable[..., Fact]) -> list[Fact]:

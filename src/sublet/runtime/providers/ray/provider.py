@@ -27,10 +27,11 @@ from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
-from sublet.runtime.providers.ray.records import Claim, Claims
+from sublet.runtime.providers.ray.records import Claim
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.providers.ray.supply import Supply
 from sublet.runtime.providers.ray.waits import Waits
+from sublet.runtime.providers.written import Claims
 
 __all__ = ["RayProvider"]
 
@@ -71,7 +72,7 @@ class RayProvider:
         self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s} | ({"authority": authority} if authority else {})
-        self._claims = Claims(home / "ray-nodes", files=files)
+        self._claims = Claims(home / "ray-nodes", Claim, files=files)
         self._stewards = Stewards(cluster, namespace, home, preload, idle_s, wall=clock.wall, dice=dice, files=files)
         self._waits = Waits(cluster, wall=clock.wall)
         self._held: dict[str, Claim] = {}

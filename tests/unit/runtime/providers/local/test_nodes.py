@@ -42,7 +42,8 @@ def test_a_process_that_has_the_number_of_ours_since_the_machine_booted_again_is
     async def live():
         machine = Machine()
         records = Records(tmp_path, lives=machine)
-        records.write(NodeRecord(node_id="n1", offer_id="o", token="t", began_s=0.0, pid=7, start=9, boot=boot))
+        facts = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7, "start": 9}
+        records.write(NodeRecord(**facts, boot=boot))
         nodes = Nodes(records, SimpleNamespace(kill=machine.kill, watch=machine.watch), lambda node_id: None)
         found = [record.node_id async for record in nodes.find_again()]
         assert found == ["n1"]
