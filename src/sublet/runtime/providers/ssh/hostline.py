@@ -203,11 +203,11 @@ async def _last_words(steward: Any) -> str:
 
 
 def _reason(error: Exception, host: Host) -> str:
-    text = str(getattr(error, "stderr", "") or error or type(error).__name__)
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
+    said: str | bytes | None = getattr(error, "stderr", None)  # of a command that failed over there
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    text = (text or str(error) or type(error).__name__).strip()
     if type(error).__name__ == "HostKeyNotVerifiable":
         return f"its host key is not known: say 'ssh {host.host or host.name}' once, or write host_key in hosts.toml"
     if type(error).__name__ == "PermissionDenied":
         return f"it does not let us in ({text}): check user and key, as 'ssh {host.host or host.name}' would"
-    return text.strip().splitlines()[-1][:200] if text.strip() else type(error).__name__
+    return text.splitlines()[-1][:200]

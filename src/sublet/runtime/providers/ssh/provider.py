@@ -89,8 +89,8 @@ class SshProvider:
         _, late = await asyncio.wait(tried, timeout=FIRST_S)
         for task in late:
             task.cancel()
-        for task in list(self._tasks):  # machines that are up are being asked what they run
-            await asyncio.wait([task], timeout=FIRST_S)
+        if self._tasks:  # machines that are up are being asked what they run
+            await asyncio.wait(list(self._tasks), timeout=FIRST_S)
         for line in self._lines.values():
             if not line.is_up:
                 _log.warning("%s cannot be reached: %s", line.host.name, line.why)

@@ -67,7 +67,8 @@ class Steward:
             if question["ask"] == "begin":
                 answer: Any = await self._begin(NodeRecord(**question["record"]), question["request"])
             elif question["ask"] == "end":
-                answer = await self._end(question["node_id"])
+                await self._end(question["node_id"])
+                answer = None
             else:
                 answer = [asdict(record) for record in self._living()]
             self._say({"id": question["id"], "answer": answer})

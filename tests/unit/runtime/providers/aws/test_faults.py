@@ -19,6 +19,7 @@ def test_nothing_is_leaked_or_launched_twice_and_the_ledger_is_the_clouds_own_re
         assert story.taken_off_s <= 1.0, story
     met = sum((story.faults for story in stories), Counter())
     assert sum(story.lives for story in stories) > 2 * len(SEEDS)
-    for fault in ("run timeout-done", "invisible at first", "describe throttled", "taken by spot"):
-        assert met[fault], f"{fault} was never met: these seeds prove little"
+    done_unheard = ("run timeout-done", "run error-done")  # launched, and nobody was told: one or two of the first kind
+    for faults in (done_unheard, ("invisible at first",), ("describe throttled",), ("taken by spot",)):
+        assert any(met[fault] for fault in faults), f"{faults} were never met: these seeds prove little"
     assert sum(count for name, count in met.items() if name.startswith("killed")) > len(SEEDS)
