@@ -117,8 +117,8 @@ def look_at_machine() -> dict[str, Any]:
     names: list[str] = []
     if found_devices(os.environ):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run(SMI, capture_output=True, text=True, timeout=SMI_S, check=True).stdout  # noqa: S603
-            names = [line.strip() for line in told.splitlines() if line.strip()]
+            told = subprocess.run(SMI, capture_output=True, text=True, timeout=SMI_S, check=True)  # noqa: S603 - our own words
+            names = [line.strip() for line in told.stdout.splitlines() if line.strip()]
     lacks = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     return {"gpus": names, "cpus": os.cpu_count() or 1, "lacks": lacks}
 
