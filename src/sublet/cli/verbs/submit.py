@@ -14,9 +14,13 @@ from sublet.cli import options as opt
 __all__ = ["submit"]
 
 
-def submit(
+def submit(  # noqa: PLR0913 - one argument per option
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file; - reads standard input.")] = None,
     file_option: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The same.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable, above that of the file; may be repeated."),
+    ] = None,
     hurry: opt.Hurry = False,
     on_node_loss: opt.OnNodeLoss = None,
     dry_run: opt.DryRun = False,
@@ -25,6 +29,7 @@ def submit(
     json: opt.Json = False,
 ) -> None:
     """Submit a job file."""
+    from sublet.cli.parse.values import parse_variable
     from sublet.cli.work.submission import submit_spec
     from sublet.errors import InvalidValue
     from sublet.runtime.jobs.bounds import node_loss
@@ -33,9 +38,10 @@ def submit(
     path = file or file_option
     if path is None or (file and file_option):
         raise InvalidValue("FILE", None if path is None else f"{file}, {file_option}", "one job file")
+    given = dict(parse_variable(text) for text in env or ())
     if str(path) == "-":
-        spec = job_from_text(sys.stdin.read(), source="standard input", base=Path.cwd())
+        spec = job_from_text(sys.stdin.read(), source="standard input", base=Path.cwd(), given=given)
     else:
-        spec = job_from_file(path)
+        spec = job_from_file(path, given=given)
     spec = replace(spec, hurry=spec.hurry or hurry, on_node_loss=node_loss(on_node_loss or spec.on_node_loss))
     submit_spec(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_document(output, json))

@@ -276,7 +276,8 @@ class JobRecord:
 def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
     """The pools of the markets and GPU kinds that will do; () where all do. InvalidValue where none does."""
     offers = list(offers)
-    kinds = [offer for offer in offers if not spec.accelerators or offer.gpu in spec.accelerators]
+    asked = {kind.casefold() for kind in spec.accelerators}
+    kinds = [offer for offer in offers if not asked or offer.gpu.casefold() in asked]
     if not kinds:
         known = ", ".join(sorted({offer.gpu for offer in offers}))
         raise InvalidValue("resources.accelerators", ", ".join(spec.accelerators), f"one of {known}")

@@ -32,6 +32,7 @@ __all__ = [
     "checkpoints_kept",
     "command",
     "core",
+    "image",
     "job_name",
     "kinds",
     "market",
@@ -211,12 +212,21 @@ def mounts(given: Mapping[str, str], kept: Sequence[str] = ()) -> None:
             raise InvalidValue("file_mounts", there, "mounted from a URI, if what is written there is to be kept")
 
 
-def per_node(gpus: int, low: int, high: int, *, sdk: bool) -> None:
+def image(name: str, *, sdk: bool) -> None:
+    """A container's image; "" where none is given."""
+    path("resources.image_id", name)
+    if name and (sdk or name.startswith("-") or any(letter.isspace() for letter in name)):
+        raise InvalidValue("resources.image_id", name, "docker: and an image, for a script without the SDK")
+
+
+def per_node(gpus: int, low: int, high: int, *, sdk: bool, core: int) -> None:
     """GPUs of one process of a command that runs once per node; 0 for one that runs once per GPU."""
     if type(gpus) is not int or not 0 <= gpus <= MOST_WORKERS:
         raise InvalidValue("per_node", gpus, f"a whole number from 0 to {MOST_WORKERS}")
     if gpus and (sdk or low != high or high % gpus):
         raise InvalidValue("per_node", gpus, "0, but for a script without the SDK on so many whole nodes and no others")
+    if gpus and core:
+        raise InvalidValue("resources.min_on_demand", core, "left out where the command runs once per node")
 
 
 def notes(given: Sequence[str]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +12,10 @@ from sublet.errors import InvalidValue
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
+from sublet.runtime.jobs.image import image_of
 from sublet.runtime.jobs.mistakes import shorten
-from sublet.runtime.jobs.mounts import read_mounts
+from sublet.runtime.jobs.mounts import Places, find_path, read_mounts
+from sublet.runtime.jobs.nodes import TORCHRUN, Width, starts_its_own, width_of
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
@@ -32,8 +33,9 @@ Made = TypeVar("Made")
 class Surroundings:
     """What a file means beyond its text: where it lies, whose variables it may take, when it is read."""
 
-    base: Path  # what `workdir` is relative to
+    places: Places  # what paths are relative to; `workdir`, too
     environment: Mapping[str, str]
+    given: Mapping[str, str] = field(default_factory=dict)  # variables that stand above those of the file
     now: datetime
     default_name: str
 
@@ -54,37 +56,43 @@ class _Collector:
 
 
 def build_job(
-    file: JobFile, document: Document, surroundings: Surroundings
+    file: JobFile, document: Document, surroundings: Surroundings, notes: Sequence[str] = ()
 ) -> tuple[JobSpec | None, list[InvalidValue]]:
-    """The job, or None and everything that is wrong with it."""
+    """The job, or None and everything that is wrong with it; `notes` were made of the file before."""
     wrong = _Collector()
-    return _build(file, document, surroundings, wrong), wrong.found
+    return _build(file, document, surroundings, wrong, list(notes)), wrong.found
 
 
-def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong: _Collector) -> JobSpec | None:
-    base, environment = surroundings.base, surroundings.environment
-    cwd = wrong.attempt(lambda: _workdir(file, base))
-    argv = wrong.attempt(lambda: _argv(file, cwd)) or ("true",)
-    where = cwd or base
-    kinds, counts = file.resources.wanted()
-    low, high = file.workers(counts)
-    env = _fill_in("envs", file.envs, environment, wrong)
-    secrets = _fill_in("secrets", file.secrets, environment, wrong)
+def _build(
+    file: JobFile, document: Document, surroundings: Surroundings, wrong: _Collector, notes: list[str]
+) -> JobSpec | None:
+    places = surroundings.places
+    cwd = wrong.attempt(lambda: _workdir(file, places, notes))
+    where = cwd or places.bases[0]
+    env = _fill_in("envs", file.envs, surroundings, wrong)
+    secrets = _fill_in("secrets", file.secrets, surroundings, wrong)
+    env |= {name: text for name, text in surroundings.given.items() if name not in {**env, **secrets}}
     folder = wrong.attempt(lambda: _folder("checkpoint.uri", file.checkpoint.uri, where)) or ""
     deadline_s = wrong.attempt(lambda: _deadline_s(file, document, surroundings.now))
-    mounts = read_mounts(file.file_mounts, {**env, **secrets}, (base, Path.cwd()))
+    mounts = read_mounts(file.file_mounts, {**env, **secrets}, places)
     wrong.found += mounts.wrong
+    image, more = wrong.attempt(lambda: image_of(file.resources.image_id, {**env, **secrets})) or ("", [])
+    notes += [*mounts.notes, *more]
+    brought = bool(file.setup or mounts.given or image)
+    command = wrong.attempt(lambda: _command(file, cwd, brought=brought, noted=bool(notes))) or Command.nothing(file)
+    width = command.width
+    notes += width.notes
     wrong.found += out_of_bounds(
         file,
         document.values,
-        argv=argv,
+        argv=command.argv,
         cwd=str(where),
         folder=folder,
         mounts=mounts.given,
         env=env,
         secrets=secrets,
-        kinds=kinds,
-        workers=(low, high),
+        kinds=width.kinds,
+        workers=(width.low, width.high),
         deadline_s=deadline_s,
     )
     if wrong.found:
@@ -92,21 +100,23 @@ def _build(file: JobFile, document: Document, surroundings: Surroundings, wrong:
     return wrong.attempt(
         lambda: JobSpec(
             name=file.name or surroundings.default_name,
-            argv=argv,
+            argv=command.argv,
             cwd=str(where),
             setup=file.setup,
             mounts=mounts.given,
             kept_mounts=tuple(mounts.kept),
-            notes=tuple(mounts.notes),
+            image=image,
+            per_node=width.per_node,
+            notes=tuple(dict.fromkeys(notes)),
             env=env,
             secrets=secrets,
-            sdk=uses_sdk(argv, str(where)) if file.training.sdk == "auto" else file.training.sdk,
-            torchrun=is_torchrun(file.run.split()),
-            min_workers=low,
-            max_workers=high,
+            sdk=command.sdk,
+            torchrun=command.torchrun,
+            min_workers=width.low,
+            max_workers=width.high,
             sizes=tuple(file.elastic.sizes) if file.elastic else (),
             on_node_loss=OnNodeLoss(file.elastic.on_node_loss if file.elastic else "continue"),
-            accelerators=kinds,
+            accelerators=width.kinds,
             market=file.resources.market(),
             min_on_demand=file.resources.min_on_demand,
             work=file.training.work(),
@@ -134,22 +144,49 @@ def _if_given(**values: float | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _workdir(file: JobFile, base: Path) -> Path:
-    cwd = (base / Path(file.workdir).expanduser()).resolve()
-    if not cwd.is_dir():
-        raise InvalidValue("workdir", file.workdir, f"a directory that exists; {cwd} does not")
+def _workdir(file: JobFile, places: Places, notes: list[str]) -> Path:
+    if "://" in file.workdir or file.workdir.startswith("git@"):
+        raise InvalidValue("workdir", file.workdir, "a directory of this machine; clone a repository in setup")
+    cwd, near = find_path(file.workdir, places), replace(places, bases=places.bases[:1])
+    if cwd is None or cwd.is_file():
+        there = places.bases[0] / file.workdir
+        raise InvalidValue("workdir", file.workdir, f"a directory that exists; {there} does not")
+    if cwd != find_path(file.workdir, near):
+        notes.append(f"workdir = {file.workdir!r}: there is none beside the file, so it is {cwd}")
     return cwd
 
 
-def _argv(file: JobFile, cwd: Path | None) -> tuple[str, ...]:
-    """The command of a worker; that its script exists cannot be said without the directory."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What one process of a job runs, and on how many GPUs."""
+
+    argv: tuple[str, ...]
+    width: Width
+    sdk: bool = False
+    torchrun: bool = False
+
+    @classmethod
+    def nothing(cls, file: JobFile) -> Command:
+        """Of a file whose command cannot be read."""
+        return cls(("true",), width_of(file, own=True, foreign=False))
+
+
+def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> Command:
+    """That its script exists cannot be said without the directory, nor where setup or file_mounts may bring it."""
     argv = argv_from_run(file.run)
-    if argv[0] == "bash" and re.search(r"\btorchrun\b|torch\.distributed\.(run|launch)", argv[-1]):
-        allowed = "torchrun as the only command, not within a script: Sublet starts the workers itself"
-        raise InvalidValue("run", shorten(file.run), allowed)
-    if cwd is not None:
+    shell = argv[0] == "bash"
+    if cwd is not None and cwd.is_dir() and not brought:
         refuse_missing_script(argv, str(cwd))
-    return argv
+    sdk = (uses_sdk(argv, str(cwd or "/")) if file.training.sdk == "auto" else file.training.sdk) is True
+    torchrun = not shell and is_torchrun(file.run.split())
+    foreign = starts_its_own(file.run) or (shell and (brought or noted))
+    width = width_of(file, own=sdk or torchrun, foreign=foreign)
+    if shell and not width.per_node and TORCHRUN.search(argv[-1]):
+        allowed = "torchrun as the only command, or a job of whole nodes (no elastic): Sublet starts the workers itself"
+        raise InvalidValue("run", shorten(file.run), allowed)
+    if width.per_node and shell:
+        argv = ("bash", "-c", argv[-1])  # as SkyPilot runs it: on after a command that fails
+    return Command(argv, width, sdk=sdk, torchrun=torchrun)
 
 
 def _deadline_s(file: JobFile, document: Document, now: datetime) -> float | None:
@@ -160,14 +197,15 @@ def _deadline_s(file: JobFile, document: Document, now: datetime) -> float | Non
 
 
 def _fill_in(
-    field: str, given: Mapping[str, str | None], environment: Mapping[str, str], wrong: _Collector
+    field: str, written: Mapping[str, str | None], surroundings: Surroundings, wrong: _Collector
 ) -> dict[str, str]:
-    """A variable without a value takes that of the caller's environment."""
+    """A variable that was given beside the file, that of the file, or, without a value, that of the caller."""
     values = {}
-    for name, value in given.items():
-        found = environment.get(name) if value is None else value
+    for name, value in written.items():
+        found = surroundings.environment.get(name) if value is None else value
+        found = surroundings.given.get(name, found)
         if found is None:
-            missing = f"given in the file, or set before: export {name}=..."
+            missing = f"given in the file, by --env {name}=..., or set before: export {name}=..."
             wrong.found.append(InvalidValue(f"{field}.{name}", None, missing))
         elif "\0" in found:
             wrong.found.append(InvalidValue(f"{field}.{name}", HIDDEN, "without a zero byte"))

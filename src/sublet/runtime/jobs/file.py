@@ -17,14 +17,25 @@ from sublet.errors import BadInput, MissingExtra
 from sublet.machine.wall import WALL
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
+from sublet.runtime.jobs.foreign import NOTED
+from sublet.runtime.jobs.mounts import Places
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.jobs.yaml_lines import document_from_text
 
 __all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
 
 
-def job_from_file(path: Path, *, environment: Mapping[str, str] = os.environ) -> JobSpec:
-    """The job that the file describes; `workdir` is relative to the file."""
+def job_from_file(
+    path: Path,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    given: Mapping[str, str] | None = None,
+    places: Places | None = None,
+) -> JobSpec:
+    """The job that the file describes; paths are relative to the file, else to where one is, unless `places` says.
+
+    Variables that are `given` stand above those of the file.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -34,7 +45,8 @@ def job_from_file(path: Path, *, environment: Mapping[str, str] = os.environ) ->
     except (OSError, UnicodeDecodeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(str(path)[:200], f"cannot be read ({why})") from None
-    return job_from_text(text, source=path, base=path.absolute().parent, environment=environment)
+    base = path.absolute().parent
+    return job_from_text(text, source=path, base=base, environment=environment, given=given, places=places)
 
 
 def job_from_text(
@@ -43,6 +55,8 @@ def job_from_text(
     source: object,
     base: Path,
     environment: Mapping[str, str] = os.environ,
+    given: Mapping[str, str] | None = None,
+    places: Places | None = None,
     now: datetime | None = None,
 ) -> JobSpec:
     """As `job_from_file`, for text that is no file; `base` is what `workdir` is relative to."""
@@ -51,15 +65,16 @@ def job_from_text(
     from sublet.runtime.jobs.mistakes import Mistake, as_error, validate_document
 
     document = document_from_text(text, source=source)
-    file, mistakes = validate_document(document)
+    file, mistakes, notes = validate_document(document)
     if file is not None:
         surroundings = Surroundings(
-            base=base,
+            places=places or Places((base, Path.cwd())),
             environment=environment,
+            given=given or {},
             now=now or datetime.fromtimestamp(WALL.unix(), UTC),
             default_name=name_from(Path(str(source)).stem),
         )
-        spec, wrong = build_job(file, document, surroundings)
+        spec, wrong = build_job(file, document, surroundings, notes)
         mistakes += [Mistake(path=tuple(error.field.split(".")), text=str(error)) for error in wrong]
         if spec is not None and not mistakes:
             return spec
@@ -100,7 +115,12 @@ def json_schema() -> dict[str, Any]:
     _require_pydantic()
     from sublet.runtime.jobs.schema import JobFile
 
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobFile.model_json_schema()}
+    schema = JobFile.model_json_schema()
+    for place, keys in NOTED.items():
+        groups = [schema["$defs"][name] for name in ("Resources", "Choice")] if place else [schema]
+        for group in groups:
+            group["properties"] |= {key: {"description": f"Of SkyPilot; noted: {text}."} for key, text in keys.items()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def name_from(text: str) -> str:

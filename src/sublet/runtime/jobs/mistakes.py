@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from sublet.runtime.jobs.bounds import NAME
 from sublet.runtime.jobs.foreign import FOREIGN
 from sublet.runtime.jobs.schema import JobFile, keys_at
 from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.skypilot import translate
 from sublet.runtime.jobs.yaml_lines import Document
 
 __all__ = ["Mistake", "as_error", "shorten", "validate_document"]
@@ -35,21 +35,21 @@ class Mistake:
     advice: str = ""  # the next step, where it is another than to look at the schema
 
 
-def validate_document(document: Document) -> tuple[JobFile | None, list[Mistake]]:
-    """The file as pydantic reads it, and its mistakes.
+def validate_document(document: Document) -> tuple[JobFile | None, list[Mistake], list[str]]:
+    """The file as pydantic reads it, its mistakes, and what is noted of it.
 
     What is wrong is left out and the rest read again, until it can be read: some mistakes are only looked for in a
     file that is right in itself. None where nothing can be left out.
     """
-    mistakes = _find_odd_keys(document)
-    values = copy.deepcopy(dict(document.values))
+    values, notes = translate(document.values)
+    mistakes = _find_odd_keys(values, document)
     for odd in mistakes:
         if odd.line is None:
             _leave_out(values, odd.path)
     met: set[tuple[Any, ...]] = set()
     for _ in range(MOST_SHOWN):
         try:
-            return JobFile.model_validate(values), mistakes
+            return JobFile.model_validate(values), mistakes, notes
         except ValidationError as error:
             faults = {_path(fault, document): fault for fault in reversed(error.errors())}  # one for each place
         lighter = False
@@ -64,7 +64,7 @@ def validate_document(document: Document) -> tuple[JobFile | None, list[Mistake]
                 lighter |= _leave_out(values, path[:-1] if missing else path)
         if not lighter:
             break
-    return None, mistakes
+    return None, mistakes, notes
 
 
 def as_error(mistakes: Sequence[Mistake], document: Document, source: object) -> BadInput:
@@ -95,14 +95,14 @@ def shorten(value: object) -> object:
     return value if len(repr(value)) <= LONGEST_VALUE else repr(value)[:LONGEST_VALUE] + "..."
 
 
-def _find_odd_keys(document: Document) -> list[Mistake]:
+def _find_odd_keys(values: Mapping[str, Any], document: Document) -> list[Mistake]:
     """Keys that are there twice, and those of SkyPilot, dstack or a later Sublet before pydantic calls them unknown."""
     found = [
         Mistake(path=path, text=f"{'.'.join(map(str, path))} is there twice", line=line, advice="keep one of them")
         for path, line in document.twins
     ]
     for place, foreign in FOREIGN.items():
-        inside: Any = document.values
+        inside: Any = values
         for key in place:
             inside = inside.get(key) if isinstance(inside, dict) else None
         for key in inside if isinstance(inside, dict) else ():

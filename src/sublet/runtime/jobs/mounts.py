@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,11 +13,19 @@ from sublet.errors import InvalidValue
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import Bucket
 
-__all__ = ["Mounts", "find_path", "read_mounts", "with_variables"]
+__all__ = ["Mounts", "Places", "find_path", "read_mounts", "with_variables"]
 
 VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme
 MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where paths of a file are looked for: beside it, then where one is."""
+
+    bases: tuple[Path, ...]
+    exists: Callable[[Path], bool] = Path.exists
 
 
 @dataclass(slots=True)
@@ -30,13 +38,13 @@ class Mounts:
     wrong: list[InvalidValue] = field(default_factory=list)
 
 
-def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], bases: Sequence[Path]) -> Mounts:
-    """All of them, and everything that is wrong; a local path is looked for in each of `bases`."""
+def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], places: Places) -> Mounts:
+    """All of them, and everything that is wrong; a local path is looked for in each of `places`."""
     found = Mounts()
     for key, value in written.items():
         try:
             there = with_variables(f"file_mounts.{key}", key, variables)
-            _read_bucket(found, there, value, variables, bases)
+            _read_bucket(found, there, value, variables, places)
         except InvalidValue as error:
             found.wrong.append(error)
     return found
@@ -54,21 +62,25 @@ def with_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
     return VARIABLE.sub(fill, text)
 
 
-def find_path(text: str, bases: Sequence[Path]) -> Path | None:
-    """A path of this machine: relative to the first of `bases` where it exists."""
-    places = (base / Path(text).expanduser() for base in bases)
-    return next((place.resolve() for place in places if place.exists()), None)
+def find_path(text: str, places: Places) -> Path | None:
+    """A path of this machine: relative to the first of `places` where it exists."""
+    for base in places.bases:
+        try:
+            path = base / Path(text).expanduser()
+            if places.exists(path):
+                return path.resolve()
+        except (OSError, RuntimeError, ValueError):  # too long, nobody's home, a zero byte
+            continue
+    return None
 
 
-def _read_bucket(
-    found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], bases: Sequence[Path]
-) -> None:
+def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], places: Places) -> None:
     key = f"file_mounts.{there}"
     if bucket.mode.upper() not in MODES:
         raise InvalidValue(f"{key}.mode", bucket.mode, f"one of {', '.join(MODES)}")
     writes = bucket.mode.upper() != "COPY"
     for at, source in _sources(key, there, bucket, variables):
-        found.given[at] = _whole(key, source, bases)
+        found.given[at] = _whole(key, source, places)
         if "://" in source:
             found.kept += [at] if writes else []
         elif writes:
@@ -95,10 +107,10 @@ def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str])
             yield f"{there.rstrip('/')}/{Path(source).name}", source
 
 
-def _whole(key: str, source: str, bases: Sequence[Path]) -> str:
+def _whole(key: str, source: str, places: Places) -> str:
     """A URI as it is, a local path as an absolute one that exists."""
     if "://" in source:
         return source
-    if not source.strip() or (found := find_path(source, bases)) is None:
-        raise InvalidValue(key, source, f"a file or folder that exists, or a URI; there is none in {bases[0]}")
+    if not source.strip() or (found := find_path(source, places)) is None:
+        raise InvalidValue(key, source, f"a file or folder that exists, or a URI; there is none in {places.bases[0]}")
     return str(found)

@@ -71,7 +71,7 @@ Attempts = Annotated[
     WithJsonSchema({"anyOf": [{"const": "unlimited"}, {"type": "integer", "minimum": 0}]}),
 ]
 Accelerators = Annotated[
-    tuple[tuple[str, ...], tuple[int, int] | None],
+    tuple[Any, ...],  # (kind, range or None): made by the parser, and not looked at again
     BeforeValidator(parse_accelerators),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
@@ -103,6 +103,12 @@ class Resources(_Group):
     )
     any_of: list[Choice] = Field(default=[], description="Kinds that will do, instead of `accelerators`.")
     use_spot: bool | None = Field(default=None, description="true = spot, false = on-demand; without it both.")
+    image_id: Annotated[
+        Any, WithJsonSchema({"type": "string", "examples": ["docker:nvcr.io/nvidia/pytorch:24.07-py3"]})
+    ] = Field(
+        default=None,
+        description="docker:NAME, a container in which setup and run are; without it the node's own system.",
+    )
     spot: Literal["auto", "spot", "on-demand"] | bool | None = Field(
         default=None, description="The same, also by name; auto = both."
     )
@@ -125,12 +131,10 @@ class Resources(_Group):
         by_flag = {None: MarketChoice.AUTO, True: MarketChoice.SPOT, False: MarketChoice.ON_DEMAND}
         return by_flag[self.use_spot if self.spot is None else self.spot]
 
-    def wanted(self) -> tuple[tuple[str, ...], tuple[int, int] | None]:
-        """All kinds that will do, and the widest range of numbers."""
-        given = [self.accelerators] if self.accelerators else [choice.accelerators for choice in self.any_of]
-        kinds = tuple(dict.fromkeys(kind for names, _ in given for kind in names))
-        counts = [count for _, count in given if count is not None]
-        return kinds, (min(low for low, _ in counts), max(high for _, high in counts)) if counts else None
+    def choices(self) -> tuple[tuple[str, tuple[int, int] | None], ...]:
+        """Every kind that will do, with how many of it; None where the file does not say."""
+        groups = [self.accelerators or (), *(choice.accelerators for choice in self.any_of)]
+        return tuple(dict.fromkeys(pair for group in groups for pair in group))
 
 
 class Elastic(_Group):
@@ -256,7 +260,7 @@ class JobFile(_Group):
     name: Name | None = Field(
         default=None, description="Letters, digits, hyphens, dots, underscores; the file's name otherwise."
     )
-    workdir: str = Field(".", description="Where the command runs, relative to this file.")
+    workdir: str = Field(default=".", description="Where the command runs, relative to this file.")
     setup: str = Field(default="", description="Commands that every node runs once, before the first worker there.")
     file_mounts: dict[str, Mount] = Field(
         default={}, description="Path on the node: a path of this machine, a URI, or a bucket."
@@ -298,13 +302,6 @@ class JobFile(_Group):
         if set(self.envs) & set(self.secrets):
             raise ValueError("with every variable in envs or in secrets, not in both")
         return self
-
-    def workers(self, counts: tuple[int, int] | None) -> tuple[int, int]:
-        """elastic.workers, or nodes times GPUs per node."""
-        if self.elastic is not None:
-            return self.elastic.workers
-        low, high = counts or (1, 1)
-        return self.num_nodes * low, self.num_nodes * high
 
 
 def keys_at(path: Sequence[object]) -> list[str]:

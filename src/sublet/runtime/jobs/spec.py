@@ -30,6 +30,7 @@ class JobSpec:
     setup: str = ""  # a text for bash that every node runs once, in `cwd`, before the first worker there
     mounts: Mapping[str, str] = field(default_factory=dict)  # path on the node: a local file or folder, or a URI
     kept_mounts: tuple[str, ...] = ()  # of these paths what the job writes there has to go back to the URI
+    image: str = ""  # of a container, in which `setup` and `argv` are; "" = the node's own system
     per_node: int = 0  # GPUs of one process of `run`, all on one node; 0 = every process has one GPU
     notes: tuple[str, ...] = ()  # what the file says and the job has otherwise, or need not have
     env: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class JobSpec:
         bounds.variables("envs", self.env)
         bounds.variables("secrets", self.secrets)
         bounds.workers(self.min_workers, self.max_workers, self.sizes)
-        bounds.per_node(self.per_node, self.min_workers, self.max_workers, sdk=self.sdk)
+        bounds.per_node(self.per_node, self.min_workers, self.max_workers, sdk=self.sdk, core=self.min_on_demand)
+        bounds.image(self.image, sdk=self.sdk)
         bounds.kinds(self.accelerators)
         for name in bounds.RANGES:
             if (value := getattr(self, name)) is not None:

@@ -8,18 +8,23 @@ from typing import Final
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["refuse_unready"]
+__all__ = ["asks_too_much", "refuse_unready"]
 
 # By the key of a job file: whether the job asks for it, and what to do instead.
 UNREADY: Final[Mapping[str, tuple[Callable[[JobSpec], bool], str]]] = {
     "setup": (lambda spec: bool(spec.setup), "left out: do it before you submit, or at the start of run"),
     "file_mounts": (lambda spec: bool(spec.mounts), "left out: workers see the files of the controller's machine"),
+    "resources.image_id": (lambda spec: bool(spec.image), "left out, if the nodes have what setup and run need"),
     "run": (lambda spec: bool(spec.per_node), "a command that can run once per GPU: torchrun train.py, or a script"),
 }
 
 
+def asks_too_much(spec: JobSpec) -> tuple[str, ...]:
+    """The keys for which a job is not taken."""
+    return tuple(key for key, (asks, _) in UNREADY.items() if asks(spec))
+
+
 def refuse_unready(spec: JobSpec) -> None:
     """A job that would run without something that it asks for is not taken."""
-    for key, (asks, instead) in UNREADY.items():
-        if asks(spec):
-            raise InvalidValue(key, "what it says", f"{instead} (nodes cannot do this yet)")
+    for key in asks_too_much(spec):
+        raise InvalidValue(key, "what it says", f"{UNREADY[key][1]} (nodes cannot do this yet)")

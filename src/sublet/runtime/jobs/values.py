@@ -131,10 +131,13 @@ def parse_attempts(value: object) -> int | None:
     raise ValueError("a whole number of at least 0, or unlimited")
 
 
-def parse_accelerators(value: object) -> tuple[tuple[str, ...], tuple[int, int] | None]:
-    """Kinds, and how many of them: `L4`, `A100:8`, `A100:1..8`, `{A100: 8}` or `[A100, L4]` (any of them)."""
+def parse_accelerators(value: object) -> tuple[tuple[str, tuple[int, int] | None], ...]:
+    """Kinds, any of which will do, each with how many: `L4`, `A100:8`, `A100:1..8`, `{A100: 8}`, `[A100, L4]`.
+
+    `{A100:8, L4:8}` is a set in YAML: a mapping of keys without values.
+    """
     if isinstance(value, dict):
-        texts = [f"{kind}:{count}" for kind, count in value.items()]
+        texts = [str(kind) if count is None else f"{kind}:{count}" for kind, count in value.items()]
     elif isinstance(value, list):
         texts = [text if isinstance(text, str) else "" for text in value]
     else:
@@ -142,19 +145,15 @@ def parse_accelerators(value: object) -> tuple[tuple[str, ...], tuple[int, int] 
     allowed = "a kind and how many, such as L4, A100:8 or A100:1..8"
     if not texts:
         raise ValueError(allowed)
-    kinds: list[str] = []
-    counts: list[tuple[int, int]] = []
+    found: list[tuple[str, tuple[int, int] | None]] = []
     for text in texts:
         kind, colon, count = text.partition(":")
         if not KIND.fullmatch(kind.strip()):
             raise ValueError(allowed)
-        kinds.append(kind.strip())
-        if colon:
-            counts.append(parse_range(count))
-    if counts and len(counts) < len(kinds):
-        raise ValueError(f"{allowed}; all with a number, or none")
-    wide = (min(low for low, _ in counts), max(high for _, high in counts)) if counts else None
-    return tuple(kinds), wide
+        found.append((kind.strip(), parse_range(count) if colon else None))
+    if any(count for _, count in found):
+        return tuple((kind, count or (1, 1)) for kind, count in found)
+    return tuple(found)
 
 
 def parse_moment(value: object) -> str | date:

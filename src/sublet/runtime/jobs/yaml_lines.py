@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,8 @@ def document_from_text(text: str, *, source: object) -> Document:
     try:
         loader = yaml.SafeLoader(text)
         try:
-            node = loader.get_single_node()
-            if node is None:
-                raise BadInput(source, "it is empty", hint="sublet schema says what a job file holds")
             reader = _Reader(source, loader)
-            values = reader.value(node, ())
+            values = reader.only_job(_nodes(loader))
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -72,12 +69,36 @@ def _advice(why: str) -> str:
     return "check the indentation and the quotes there"
 
 
+def _nodes(loader: Any) -> Iterator[Any]:
+    """Of each document that holds something."""
+    while loader.check_node():
+        node = loader.get_node()
+        if node is not None and not node.tag.endswith(":null"):
+            yield node
+
+
 class _Reader:
     def __init__(self, source: object, loader: Any) -> None:
         self.source, self.loader = source, loader
         self.lines: dict[Path, int] = {}
         self.twins: list[tuple[Path, int]] = []
         self.count = 0
+
+    def only_job(self, nodes: Iterator[Any]) -> Any:
+        """The values of the file. A document without a command before it belongs to it, as in SkyPilot's pipelines."""
+        found: list[tuple[int, Any]] = []
+        for node in nodes:
+            self.lines, self.twins = {}, []  # those of the last one count
+            found.append((node.start_mark.line + 1, self.value(node, ())))
+        if not found:
+            raise BadInput(self.source, "it is empty", hint="sublet schema says what a job file holds")
+        head = found.pop(0)[1] if len(found) > 1 and isinstance(found[0][1], dict) and "run" not in found[0][1] else {}
+        if len(found) == 1:
+            return {**head, **found[0][1]} if head and isinstance(found[0][1], dict) else found[0][1]
+        how = "at the same time" if "execution" in head else "one after the other"
+        why = f"it holds {len(found)} jobs, which SkyPilot runs {how}: Sublet takes one job from a file"
+        hint = "put each into a file of its own, and submit it when it may run"
+        raise BadInput(self.source, why, line=found[1][0], hint=hint)
 
     def value(self, node: Any, path: Path) -> Any:
         import yaml

@@ -86,6 +86,7 @@ def test_a_skypilot_file_means_the_same_here(folder):
     text = "num_nodes: 2\nresources: {accelerators: 'A100:4', use_spot: true}\nrun: python plain.py"
     spec = job(text, folder)
     assert (spec.min_workers, spec.max_workers, spec.accelerators, spec.market) == (8, 8, ("A100",), "spot")
+    assert spec.per_node == 4
 
 
 def test_a_core_on_demand_is_as_many_workers_as_the_file_says(folder):
@@ -124,6 +125,7 @@ def test_spot_may_be_said_as_a_flag(folder):
         ("run: python train.py\ntraining: {target: {steps: 5}}", 2, ("training", "global_batch beside")),
         ("run: python train.py\nworkdir: nosuch", 2, ("workdir = 'nosuch'", "exists")),
         ("run: python nosuch.py", 1, ("nosuch.py", "there is no nosuch.py in")),
+        ("run: |\n  cd x\n  torchrun plain.py\nelastic: {workers: 2}", 1, ("run", "Sublet starts the workers itself")),
         ("run: |\n  cd x\n  torchrun train.py", 1, ("run", "Sublet starts the workers itself")),
         ("run: 'python \"train.py'", 1, ("run", "quotes closed")),
         ("name: x", 1, ("run is missing",)),
@@ -148,10 +150,11 @@ def test_what_is_wrong_is_told_with_line_field_value_and_range(folder, text, lin
     ("text", "key", "advice"),
     [
         ("service: {replicas: 2}", "service", "does not serve"),
-        ("volumes: {a: b}", "volumes", "files of this machine"),
-        ("resources: {image_id: x}", "resources.image_id", "leave it out"),
+        ("volumes: {a: b}", "volumes", "file_mounts"),
+        ("execution: parallel", "execution", "one by one"),
+        ("config: {kubernetes: {enable_docker: true}}", "config", "no job has a docker of its own"),
         ("resources: {max_hourly_cost: 3}", "resources.max_hourly_cost", "sublet budget set"),
-        ("resources: {region: eu}", "resources.region", "the controller rents"),
+        ("resources: {priority: 3}", "resources.priority", "use weight"),
         ("budget: {total: 5, max_burn: 1 USD/h}", "budget.max_burn", "sublet budget set"),
         ("retry: {on_events: [error]}", "retry.on_events", "use preemption"),
         ("max_duration: 3h", "max_duration", "use deadline"),

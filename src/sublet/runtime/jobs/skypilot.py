@@ -1,0 +1,134 @@
+"""What SkyPilot writes otherwise, in the words of a job file; what a job need not have is taken out, and noted.
+
+Nothing is decided here that a job file of Sublet's own could not say: what is left is checked like any other file.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sublet.runtime.jobs.foreign import NOTED
+
+__all__ = ["translate"]
+
+MAY_BE_EMPTY: Final = ("setup", "file_mounts", "envs", "secrets", "resources", "workdir", "num_nodes", "name")
+FRACTION: Final = re.compile(r"\s*0?\.\d+\s*")
+LONGEST: Final = 80  # letters of a value in a note
+
+
+def translate(written: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values of a file as the schema knows them, and what is to be said of them."""
+    values: dict[str, Any] = copy.deepcopy(dict(written))
+    notes: list[str] = []
+    for key in MAY_BE_EMPTY:
+        if key in values and values[key] is None:
+            del values[key]
+    if isinstance(values.get("workdir"), dict):
+        values["workdir"] = str(values["workdir"].get("url", ""))
+    if not _needs_docker(values.get("config")):
+        _take_out(values, (), "", notes)
+    resources = values.get("resources")
+    if isinstance(resources, dict):
+        _translate_resources(resources, values, notes)
+    return values, notes
+
+
+def _translate_resources(resources: dict[str, Any], values: dict[str, Any], notes: list[str]) -> None:
+    _take_out(resources, ("resources",), "resources.", notes)
+    if "gpus" in resources and "accelerators" not in resources:
+        resources["accelerators"] = resources.pop("gpus")
+    if isinstance(resources.get("ordered"), list) and "any_of" not in resources:
+        resources["any_of"] = resources.pop("ordered")
+        notes.append("resources.ordered: any of them, in no order; the policy takes the one that pays")
+    if isinstance(resources.get("any_of"), list):
+        _translate_choices(resources, notes)
+    _whole_gpus(resources, "resources.", notes)
+    if "job_recovery" in resources:
+        _translate_recovery(resources, values, notes)
+    if resources.get("accelerators", "") is None:
+        del resources["accelerators"]
+
+
+def _translate_choices(resources: dict[str, Any], notes: list[str]) -> None:
+    """Choices that name a place, a market or an image alone leave the kinds of GPU as they are."""
+    choices = [each for each in resources["any_of"] if isinstance(each, dict)]
+    if len(choices) < len(resources["any_of"]):
+        return  # refused as what it is
+    for at, choice in enumerate(choices):
+        _take_out(choice, ("resources",), f"resources.any_of.{at}.", notes)
+        _whole_gpus(choice, f"resources.any_of.{at}.", notes)
+    _join_markets(choices, resources)
+    if any("image_id" in choice for choice in choices):
+        images = {str(choice.pop("image_id", resources.get("image_id"))) for choice in choices}
+        if "None" in images or len(images) == 1:
+            notes.append("resources.any_of: one of them needs no image_id, or all the same")
+            resources["image_id"] = None if "None" in images else images.pop()
+        else:
+            resources["image_id"] = sorted(images)
+    if all(not choice for choice in choices):
+        del resources["any_of"]
+    elif all("accelerators" in choice for choice in choices) and resources.pop("accelerators", None) is not None:
+        notes.append("resources.accelerators: those of any_of stand in its place")
+
+
+def _join_markets(choices: list[dict[str, Any]], resources: dict[str, Any]) -> None:
+    """Where one choice is on spot and another is not, any market will do."""
+    flags = {choice.get("use_spot", resources.get("use_spot")) for choice in choices}
+    if any("use_spot" in choice for choice in choices) and flags <= {True, False, None}:
+        for choice in choices:
+            choice.pop("use_spot", None)
+        resources["use_spot"] = flags.pop() if len(flags) == 1 else None
+
+
+def _translate_recovery(resources: dict[str, Any], values: dict[str, Any], notes: list[str]) -> None:
+    """Its restarts after errors are our retries after failures of the script; its strategy is the policy's affair."""
+    asked = resources["job_recovery"]
+    strategy, more = (asked, {}) if isinstance(asked, str | None) else (None, asked)
+    if not isinstance(more, dict) or more.keys() - {"strategy", "max_restarts_on_errors", "recover_on_exit_codes"}:
+        return  # no key of ours
+    del resources["job_recovery"]
+    if "max_restarts_on_errors" in more and "retry" not in values:
+        values["retry"] = {"user": more["max_restarts_on_errors"]}
+    if strategy := strategy or more.get("strategy"):
+        notes.append(f"resources.job_recovery = {strategy!r}: the policy chooses where it goes on")
+    if codes := more.get("recover_on_exit_codes"):
+        notes.append(f"resources.job_recovery: all exit codes count alike, not {codes} alone")
+
+
+def _whole_gpus(group: dict[str, Any], place: str, notes: list[str]) -> None:
+    """`T4:0.5` is one GPU: no process shares one here."""
+    given = group.get("accelerators")
+    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, list | dict) else []
+    changed = False
+    for at, text in enumerate(texts):
+        kind, colon, count = str(text).partition(":")
+        if isinstance(given, dict) and isinstance(given[text], float) and 0 < given[text] < 1:
+            given[text] = 1
+            changed = True
+        elif colon and FRACTION.fullmatch(count):
+            texts[at], changed = f"{kind}:1", True
+    if changed:
+        notes.append(f"{place}accelerators: a part of a GPU is a whole one")
+        group["accelerators"] = given if isinstance(given, dict) else texts
+
+
+def _take_out(group: dict[str, Any], where: tuple[str, ...], place: str, notes: list[str]) -> None:
+    for key, instead in NOTED[where].items():
+        if key in group:
+            value = group.pop(key)
+            if value is not None:
+                notes.append(f"{place}{key} = {_short(value)}: {instead}")
+
+
+def _needs_docker(config: Any) -> bool:
+    """A setting without which the job is another one: it builds or runs containers itself."""
+    inside = config.get("kubernetes") if isinstance(config, dict) else None
+    return isinstance(inside, dict) and bool(inside.get("enable_docker"))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."

@@ -1,0 +1,63 @@
+"""The table of what is taken of SkyPilot's files, over a clone of four small ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sublet.errors import BadInput
+from sublet.studies.skypilot import main, survey
+
+FILES = {
+    "examples/plain.yaml": "run: python x.py\nsetup: make\nresources: {cpus: 4+, any_of: [{infra: aws}, {infra: gcp}]}",
+    "examples/mine.yml": "run: 'true'\nworkdir: ~/nobody/has/this\nenvs: {TOKEN: }",
+    "examples/serves.yaml": "run: 'true'\nservice: {replicas: 1}",
+    "examples/values.yaml": "a: 1",
+    "llm/.hidden/two.yaml": "run: 'true'\n---\nrun: 'true'",
+    "llm/inside.yaml": "run: 'true'\nfile_mounts: {/a: ./gone}",
+    "llm/template.yaml": "run: {{ x }}",
+}
+
+
+@pytest.fixture
+def clone(tmp_path):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_every_file_with_a_command_that_serves_nothing_is_judged(clone):
+    found = {each.file: each for each in survey(clone)}
+    assert sorted(found) == ["examples/mine.yml", "examples/plain.yaml", "llm/.hidden/two.yaml", "llm/inside.yaml"]
+    plain, mine = found["examples/plain.yaml"], found["examples/mine.yml"]
+    assert (plain.taken, plain.here, len(plain.notes)) == (True, True, 3)
+    assert (mine.taken, mine.here) == (True, False)  # a path outside the clone may be its author's
+    assert found["llm/inside.yaml"].why.startswith("file_mounts: not a file or folder that exists")
+    assert "several jobs" in found["llm/.hidden/two.yaml"].why
+
+
+def test_the_table_says_how_many_are_taken_and_why_the_others_are_not(clone, capsys):
+    assert main([str(clone)]) == 1  # two of four are below the goal
+    told = capsys.readouterr().out
+    assert "4 job files" in told
+    assert "2 taken (50.0%), paths of their authors supposed" in told
+    assert "1 taken (25.0%) as this machine is" in told
+    assert [line.split()[-2:] for line in told.splitlines() if line.startswith("file_mounts")] == [
+        ["1", "llm/inside.yaml"]
+    ]
+    assert [line.split()[-1] for line in told.splitlines() if line.startswith("resources.infra")] == ["1"]
+    for name in ("llm/inside.yaml", "llm/.hidden/two.yaml"):
+        (clone / name).unlink()
+    assert main([str(clone), "--json"]) == 0
+    assert [each["taken"] for each in json.loads(capsys.readouterr().out)["files"]] == [True, True]
+
+
+def test_a_folder_that_is_no_clone_is_told_as_that(tmp_path, capsys):
+    with pytest.raises(BadInput, match="no clone of SkyPilot"):
+        survey(tmp_path)
+    assert main([str(tmp_path)]) == 2
+    assert "git clone" in capsys.readouterr().err
+    assert main([]) == 2
