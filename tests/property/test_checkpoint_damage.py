@@ -13,9 +13,9 @@ import torch
 from sublet.errors import DamagedCheckpoint, InvalidValue
 from sublet.train.checkpoint import snapshot as checkpoint_snapshot
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.disk import DISK
 from sublet.train.checkpoint.files import read_state
-from sublet.train.checkpoint.manifest import Manifest, NamedFile, _write_file, verify
+from sublet.train.checkpoint.folder import DiskFolder
+from sublet.train.checkpoint.manifest import Manifest, NamedFile, verify
 
 CASES = 1_000
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync costs nothing there
@@ -154,7 +154,7 @@ def test_a_thousand_random_damages_are_all_found_and_the_one_before_is_used(comm
         assert [path.name for path, _ in loaded.skipped] == ["step-2"], told
         assert loaded.skipped[0][1], told
         with pytest.raises(DamagedCheckpoint):
-            verify(directory / "step-2", 2)
+            verify(DiskFolder(directory / "step-2"), 2)
         put_back(files)
     assert newest(directory).step == 2
 
@@ -187,16 +187,16 @@ def test_with_everything_damaged_nothing_is_loaded_and_the_reasons_are_told(comm
     ],
 )
 def test_files_made_up_with_correct_digests_run_no_code_and_are_refused(tree, tmp_path):
-    files = {"data-0000.bin": bytes(124), "tree.json": tree}
+    folder, files = DiskFolder(tmp_path), {"data-0000.bin": bytes(124), "tree.json": tree}
     named = [
-        NamedFile(name=name, size=len(content), sha256=_write_file(DISK, tmp_path / name, memoryview(content)))
+        NamedFile(name=name, size=len(content), sha256=folder.write(name, memoryview(content)))
         for name, content in files.items()
     ]
     manifest = Manifest(step=5, generation=0, writer="w", meta={}, files=tuple(named))
-    _write_file(DISK, tmp_path / "MANIFEST.json", memoryview(manifest.to_json()))
-    verify(tmp_path, 5)  # the digests are right
+    folder.write("MANIFEST.json", memoryview(manifest.to_json()))
+    verify(folder, 5)  # the digests are right
     with pytest.raises(DamagedCheckpoint, match=r"tree\.json"):
-        read_state(tmp_path, 5)
+        read_state(folder, 5)
 
 
 @pytest.mark.parametrize("name", ["../step-1/tree.json", "/etc/passwd", "data-0000.bin/../x", "tree.json\n", ""])

@@ -20,10 +20,10 @@ Version = Mapping[str, str]  # which write an object is of, in the store's own w
 
 
 class StoreFailed(SubletError):
-    """A store did not do what it was asked; nothing is known about the objects in it."""
+    """A store did not do what it was asked; nothing is known about the objects in it. `lasting`: nor will it."""
 
-    def __init__(self, uri: str, why: str, *, hint: str) -> None:
-        self.uri, self.why, self.hint = uri, why, hint
+    def __init__(self, uri: str, why: str, *, hint: str, lasting: bool = False) -> None:
+        self.uri, self.why, self.hint, self.lasting = uri, why, hint, lasting
         super().__init__(f"the store {uri} did not do it: {why}\n  next: {hint}")
 
 

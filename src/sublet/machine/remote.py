@@ -11,6 +11,7 @@ the first use. `check_uri` says what is wrong with a URI without asking anybody.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ MOST_PARTS = 9_000  # a store takes 10,000
 CHUNK_BYTES = 1 << 23  # of what is read
 LONGEST_WHY = 300
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+NO_ACCESS = ("403 Forbidden", "401 Unauthorized", "AccessDenied", "redential", "Account must be")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_STORAGE_BASE_URL", "AZURE_ENDPOINT")
 
 
@@ -143,7 +145,7 @@ class RemoteObjects:
         except FileNotFoundError as error:
             if any(word in str(error) for word in NO_BUCKET):
                 raise _failure_from(self._uri, error) from error
-            raise
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self._uri}/{key}") from error
         except self._failures as error:
             raise _failure_from(self._uri, error) from error
 
@@ -198,10 +200,12 @@ def _profile() -> Any:
 
 def _failure_from(uri: str, error: Exception) -> StoreFailed:
     text = " ".join(str(error).partition("Debug source")[0].split())
+    lasting = True
     if any(word in text for word in NO_BUCKET):
         hint = f"make the bucket of {uri}, or name another; also see AWS_REGION and AWS_ENDPOINT_URL"
-    elif any(word in text for word in ("403", "401", "AccessDenied", "redential", "Account must be")):
+    elif any(word in text for word in NO_ACCESS):
         hint = f"let this account get, put, list and delete under {uri}, and have its keys or the machine's role found"
     else:
+        lasting = False
         hint = f"see that {uri} can be reached from this machine (network, region, AWS_ENDPOINT_URL); it is tried again"
-    return StoreFailed(uri, text[:LONGEST_WHY] or repr(error), hint=hint)
+    return StoreFailed(uri, text[:LONGEST_WHY] or repr(error), hint=hint, lasting=lasting)

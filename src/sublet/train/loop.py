@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
+from sublet.train.checkpoint.store import place_from
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.link import ControllerLink
@@ -61,7 +61,7 @@ class Session:
         self._report = Report(self._worker_id, self._link.say)
         self._rehearses = is_rehearsal()
         where = None if self._rehearses else options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
-        self._saver = Saver(Path(where) if where else None, self._worker_id or "alone", self._link.say)
+        self._saver = Saver(place_from(where) if where else None, self._worker_id or "alone", self._link.say)
         self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
         self._open = self._entered = self._over = False
         self._epochs = 0  # of the whole training

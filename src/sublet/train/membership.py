@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from sublet.machine.objects import StoreFailed
 from sublet.train.agent_line import AgentLine, Lost
 from sublet.train.devices import GLOO, NCCL
 from sublet.train.following import Entry, Following, at_once
@@ -117,7 +118,12 @@ class Holding:
 
     async def load(self) -> bool:
         """From the newest checkpoint, if there is any."""
-        loaded = self._saver.newest()
+        try:
+            loaded = self._saver.newest()
+        except StoreFailed as error:
+            if error.lasting:
+                raise
+            raise Lost(str(error)) from error  # whether there is one is not known: another worker is to ask again
         if loaded is None:
             return False
         self._state.restore(loaded.state, self._progress, same_dice=True)

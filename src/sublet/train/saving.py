@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, SubletError
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint.commit import Directory
+from sublet.train.checkpoint.folder import Place
+from sublet.train.checkpoint.store import open_store, step_of
 from sublet.train.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 
@@ -36,7 +36,7 @@ class Saver:
 
     def __init__(
         self,
-        directory: Path | None,
+        directory: Place | None,
         writer: str,
         tell: Callable[[Saved | SaveFailed | Damaged], None],
         *,
@@ -45,7 +45,7 @@ class Saver:
     ) -> None:
         self.directory, self._writer, self._tell, self._wall = directory, writer, tell, wall
         self._sleep = sleep
-        self._kept = None if directory is None else Directory(directory, wall=wall)
+        self._kept = None if directory is None else open_store(directory, wall=wall)
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
         self._checkpoints: Checkpoints | None = None
@@ -78,7 +78,7 @@ class Saver:
         if self._checkpoints is None:
             keep = int(os.environ.get("SUBLET_CHECKPOINT_KEEP", KEEP))
             self._checkpoints = Checkpoints(
-                self._kept.path, keep=keep, writer=self._writer, generation=generation, wall=self._wall
+                self._kept, keep=keep, writer=self._writer, generation=generation, wall=self._wall
             )
             return
         try:
@@ -99,11 +99,11 @@ class Saver:
             self._tell_passed_over(self._checkpoints.skipped, -1 if loaded is None else loaded.step)
         return loaded
 
-    def _tell_passed_over(self, skipped: list[tuple[Path, str]], step: int) -> None:
+    def _tell_passed_over(self, skipped: list[tuple[Place, str]], step: int) -> None:
         """Tell; without one that can be trusted, begin at step 0 only if somebody has decided that."""
         start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
         if start_over and self._kept is not None:
-            place = self._kept.set_aside([int(path.name.removeprefix("step-")) for path, _ in skipped])
+            place = self._kept.set_aside([step_of(path) for path, _ in skipped])
             print(f"sublet: they are in {place} now; training begins at step 0, as ordered", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
             return
         paths, why = tuple(str(path) for path, _ in skipped), skipped[0][1]

@@ -19,6 +19,7 @@ import torch
 from sublet.errors import StaleWriter
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 from sublet.train.checkpoint.commit import Directory
+from sublet.train.checkpoint.folder import DiskFolder
 from sublet.train.checkpoint.manifest import verify
 from tests.rigs.sizes import sized
 
@@ -214,7 +215,7 @@ def test_two_writers_of_the_same_steps_do_not_harm_each_other(directory):
         assert not died_of_sigkill(pid)  # nor did it fail
     assert Directory(directory).steps() == [19, 18, 17]
     for step in (17, 18, 19):
-        verify(directory / f"step-{step}", step)
+        verify(DiskFolder(directory / f"step-{step}"), step)
     assert list((directory / "staging").iterdir()) == []
 
 

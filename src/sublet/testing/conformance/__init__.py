@@ -30,7 +30,7 @@ except ModuleNotFoundError as missing:
 __all__ = ["DrawingSuite", "Suite", "check_value"]
 
 # So that a failed assertion shows its values, as in a test file.
-PARTS = ("engines", "forecasters", "live", "policies", "providers")
+PARTS = ("engines", "forecasters", "live", "policies", "providers", "stores")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 

@@ -108,11 +108,9 @@ class Shelf:
                 generation=self._generation,
                 writer=self._writer,
                 meta={},
-                disk=directory.disk,
             )
             directory.commit(staging, step, self._generation)
-        self._known.trust(directory, step)
-        directory.collect(keep=KEEP, just_committed=step, known=self._known)
+        directory.collect(keep=KEEP, just_committed=step)
         directory.sweep()
 
     def _look(self) -> None:
@@ -123,7 +121,7 @@ class Shelf:
         if self._storage.disk is not self._disk:  # it has lost its power
             self._disk, self._known = self._storage.disk, KnownGood()
         path = _place_of(self._job_id)
-        return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice)
+        return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice, known=self._known)
 
 
 def _is_whole(directory: Directory, step: int) -> bool:

@@ -5,7 +5,7 @@
       ---- in a thread of its own ----------------------------------------
       staging/<step>-<token>/        data, tree, manifest; digests; fsync      files, manifest
       rename to step-<step>/, fsync  the commit point, refused to a generation that is over      commit
-      throw away what is too old
+      throw away what is too old     (in an object store it is HEAD that is moved      bucket, register)
 
 A writer that dies anywhere in this leaves the checkpoints before it as they were. A reader takes the highest step whose
 digests are right. The state is whole (data parallel workers all hold the same), so it loads at any number of workers.
@@ -29,9 +29,10 @@ from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, Sta
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint import files
-from sublet.train.checkpoint.commit import Directory, KnownGood
 from sublet.train.checkpoint.disk import DISK, Disk
+from sublet.train.checkpoint.folder import Folder, Place
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
+from sublet.train.checkpoint.store import Store, open_store
 
 __all__ = ["Checkpoints", "Committed", "Loaded", "Pending", "newest"]
 
@@ -44,7 +45,7 @@ class Committed:
     """A checkpoint that survives a power cut."""
 
     step: int
-    path: Path
+    path: Place
     size_bytes: int
 
 
@@ -55,8 +56,8 @@ class Loaded:
     step: int
     state: dict[str, Any]  # on the CPU; tuples, integer keys and data types as they were saved
     meta: dict[str, Any]
-    path: Path
-    skipped: list[tuple[Path, str]] = field(default_factory=list)
+    path: Place
+    skipped: list[tuple[Place, str]] = field(default_factory=list)
 
 
 class Pending:
@@ -85,10 +86,11 @@ class Pending:
 
 
 class Checkpoints:
-    """The checkpoints in one directory, and the right to add some while `generation` is the highest announced.
+    """The checkpoints in one place, and the right to add some while `generation` is the highest announced.
 
     Args:
-        directory: made when it is missing. Staging is inside of it, so all of it must be one filesystem.
+        directory: made when it is missing; staging is inside of it, so all of it must be one filesystem. Or the URI of
+            an object store, or a store that is open.
         keep: how many whole checkpoints stay, at least 2.
         writer: who we are, for people who read the manifest.
         generation: which decision about the members of the group made us the writer. Opening announces it.
@@ -99,7 +101,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Place | Store,
         *,
         keep: int = 3,
         writer: str,
@@ -112,17 +114,18 @@ class Checkpoints:
             raise InvalidValue("keep", keep, f"at least {FEWEST_KEPT}, because the newest may turn out damaged")
         if generation < 0:
             raise InvalidValue("generation", generation, "at least 0")
-        self.directory = Path(directory)
-        self._kept = Directory(self.directory, disk=disk, wall=wall, dice=dice)
+        if isinstance(directory, Path | str):
+            directory = open_store(directory, disk=disk, wall=wall, dice=dice)
+        self._kept: Store = directory
+        self.directory = self._kept.place
         self.keep = keep
         self.writer = writer
-        self.skipped: list[tuple[Path, str]] = []  # what newest() passed over, also when it found none
+        self.skipped: list[tuple[Place, str]] = []  # what newest() passed over, also when it found none
         self._generation = generation
         self._host = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
         self._under_way: Pending | None = None
         self._one_save = threading.Lock()
-        self._known = KnownGood()
         self._closed = False
         with contextlib.suppress(OSError, SubletError):  # a full or read-only disk is told by save(), and can be read
             self._kept.announce(generation)
@@ -170,7 +173,7 @@ class Checkpoints:
     def newest(self) -> Loaded | None:
         """The highest step whose digests are right; None if there is none (then see `skipped`)."""
         self.skipped = []
-        return newest(self.directory, self.skipped, disk=self._kept.disk)
+        return _newest_of(self._kept, self.skipped)
 
     def commit_age_s(self) -> float:
         """Seconds since the highest step was written, by whom ever; infinite without any."""
@@ -179,9 +182,7 @@ class Checkpoints:
     def fence(self, generation: int) -> None:
         """Announce `generation`: once this returns, no writer of a lower one commits, ourselves included."""
         try:
-            self._kept.announce(generation)
-            with self._kept.locked():
-                pass  # who checked the fence before the announcement has committed by now
+            self._kept.fence(generation)
         except OSError as error:
             raise _failure_from(self.directory, error) from error
 
@@ -232,17 +233,15 @@ class Checkpoints:
                 generation=self._generation,
                 writer=self.writer,
                 meta=meta,
-                disk=self._kept.disk,
             )
             self._commit(staging, step)
         path = self._kept.place_of(step)
         with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are thrown away next time
-            self._known.trust(self._kept, step)
-            self._kept.collect(keep=self.keep, just_committed=step, known=self._known)
+            self._kept.collect(keep=self.keep, just_committed=step)
             self._kept.sweep()
         return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
 
-    def _commit(self, staging: Path, step: int) -> None:
+    def _commit(self, staging: Folder, step: int) -> None:
         while True:
             generation = self._generation
             try:
@@ -255,19 +254,22 @@ class Checkpoints:
                 return
 
 
-def newest(directory: Path, skipped: list[tuple[Path, str]] | None = None, *, disk: Disk = DISK) -> Loaded | None:
-    """The newest whole checkpoint of a directory, for readers; `skipped` collects the damaged ones above it."""
-    found = [] if skipped is None else skipped
-    kept, steps = Directory(directory, disk=disk), list[int]()
-    while (seen := kept.steps()) != steps:  # a writer may replace all that we saw: look again
-        steps = seen
+def newest(directory: Place, skipped: list[tuple[Place, str]] | None = None, *, disk: Disk = DISK) -> Loaded | None:
+    """The newest whole checkpoint of a directory or URI, for readers; `skipped` collects the damaged ones above it."""
+    return _newest_of(open_store(directory, disk=disk), [] if skipped is None else skipped)
+
+
+def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
+    steps = list[tuple[int, Place]]()
+    while (seen := [(step, kept.place_of(step)) for step in kept.steps()]) != steps:  # a writer may replace all of
+        steps = seen  # them meanwhile: look again
         found.clear()
-        for step in steps:
-            path = kept.place_of(step)
+        for step, path in steps:
             try:
-                manifest, state = files.read_state(path, step, disk=disk)
+                manifest, state = files.read_state(kept.folder(step), step)
             except DamagedCheckpoint as error:
                 found.append((path, error.why))
+                kept.pass_over(step)
             else:
                 return Loaded(step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found))
     return None
@@ -281,7 +283,7 @@ def _as_json(meta: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _failure_from(directory: Path, error: OSError) -> CheckpointFailed:
+def _failure_from(directory: Place, error: OSError) -> CheckpointFailed:
     return CheckpointFailed(
         error.filename or directory,
         error.strerror or str(error),

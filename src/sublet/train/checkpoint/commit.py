@@ -21,6 +21,7 @@ from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.disk import DISK, Disk
+from sublet.train.checkpoint.folder import DiskFolder, Folder
 from sublet.train.checkpoint.manifest import Manifest, verify
 
 __all__ = ["Directory", "KnownGood"]
@@ -34,9 +35,23 @@ STEP = re.compile(r"step-(0|[1-9]\d*)")
 class Directory:
     """One such directory, as each of its writers and readers has it."""
 
-    def __init__(self, path: Path, *, disk: Disk = DISK, wall: Wall = WALL, dice: Dice = DICE) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        disk: Disk = DISK,
+        wall: Wall = WALL,
+        dice: Dice = DICE,
+        known: KnownGood | None = None,
+    ) -> None:
         self.path, self.disk = path, disk
         self._wall, self._dice = wall, dice
+        self._known = KnownGood() if known is None else known
+
+    @property
+    def place(self) -> Path:
+        """Its path."""
+        return self.path
 
     def place_of(self, step: int) -> Path:
         """Where the checkpoint of a step is, if there is one."""
@@ -52,7 +67,14 @@ class Directory:
 
     def verify(self, step: int) -> Manifest:
         """Read all of a step; DamagedCheckpoint if something is wrong."""
-        return verify(self.place_of(step), step, disk=self.disk)
+        return verify(self.folder(step), step)
+
+    def folder(self, step: int) -> Folder:
+        """The files of a step."""
+        return DiskFolder(self.place_of(step), self.disk)
+
+    def pass_over(self, step: int) -> None:
+        """A reader has found it damaged: so will we, since we read what we did not write."""
 
     def commit_age_s(self) -> float:
         """Seconds since the highest step was written; infinite without any that can be seen."""
@@ -80,6 +102,12 @@ class Directory:
                 if name.isdecimal() and int(name) < generation:
                     self.disk.remove(fence / name)
 
+    def fence(self, generation: int) -> None:
+        """As `announce`; when it returns, whoever looked for an announcement before it has committed."""
+        self.announce(generation)
+        with self.locked():
+            pass
+
     @contextlib.contextmanager
     def locked(self, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         """Hold LOCK; it is free again if this process dies."""
@@ -97,7 +125,7 @@ class Directory:
             hold.close()
 
     @contextlib.contextmanager
-    def open_staging(self, step: int) -> Iterator[Path]:
+    def open_staging(self, step: int) -> Iterator[Folder]:
         """A new directory that is ours while we live; what is left of it at the end is removed."""
         self._make(self.path / "staging")
         path = self._in_staging(str(step))
@@ -106,7 +134,7 @@ class Directory:
             hold = self.disk.hold(path, folder=True)
             hold.take()
         try:
-            yield path
+            yield DiskFolder(path, self.disk)
         finally:
             hold.close()
             self.disk.remove_tree(path)
@@ -134,7 +162,7 @@ class Directory:
                     if self._age_s(path) > STALE_S or not self._is_locked(path):
                         self.disk.remove_tree(path)
 
-    def commit(self, staging: Path, step: int, generation: int) -> None:
+    def commit(self, staging: Folder, step: int, generation: int) -> None:
         """Give a complete staging directory its name, unless a higher generation was announced.
 
         If the step is there already and whole, that one stays: the same step of the same training. If it is damaged it
@@ -150,7 +178,7 @@ class Directory:
                 if there is None or there == damaged:
                     if there is not None:
                         disk.rename(target, self._in_staging(f"damaged-{step}"))
-                    disk.rename(staging, target)
+                    disk.rename(Path(staging.place), target)
                     disk.sync_folder(self.path)
                     disk.sync_folder(self.path / "staging")
                     with contextlib.suppress(OSError):  # the commit stands without the hint
@@ -164,16 +192,17 @@ class Directory:
             else:
                 return
 
-    def collect(self, *, keep: int, just_committed: int, known: KnownGood) -> list[int]:
+    def collect(self, *, keep: int, just_committed: int) -> list[int]:
         """Remove committed steps below the `keep`-th whole one, never the newest whole one nor the one just committed.
 
         Damaged ones above that line stay, for people to look at.
         """
+        self._known.trust(self, just_committed)
         steps = self.steps()
         good = 0
         line = len(steps)
         for index, step in enumerate(steps):
-            good += known.is_good(self, step)
+            good += self._known.is_good(self, step)
             if good == keep:
                 line = index + 1
                 break
@@ -235,7 +264,7 @@ class KnownGood:
         self._seen: dict[int, object] = {}
 
     def trust(self, directory: Directory, step: int) -> None:
-        """We wrote it ourselves."""
+        """We wrote it ourselves, or have just read it."""
         self._seen[step] = directory.signature(step)
 
     def is_good(self, directory: Directory, step: int) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from sublet.errors import DamagedCheckpoint
-from sublet.train.checkpoint.disk import DISK, Disk
+from sublet.train.checkpoint.folder import Folder
 from sublet.train.checkpoint.manifest import (
     TREE,
     WHAT_PARSING_RAISES,
@@ -26,27 +25,26 @@ __all__ = ["read_state", "write"]
 
 
 def write(
-    directory: Path,
+    folder: Folder,
     snapshot: Snapshot,
     *,
     step: int,
     generation: int,
     writer: str,
     meta: Mapping[str, Any],
-    disk: Disk = DISK,
 ) -> Manifest:
-    """Fill an empty directory: data, tree, manifest, in this order, each on the disk before the next is begun."""
+    """Fill an empty folder: data, tree, manifest, in this order, each there for good before the next is begun."""
     contents = {f"data-{index:04}.bin": segment for index, segment in enumerate(snapshot.segments)}
     contents[TREE] = memoryview(snapshot.tree.to_json())
-    return write_files(directory, contents, step=step, generation=generation, writer=writer, meta=meta, disk=disk)
+    return write_files(folder, contents, step=step, generation=generation, writer=writer, meta=meta)
 
 
-def read_state(directory: Path, step: int, *, disk: Disk = DISK) -> tuple[Manifest, dict[str, Any]]:
+def read_state(folder: Folder, step: int) -> tuple[Manifest, dict[str, Any]]:
     """The state of step `step`, verified, on the CPU, each tensor in memory of its own; or DamagedCheckpoint."""
-    manifest = read_manifest(directory, step, disk=disk)
+    manifest = read_manifest(folder, step)
     files = {file.name: file for file in manifest.files}
     text = torch.empty(files[TREE].size, dtype=torch.uint8)
-    read_file(directory, files[TREE], [(0, _bytes_of(text))], disk=disk)
+    read_file(folder, files[TREE], [(0, _bytes_of(text))])
     try:
         tree = Tree.from_json(text.numpy().tobytes())
         _refuse_overlaps(tree.places, files)
@@ -56,11 +54,11 @@ def read_state(directory: Path, step: int, *, disk: Disk = DISK) -> tuple[Manife
         if not isinstance(state, dict):
             raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     except WHAT_PARSING_RAISES as error:
-        raise DamagedCheckpoint(directory, f"{TREE} cannot be read: {error}") from error
+        raise DamagedCheckpoint(folder.place, f"{TREE} cannot be read: {error}") from error
     pieces: dict[str, list[tuple[int, memoryview]]] = {name: [] for name in files if name != TREE}
     for place, memory in zip(tree.places, memories, strict=True):
         pieces[_file_of(place)].append((place.start, _bytes_of(memory)))
-    in_parallel(lambda name: read_file(directory, files[name], pieces[name], disk=disk), list(pieces))
+    in_parallel(lambda name: read_file(folder, files[name], pieces[name]), list(pieces))
     return manifest, state
 
 

@@ -17,11 +17,11 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sublet.errors import DamagedCheckpoint, InvalidValue
-from sublet.train.checkpoint.disk import DISK, Disk, Reading
+from sublet.train.checkpoint.disk import Reading
+from sublet.train.checkpoint.folder import CHUNK_BYTES, Folder
 
 __all__ = [
     "MANIFEST",
@@ -39,7 +39,6 @@ __all__ = [
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
 TREE = "tree.json"
-CHUNK_BYTES = 1 << 23  # hashed while still in the cache, then written
 READERS = 4  # files at a time; a digest is made at 0.5 to 2 GB/s by one core
 NAME = re.compile(r"data-\d{4,}\.bin|tree\.json")  # so a manifest cannot point out of its directory
 WHAT_PARSING_RAISES = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
@@ -100,57 +99,56 @@ class Manifest:
 
 
 def write_files(
-    directory: Path,
+    folder: Folder,
     contents: Mapping[str, memoryview],
     *,
     step: int,
     generation: int,
     writer: str,
     meta: Mapping[str, Any],
-    disk: Disk = DISK,
 ) -> Manifest:
-    """Fill an empty directory: the contents, then the manifest, each on the disk before the next is begun."""
+    """Fill an empty folder: the contents, then the manifest, each there for good before the next is begun."""
     files = [
-        NamedFile(name=name, size=len(content), sha256=_write_file(disk, directory / name, content))
+        NamedFile(name=name, size=len(content), sha256=folder.write(name, content))
         for name, content in contents.items()
     ]
     manifest = Manifest(step=step, generation=generation, writer=writer, meta=meta, files=tuple(files))
-    _write_file(disk, directory / MANIFEST, memoryview(manifest.to_json()))
-    disk.sync_folder(directory)
+    folder.write(MANIFEST, memoryview(manifest.to_json()))
+    folder.seal()
     return manifest
 
 
-def read_manifest(directory: Path, step: int, *, disk: Disk = DISK) -> Manifest:
+def read_manifest(folder: Folder, step: int) -> Manifest:
     """The manifest of step `step`, or DamagedCheckpoint."""
     try:
-        manifest = Manifest.from_json(_read_whole(disk, directory / MANIFEST))
+        manifest = Manifest.from_json(_read_whole(folder))
     except OSError as error:
-        raise DamagedCheckpoint(directory, f"{MANIFEST}: {error.strerror or error}") from error
+        raise DamagedCheckpoint(folder.place, f"{MANIFEST}: {error.strerror or error}") from error
     except WHAT_PARSING_RAISES as error:
-        raise DamagedCheckpoint(directory, f"{MANIFEST} cannot be read: {error}") from error
+        raise DamagedCheckpoint(folder.place, f"{MANIFEST} cannot be read: {error}") from error
     if manifest.step != step:
-        raise DamagedCheckpoint(directory, f"{MANIFEST} is that of step {manifest.step}")
+        raise DamagedCheckpoint(folder.place, f"{MANIFEST} is that of step {manifest.step}")
     names = [file.name for file in manifest.files]
     if TREE not in names or len(set(names)) < len(names):
-        raise DamagedCheckpoint(directory, f"{MANIFEST} names the files {names}")
+        raise DamagedCheckpoint(folder.place, f"{MANIFEST} names the files {names}")
     return manifest
 
 
-def verify(directory: Path, step: int, *, disk: Disk = DISK) -> Manifest:
+def verify(folder: Folder, step: int) -> Manifest:
     """Read everything and keep nothing; DamagedCheckpoint if a digest is wrong."""
-    manifest = read_manifest(directory, step, disk=disk)
-    in_parallel(lambda file: read_file(directory, file, (), disk=disk), manifest.files)
+    manifest = read_manifest(folder, step)
+    in_parallel(lambda file: read_file(folder, file, ()), manifest.files)
     return manifest
 
 
-def read_file(directory: Path, file: NamedFile, pieces: Sequence[tuple[int, memoryview]], *, disk: Disk = DISK) -> None:
+def read_file(folder: Folder, file: NamedFile, pieces: Sequence[tuple[int, memoryview]]) -> None:
     """Read a file from end to end, each piece into its memory, and refuse all of it if one bit is wrong."""
     digest = hashlib.sha256()
     scratch = memoryview(bytearray(min(CHUNK_BYTES, file.size)))
     try:
-        with disk.open(directory / file.name) as reading:
+        with folder.open(file.name) as reading:
             if (size := reading.size) != file.size:
-                raise DamagedCheckpoint(directory, f"{file.name} has {size} bytes, not {file.size}")
+                raise DamagedCheckpoint(folder.place, f"{file.name} has {size} bytes, not {file.size}")
             position = 0
             for start, memory in [*pieces, (file.size, None)]:
                 while position < start:  # padding, or all of it if only the digest is wanted
@@ -159,9 +157,9 @@ def read_file(directory: Path, file: NamedFile, pieces: Sequence[tuple[int, memo
                     for begin in range(0, len(memory), CHUNK_BYTES):
                         position += _fill(reading, memory[begin : begin + CHUNK_BYTES], digest)
     except OSError as error:
-        raise DamagedCheckpoint(directory, f"{file.name}: {error.strerror or error}") from error
+        raise DamagedCheckpoint(folder.place, f"{file.name}: {error.strerror or error}") from error
     if digest.hexdigest() != file.sha256:
-        raise DamagedCheckpoint(directory, f"{file.name} does not have the digest in the manifest")
+        raise DamagedCheckpoint(folder.place, f"{file.name} does not have the digest in the manifest")
 
 
 def in_parallel(work: Any, items: Sequence[Any]) -> None:
@@ -175,23 +173,8 @@ def in_parallel(work: Any, items: Sequence[Any]) -> None:
             pass
 
 
-def _write_file(disk: Disk, path: Path, content: memoryview) -> str:
-    digest = hashlib.sha256()
-    draft = disk.create(path)
-    try:
-        for start in range(0, len(content), CHUNK_BYTES):
-            rest = content[start : start + CHUNK_BYTES]
-            digest.update(rest)
-            while rest:
-                rest = rest[draft.write(rest) :]
-        draft.sync()
-    finally:
-        draft.close()
-    return digest.hexdigest()
-
-
-def _read_whole(disk: Disk, path: Path) -> bytes:
-    with disk.open(path) as reading:
+def _read_whole(folder: Folder) -> bytes:
+    with folder.open(MANIFEST) as reading:
         found = bytearray()
         memory = memoryview(bytearray(max(1, reading.size)))
         while count := reading.readinto(memory):

@@ -325,7 +325,8 @@ def test_the_staging_of_a_living_writer_stays_and_that_of_a_dead_one_goes(kept, 
 
 
 def test_staging_older_than_a_day_goes_whoever_holds_it(kept):
-    with Directory(kept.directory).open_staging(3) as path:
+    with Directory(kept.directory).open_staging(3) as staging:
+        path = staging.place
         day_and_more_s = 86_400 + 60
         Directory(kept.directory).sweep()
         assert path.exists()

@@ -14,7 +14,7 @@ import torch
 from sublet.errors import DamagedCheckpoint, StaleWriter
 from sublet.testing.torn_disk import PowerCut, TornDisk
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.commit import Directory, KnownGood
+from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, read_file, read_manifest, write_files
 
 HOME = Path("/job/checkpoints")
@@ -29,7 +29,6 @@ def content_of(step):
 def save(disk, step, *, generation=1, keep=2):
     """As Checkpoints does it, without a state of torch: stage, commit, throw away what is too old."""
     kept = Directory(HOME, disk=disk)
-    known = KnownGood()
     kept.announce(generation)
     with kept.open_staging(step) as staging:
         write_files(
@@ -39,11 +38,9 @@ def save(disk, step, *, generation=1, keep=2):
             generation=generation,
             writer="w",
             meta={},
-            disk=disk,
         )
         kept.commit(staging, step, generation)
-    known.trust(kept, step)
-    kept.collect(keep=keep, just_committed=step, known=known)
+    kept.collect(keep=keep, just_committed=step)
     kept.sweep()
 
 
@@ -52,9 +49,9 @@ def loaded_from(disk):
     kept, skipped = Directory(HOME, disk=disk), 0
     for step in kept.steps():
         try:
-            manifest = read_manifest(kept.place_of(step), step, disk=disk)
+            manifest = read_manifest(kept.folder(step), step)
             memory = bytearray(manifest.files[0].size)
-            read_file(kept.place_of(step), manifest.files[0], [(0, memoryview(memory))], disk=disk)
+            read_file(kept.folder(step), manifest.files[0], [(0, memoryview(memory))])
         except DamagedCheckpoint:
             skipped += 1
         else:

@@ -1,0 +1,59 @@
+"""Every place for checkpoints passes the suite for stores: a directory, objects in memory, and S3 as moto plays it."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+import boto3
+from obstore.store import MemoryStore
+
+from sublet.machine.remote import RemoteObjects, open_uri
+from sublet.testing.conformance.stores import StoreSuite
+from tests.rigs.moto_cloud import ACCOUNT, REGION, moto
+from tests.rigs.stores import DirectoryRig, ObjectsRig
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - memory, if there is any
+NAMES = itertools.count()
+
+
+class TestDirectory(StoreSuite):
+    examples = 10
+    moments = 5  # tests/unit/train/test_checkpoint_kills.py kills real processes at each
+
+    @pytest.fixture(autouse=True)
+    def _home(self):
+        with tempfile.TemporaryDirectory(dir=MEMORY) as name:
+            self._folder = Path(name)
+            yield
+
+    def make_rig(self):
+        return DirectoryRig(self._folder / str(next(NAMES)))
+
+
+class TestMemory(StoreSuite):
+    examples = 25
+
+    def make_rig(self):
+        return ObjectsRig(RemoteObjects("memory://here", MemoryStore()))
+
+
+class TestS3(StoreSuite):
+    """The same orders as in memory, answered by a server: few moments, since each takes many requests."""
+
+    examples = 1
+    moments = 13
+
+    @pytest.fixture(autouse=True)
+    def _account(self, monkeypatch):
+        for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": moto()}.items():
+            monkeypatch.setenv(name, value)
+        boto3.client("s3", region_name=REGION).create_bucket(Bucket="checkpoints")
+
+    def make_rig(self):
+        return ObjectsRig(open_uri(f"s3://checkpoints/job-{next(NAMES)}"))
