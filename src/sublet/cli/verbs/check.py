@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
+TRIAL_S = 1800.0  # wall: a GPU's image boots, and downloads torch
 OLD_DAYS = 120  # as market.hygiene: spot prices change every week
 MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -28,12 +29,20 @@ def check(
     iam: Annotated[
         bool, typer.Option("--iam", help="Print the narrowest IAM policy for aws.toml and this state directory.")
     ] = False,
+    for_real: Annotated[
+        bool,
+        typer.Option("--for-real", help="Rent one node, train on it for a moment and give it back: some cents."),
+    ] = False,
+    purse: Annotated[str, typer.Option(metavar="USD", help="What --for-real may cost at most.")] = "1",
     output: OutputOption = Output.TABLE,
     json: Json = False,
 ) -> None:
     """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
     if iam:
         _print_iam()
+        return
+    if for_real:
+        _try_a_node(context, provider, purse, document=wants_document(output, json))
         return
     findings = [
         *_check_prices(),
@@ -48,6 +57,43 @@ def check(
     else:
         print_table(["check", "", "found"], [[f.name, MARKS[f.ok], f.text] for f in findings], words=(0, 1, 2))
         print_notes([f"{f.name}: {f.hint}" for f in findings if f.hint])
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _try_a_node(context: typer.Context, provider: str | None, purse: str, *, document: bool) -> None:
+    """As `sublet up` would begin, with a purse and a folder of its own."""
+    import asyncio
+    from dataclasses import asdict, replace
+
+    from sublet import plugins
+    from sublet.api.state import StateDir
+    from sublet.cli.parse.values import parse_money
+    from sublet.cli.work import controller_process
+    from sublet.runtime import last_run
+    from sublet.runtime.preflight import Step, try_a_node
+    from sublet.runtime.settings import Settings, default_state_dir
+
+    folder = default_state_dir()
+    if folder.is_dir():
+        controller_process.refuse_second(StateDir(folder))  # its agents come to the same port
+    settings = last_run.last_settings(folder) or Settings(state_dir=str(folder))
+    if provider is not None:
+        engine = provider if provider in plugins.names("sublet.engines") else "local"
+        settings = replace(settings, provider=provider, engine=engine)
+    steps: list[Step] = []
+
+    async def tried() -> None:
+        trial = try_a_node(settings, purse_usd=parse_money("--purse", purse).usd, most_s=TRIAL_S)
+        async for step in trial:
+            steps.append(step)
+            typer.echo(f"{step.name:<12} {MARKS[step.ok]:<6} {step.took_s:6.1f} s  {step.text}", err=document)
+
+    asyncio.run(tried())
+    ok = all(step.ok for step in steps)
+    if document:
+        facts = {"command": command_line(context), "ok": ok, "steps": [asdict(step) for step in steps]}
+        print_document({"schema_version": 1, **facts})
     if not ok:
         raise typer.Exit(1)
 
