@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.errors import Infeasible
+from sublet.errors import BadInput
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_fails_is_told_in_its_own_words_and_the_node_goes_back(state, suble
 
 def test_beside_a_controller_that_runs_it_is_refused(state, sublet, monkeypatch):
     def running(_):
-        raise Infeasible("a controller runs")
+        raise BadInput("state", "a controller runs")
 
     monkeypatch.setattr("sublet.cli.work.controller_process.refuse_second", running)
     state.mkdir()
