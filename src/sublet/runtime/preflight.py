@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublet.errors import SubletError
+from sublet.machine.dice import DICE
 from sublet.machine.wall import WALL
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
@@ -100,8 +100,8 @@ async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> 
 
 def _prepare(home: Path) -> Path:
     """A folder within the user's own, with what the provider is told by files, and the script."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix="check-", dir=home))
+    folder = home / f"check-{DICE.token(4)}"
+    folder.mkdir(parents=True, mode=0o700)
     for name in FILES:
         if (home / name).is_file():
             shutil.copy(home / name, folder / name)
