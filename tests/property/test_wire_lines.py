@@ -16,6 +16,7 @@ from sublet.runtime.agent.line_reader import LineReader
 from sublet.wire import messages
 from sublet.wire.lines import from_line, to_line
 from sublet.wire.profile import Profile
+from sublet.wire.travel import Travel
 
 KINDS = [
     kind
@@ -47,7 +48,7 @@ def usable(message):
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if dataclasses.is_dataclass(value):
-            assert isinstance(value, messages.FromWorkerMessage | Profile)
+            assert isinstance(value, messages.FromWorkerMessage | Profile | Travel)
             usable(value)
         elif isinstance(value, str):
             value.encode()

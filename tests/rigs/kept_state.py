@@ -27,6 +27,7 @@ from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
 from sublet.wire.lines import to_line
 from sublet.wire.profile import Profile
+from sublet.wire.travel import Travel
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 PACES = Paces(events_a_snapshot=10, events_a_file=10, history_kept=10)
@@ -103,7 +104,7 @@ def record(folder: Path) -> None:
 def example(kind: type) -> typing.Any:
     """One with every field said, none of them as it is by default."""
     hints = typing.get_type_hints(kind)
-    inner = {wire.FromWorkerMessage: wire.Stepped, Profile | None: Profile}
+    inner = {wire.FromWorkerMessage: wire.Stepped, Profile | None: Profile, Travel | None: Travel}
     said = {}
     for each in dataclasses.fields(kind):
         hint = hints[each.name]

@@ -9,8 +9,8 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
                                      ShortOfMemory, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
-Both sides say something every sixth of a lease (RenewLease, Ping); a line on which nothing comes for half a lease is
-lost, whatever the network says, and the agent dials again.
+Both sides say something every sixth of a lease (RenewLease, Ping); a line silent for half a lease is lost, whatever the
+network says, and the agent dials again. What they say of files and logs is in travel.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sublet.wire.profile import Profile
+from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = [
     "WIRE_VERSION",
@@ -146,6 +147,7 @@ class StartWorker:
     watch: bool = False  # it has no session: say WorkerSeen now and then
     reads: bool = False  # ... and whether it reads what an earlier start saved
     note: str = ""  # a line for its log, before it begins
+    travel: Travel | None = None  # what its node must have before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,7 @@ class Dismiss:
     """End your workers and yourself now."""
 
 
-ToAgent = Welcome | StartWorker | EndWorker | RenewLease | Warn | Dismiss | Regroup | Meet | Leave | SaveNow
+ToAgent = Welcome | StartWorker | EndWorker | RenewLease | Warn | Dismiss | ToWorker | Part | Kept
 
 # ---------------------------------------------------------------------------------------- from a worker
 
@@ -375,9 +377,7 @@ class WorkerSeen:
     quiet_s: float = 0.0  # wall, since anybody of it printed something or used a processor
     saved_ago_s: float | None = None  # wall, since it wrote below SUBLET_CHECKPOINT_DIR; None = it never did
     met: bool = False  # somebody on its node was seen at MASTER_PORT: its workers speak with one another
-    loaded: str = (
-        ""  # whether it has read what was saved before: no | yes | unknown; "" = there was nothing, or not asked
-    )
+    loaded: str = ""  # it has read what was saved before: no | yes | unknown; "" = nothing was there, or not asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,5 +396,5 @@ class FromWorker:
     message: FromWorkerMessage
 
 
-AboutWorker = WorkerUp | WorkerSeen | WorkerDown
-ToController = Hello | Ping | Noticed | WorkerUp | WorkerSeen | WorkerDown | FromWorker
+AboutWorker = Preparing | WorkerUp | WorkerSeen | WorkerDown
+ToController = Hello | Ping | Noticed | AboutWorker | FromWorker | Lacks | Printed

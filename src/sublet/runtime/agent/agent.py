@@ -22,6 +22,7 @@ from sublet.runtime.agent.host import NoAddress
 from sublet.runtime.agent.link import Link
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
+from sublet.runtime.agent.preparing import Preparations
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.lines import Message, to_line
 from sublet.wire.messages import (
@@ -30,6 +31,7 @@ from sublet.wire.messages import (
     EndWorker,
     FromWorker,
     Hello,
+    Joined,
     Leave,
     Meet,
     Noticed,
@@ -41,8 +43,10 @@ from sublet.wire.messages import (
     Stepped,
     Warn,
     Welcome,
+    WorkerDown,
     WorkerSeen,
 )
+from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
 
 __all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts"]
 
@@ -90,6 +94,8 @@ class Agent:
             dice=machine.dice,
         )
         self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
+        folder = Path(f"{facts.notice_file}.files")
+        self._preparations = Preparations(folder, machine, self._crew, self._say)
         self._host = facts.host
         self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
@@ -103,7 +109,8 @@ class Agent:
         """See to what is ready, has ended or is due: seconds until something else may be; None when it is over."""
         for key, events in ready:
             self._attend(key.data, events)
-        self._crew.reap()
+        for pid, code in self._crew.reap():
+            self._preparations.ended(pid, code)
         self._keep_time()
         if not self._going or self._crew.workers:
             return self._patience_s()
@@ -150,6 +157,7 @@ class Agent:
     def _patience_s(self) -> float:
         """How long nothing is due."""
         due_s = min(self.ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
+        due_s = min(due_s, self._preparations.due_s())
         if self._metadata is not None:
             due_s = min(due_s, self._metadata.due_s())
         return min(max(0.0, due_s - self._wall.monotonic()), LONGEST_WAIT_S)
@@ -163,6 +171,7 @@ class Agent:
             self.ended_for_lease = True
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
+        self._preparations.keep_time(now_s)
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
         if not self._link.watch(self._lease_s, PING):
@@ -182,6 +191,7 @@ class Agent:
     def _go(self, grace_s: float) -> None:
         self._going = True
         self.ends_at_s = math.inf
+        self._preparations.drop_all()
         for worker in self._crew.workers.values():
             self._crew.end(worker, grace_s)
 
@@ -197,22 +207,23 @@ class Agent:
                 trouble = str(error)
                 self._log(trouble)
                 self._go(0.0)
+        waiting = {each.order.worker_id: each.order.job_id for each in self._preparations.waiting.values()}
         hello = Hello(
             node_id=self._facts.node_id,
             token="" if self._facts.authority else self._facts.token,
             pid=self._machine.pid,
             host=self._host,
-            workers={worker.worker_id: worker.job_id for worker in self._crew.workers.values()},
+            workers={**waiting, **{worker.worker_id: worker.job_id for worker in self._crew.workers.values()}},
             pings=True,
             machine=self._machine.place.machine_id(),
             trouble=trouble,
         )
-        waiting = self._link.waiting()
+        unsent = self._link.waiting()
         last = [*map(to_line, self._crew.finished.values()), *map(to_line, self._crew.ended.values())]
-        ends = [line for line in last if line not in waiting]
-        again = [line for line in [to_line(self._notice)] if line not in waiting] if self._notice else []
+        ends = [line for line in last if line not in unsent]
+        again = [line for line in [to_line(self._notice)] if line not in unsent] if self._notice else []
         ups = [to_line(worker.up) for worker in self._crew.workers.values() if worker.up is not None]
-        again += [line for line in ups if line not in waiting]
+        again += [line for line in ups if line not in unsent]
         self._link.begin([to_line(hello), *again, *ends])
 
     def _noticed(self, kind: str, in_s: float) -> None:
@@ -224,7 +235,15 @@ class Agent:
             self._notice = message
         self._tell(message)
 
+    def _say(self, message: Lacks | Printed | Preparing) -> None:
+        """What is said again if it is lost."""
+        self._link.send(to_line(message), may_be_lost=True)
+
     def _tell(self, message: Noticed | AboutWorker | FromWorker) -> None:
+        if isinstance(message, WorkerDown):
+            self._preparations.logs.let_go(message.worker_id)
+        elif isinstance(message, FromWorker) and isinstance(message.message, Joined):
+            self._preparations.logs.finish(message.message.worker_id)  # where its rank begins in its output
         stepped = isinstance(message, FromWorker) and isinstance(message.message, Stepped)
         may_be_lost = stepped or isinstance(message, WorkerSeen)
         self._link.send(to_line(message), may_be_lost=may_be_lost)
@@ -238,15 +257,19 @@ class Agent:
                     self._lease_s = message.lease_s
                     self._renew()
                 self._link.welcomed()
+                self._preparations.line_is_new()
             case RenewLease():
                 self._renew()
             case StartWorker():
                 if not self._going:
                     node = {"SUBLET_NODE_ID": self._facts.node_id, "SUBLET_NOTICE_FILE": self._facts.notice_file}
-                    self._crew.start(message, node, self._host)
+                    self._preparations.start(message, node, self._host)
             case EndWorker():
                 if (worker := self._crew.workers.get(message.worker_id)) is not None:
                     self._crew.end(worker, message.grace_s)
+                self._preparations.drop(message.worker_id)
+            case Part() | Kept():
+                self._preparations.hear(message)
             case Regroup() | Meet() | Leave() | SaveNow():
                 self._crew.pass_on(message)
             case Warn():

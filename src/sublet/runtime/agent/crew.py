@@ -53,9 +53,13 @@ class Crew:
         self._selector, self._processes = machine.selector, machine.processes
         self._look_s = math.inf  # when to look at those without a session
 
+    def knows(self, worker_id: str) -> bool:
+        """It runs, or has ended."""
+        return worker_id in self.workers or worker_id in self.ended
+
     def start(self, order: StartWorker, node_env: Mapping[str, str], host: str) -> None:
         """A new one, unless it was started before: then the order was said twice."""
-        if order.worker_id in self.workers or order.worker_id in self.ended:
+        if self.knows(order.worker_id):
             return
         own_env = {**node_env, "SUBLET_WORKER_ID": order.worker_id, "SUBLET_JOB_ID": order.job_id}
         gpus = self._devices.take(order.worker_id, count=order.gpus, together=order.together)
@@ -71,9 +75,7 @@ class Crew:
             worker = self._begin(replace(order, defaults=defaults), own_env)
         except (OSError, ValueError) as error:
             self._devices.give_back(order.worker_id)
-            self._tell_end(
-                WorkerDown(worker_id=order.worker_id, code=why_not_started(error), error=f"cannot start: {error}")
-            )
+            self.never_began(order.worker_id, why_not_started(error), f"cannot start: {error}")
             return
         self.workers[worker.worker_id] = worker
         if worker.line is not None:
@@ -219,11 +221,19 @@ class Crew:
         for watch in watched:
             self._tell(watch.look(now_s, everybody))
 
-    def reap(self) -> None:
-        """See off all that have ended."""
+    def reap(self) -> list[tuple[int, int]]:
+        """See off all that have ended: (pid, code) of those that were no workers."""
+        others = []
         for pid, code in self._processes.ended():
             if (worker := next((each for each in self.workers.values() if each.pid == pid), None)) is not None:
                 self._bury(worker, code)
+            else:
+                others.append((pid, code))
+        return others
+
+    def never_began(self, worker_id: str, code: int, why: str) -> None:
+        """It was to start, and did not."""
+        self._tell_end(WorkerDown(worker_id=worker_id, code=code, error=why))
 
     def _bury(self, worker: Worker, code: int) -> None:
         for _ in range(LAST_READS):  # its last words come before the news of its end

@@ -34,6 +34,9 @@ class Disk(Protocol):
     def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
         """The end of a file, without its first `since_bytes`."""
 
+    def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        """What comes after the first `since_bytes` of a file."""
+
     def touch(self, path: str) -> None:
         """It was written just now, as far as others see; it must be there."""
 
@@ -68,6 +71,11 @@ class _MachineDisk:
         with Path(path).open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(since_bytes, end - most_bytes))
+            return file.read(most_bytes)
+
+    def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        with Path(path).open("rb") as file:
+            file.seek(since_bytes)
             return file.read(most_bytes)
 
     def touch(self, path: str) -> None:

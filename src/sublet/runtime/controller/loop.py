@@ -29,6 +29,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.chronicle import Chronicle
 from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.decisions import Decisions
@@ -92,6 +93,7 @@ class Controller:
         files: Files = FILES,
         paces: Paces = PACES,
         aside: Callable[[Callable[[], None]], None] = begin_thread,
+        elsewhere: bool = False,  # its nodes may not see this machine's disk
     ) -> None:
         self.store, self.engine, self.clock = store, engine, clock
         self.limits, self.budget, self._paces = limits or {}, budget, paces
@@ -111,6 +113,7 @@ class Controller:
         ear = Throttling(self.gauges, self.alarms)
         self.provider = PacedProvider(provider, rates, ear=ear, insist=store.insist, wall=clock.wall, dice=dice)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
+        self.carrier = Carrier(state_dir, files=files, dice=dice, engine=engine, logs=self.logs, elsewhere=elsewhere)
         self.factory = RecordFactory(
             inbox,
             table=table,
@@ -138,6 +141,7 @@ class Controller:
             bill=self.bill,
             engine=engine,
             logs=self.logs,
+            carrier=self.carrier,
             gauges=self.gauges,
             alarms=self.alarms,
             clock=clock,

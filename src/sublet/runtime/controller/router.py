@@ -25,6 +25,7 @@ from sublet.runtime.controller.answers import Answers
 from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.blame import Blame
+from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.gauges import Gauges, ResizeCause
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
@@ -42,6 +43,7 @@ from sublet.runtime.controller.unsized import LearnedSizes
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
+from sublet.wire.travel import Lacks, Preparing, Printed
 
 __all__ = ["Router"]
 
@@ -62,6 +64,7 @@ class Router:
         bill: Bill,
         engine: Engine,
         logs: JobLogs,
+        carrier: Carrier,
         gauges: Gauges,
         alarms: Alarms,
         clock: Clock,
@@ -69,7 +72,7 @@ class Router:
         paces: Paces = PACES,
     ) -> None:
         self._inbox, self._table, self._jobs, self._bill = inbox, table, jobs, bill
-        self._engine, self._logs, self._gauges, self._clock = engine, logs, gauges, clock
+        self._engine, self._logs, self._carrier, self._gauges, self._clock = engine, logs, carrier, gauges, clock
         self.agents: set[str] = set()  # nodes whose agent has come
         self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
         self._noticed_wall: dict[str, float] = {}  # node -> when its notice came
@@ -294,7 +297,10 @@ class Router:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._agent_noticed(node_id, message)
-            case wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.may_speak(
+            case Lacks() | Printed():
+                self._carrier.hear(node_id, message, self._vouching.may_speak)
+                return
+            case Preparing() | wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.may_speak(
                 node_id, message.worker_id
             ):
                 self._worker_said(message, wall_s)
@@ -385,6 +391,7 @@ class Router:
     def _send(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
         if isinstance(message, wire.StartWorker):
             self._jobs_on[node_id].add(record.id)
+            message = self._carrier.load(message, record.spec)
             if not record.spec.sdk:
                 message = self.attempts.prepare_start(record, message, self._clock.wall.monotonic())
         self._logs.note_rank(record, node_id, message)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from sublet.errors import UnknownName
 __all__ = ["LogPart", "WorkerLogs"]
 
 INDEX = "ranks.jsonl"
+MOST_BYTES = 64 << 20  # of what a worker on another machine prints; its node has the rest
+ALL = 1 << 62  # bytes: nothing more is wanted
+_WORKER = re.compile(r"[^/\0]+\.\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,27 @@ class WorkerLogs:
     def path(self, worker_id: str) -> Path:
         """The file of one worker process."""
         return self._folder / f"{worker_id}.log"
+
+    def take(self, worker_id: str, offset: int, data: bytes) -> int | None:
+        """What a worker on another machine has printed from `offset` on: how much of it is here then. None: not now."""
+        if not _WORKER.fullmatch(worker_id):
+            return None
+        path = self.path(worker_id)
+        size = _size(path)
+        if size >= MOST_BYTES:
+            return ALL
+        new = data[size - offset :] if offset <= size else b""
+        if size + len(new) >= MOST_BYTES:
+            new = new[: MOST_BYTES - size] + b"\n(longer than 64 MiB: the rest is on its node)\n"
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            try:
+                size += os.write(file, new)
+            finally:
+                os.close(file)
+        except OSError:  # no room: it is sent again
+            return None
+        return ALL if size >= MOST_BYTES else size
 
     def add_launch(self, worker_id: str, node_id: str, rank: int) -> None:
         """A worker is started; what it prints before its first group counts as that of `rank` until then."""

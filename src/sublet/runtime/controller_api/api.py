@@ -27,7 +27,7 @@ from sublet.runtime.controller_api.money import (
 )
 from sublet.runtime.controller_api.nodes import node_views
 from sublet.runtime.controller_api.protocol import Submitted
-from sublet.runtime.controller_api.submission import refuse_impossible, submit_job
+from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -82,7 +82,9 @@ class ControllerApi:
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns."""
         await self.started()
-        return submit_job(self._controller, spec, key)
+        if (known := known_job(self._controller, key)) is not None:
+            return known
+        return submit_job(self._controller, await self._controller.carrier.pack(spec), key)
 
     async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
         """End it."""

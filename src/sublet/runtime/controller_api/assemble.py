@@ -50,6 +50,7 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         settings=settings_to_json(settings),
         limits=dict(setup.limits),
         rates=setup.rates,
+        elsewhere=setup.elsewhere,
     )
     return ControllerApi(controller, settings, warm=setup.warm)
 

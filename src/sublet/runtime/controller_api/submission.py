@@ -12,15 +12,22 @@ from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.jobs.unready import refuse_unready
 
-__all__ = ["refuse_impossible", "submit_job"]
+__all__ = ["known_job", "refuse_impossible", "submit_job"]
 
 
-def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
-    """Take a job; durable when it returns."""
+def known_job(controller: Controller, key: str) -> Submitted | None:
+    """The job that was submitted with this key, if there is one."""
     if key and (known := controller.store.job_by_key(key)) is not None:
         return {"job_id": known[0], "name": controller.records[known[0]].spec.name}
     if key and (known := controller.shelving.shelf.by_key(key)) is not None:
         return {"job_id": known[0], "name": known[1]}
+    return None
+
+
+def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
+    """Take a job; durable when it returns."""
+    if (known := known_job(controller, key)) is not None:
+        return known
     if controller.stopping:
         raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
     warning = refuse_impossible(controller.feasibility, spec)

@@ -19,6 +19,7 @@ from sublet.runtime.engines.sockets import identity_of, port_error, private_sock
 from sublet.wire.lines import Message
 from sublet.wire.messages import (
     WIRE_VERSION,
+    AboutWorker,
     FromWorker,
     Hello,
     Noticed,
@@ -27,10 +28,8 @@ from sublet.wire.messages import (
     ToAgent,
     ToController,
     Welcome,
-    WorkerDown,
-    WorkerSeen,
-    WorkerUp,
 )
+from sublet.wire.travel import Lacks, Printed
 
 __all__ = ["LEASE_S", "AgentServer"]
 
@@ -127,7 +126,7 @@ class AgentServer:
         """A line of an agent, or of somebody who says so."""
         if not line.node_id:
             self._admit(line, message)
-        elif isinstance(message, Noticed | WorkerUp | WorkerSeen | WorkerDown | FromWorker):
+        elif isinstance(message, Noticed | AboutWorker | FromWorker | Lacks | Printed):
             self._pass_up(line.node_id, message)
         elif not isinstance(message, Ping):
             what = message if isinstance(message, BadInput) else type(message).__name__

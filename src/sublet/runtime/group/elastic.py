@@ -41,6 +41,7 @@ from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.travel import Preparing
 
 __all__ = ["ElasticGroup"]
 
@@ -193,6 +194,8 @@ class ElasticGroup(Regrouping):
                 self._hear_ready(worker, wall_s)
             case wire.WorkerUp():
                 pass  # its session will say Ready
+            case Preparing():
+                worker.note_preparing(wall_s)
             case wire.WorkerSeen():
                 worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
             case wire.Leading():

@@ -21,6 +21,7 @@ from sublet.runtime.group.states import Idle, Over, RestartingState, Resting, Ru
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
+from sublet.wire.travel import Preparing
 
 __all__ = ["RestartingGroup"]
 
@@ -138,6 +139,8 @@ class RestartingGroup(GroupCore):
         match message:
             case wire.WorkerUp():
                 self._hear_up(worker, message, wall_s)
+            case Preparing():
+                worker.note_preparing(wall_s)
             case wire.WorkerSeen():
                 worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
             case wire.WorkerDown():

@@ -45,6 +45,12 @@ class Worker:
     seen_s: float | None = None  # wall, when that was
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
 
+    def note_preparing(self, wall_s: float) -> None:
+        """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew."""
+        self.busy_s = wall_s
+        if self.phase is WorkerPhase.LAUNCHED:
+            self.since_s = wall_s
+
 
 class Roster:
     """The workers of one group, and the messages to them that nobody has sent yet."""

@@ -32,6 +32,7 @@ __all__ = [
     "checkpoints_kept",
     "command",
     "core",
+    "digest",
     "image",
     "job_name",
     "kinds",
@@ -72,6 +73,7 @@ VARIABLE: Final = "a name of letters, digits and underscores that does not begin
 _NAME = re.compile(NAME_PATTERN[1:-1], re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}", re.ASCII)
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[^/].*", re.ASCII | re.DOTALL)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:/-]{0,62}", re.ASCII)
 LONG_BITS: Final = 64  # beyond it a number is not worth repeating
 
@@ -110,6 +112,12 @@ def job_name(name: str) -> None:
     """A name that can stand in a path and in an id."""
     if not _NAME.fullmatch(name) or ".." in name:
         raise InvalidValue("name", name, NAME)
+
+
+def digest(field: str, text: str) -> None:
+    """A SHA-256 in hexadecimal digits, or none."""
+    if text and not _DIGEST.fullmatch(text):
+        raise InvalidValue(field, text, "64 hexadecimal digits, or left out")
 
 
 def number(field: str, value: float) -> None:

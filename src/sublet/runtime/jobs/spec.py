@@ -58,6 +58,7 @@ class JobSpec:
     deadline_s: float | None = None  # cloud time from submission
     weight: float = 1.0
     hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
+    code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
 
     def __post_init__(self) -> None:
         bounds.job_name(self.name)
@@ -82,3 +83,4 @@ class JobSpec:
         bounds.market(self.market)
         bounds.core(self.min_on_demand, min(self.sizes, default=self.min_workers), self.market)
         bounds.node_loss(self.on_node_loss)
+        bounds.digest("code", self.code)

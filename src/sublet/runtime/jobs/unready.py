@@ -10,10 +10,14 @@ from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["asks_too_much", "refuse_unready"]
 
+
+def _is_uri(source: str) -> bool:
+    return "://" in source
+
+
 # By the key of a job file: whether the job asks for it, and what to do instead.
 UNREADY: Final[Mapping[str, tuple[Callable[[JobSpec], bool], str]]] = {
-    "setup": (lambda spec: bool(spec.setup), "left out: do it before you submit, or at the start of run"),
-    "file_mounts": (lambda spec: bool(spec.mounts), "left out: workers see the files of the controller's machine"),
+    "file_mounts": (lambda spec: any(map(_is_uri, spec.mounts.values())), "paths of this machine, and no bucket"),
     "resources.image_id": (lambda spec: bool(spec.image), "left out, if the nodes have what setup and run need"),
     "run": (lambda spec: bool(spec.per_node), "a command that can run once per GPU: torchrun train.py, or a script"),
 }

@@ -34,6 +34,7 @@ class ProviderSetup:
     port_field: str = ""  # the setting that the port is from, if people chose it
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer; one that is not named has none
     rates: Rates = field(default_factory=Rates)  # how often its calls may be made; as often as one likes
+    elsewhere: bool = False  # nodes may be machines that do not see the controller's disk: files of jobs travel there
     warm: Callable[[], Awaitable[None]] | None = None  # before the first start, if there is something to prepare
 
 

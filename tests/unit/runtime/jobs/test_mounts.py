@@ -117,8 +117,8 @@ def test_what_no_node_could_be_given_is_refused_over_the_api_too(facts):
         spec_from_json({"name": "x", "argv": ["true"], "cwd": "/", **facts})
 
 
-def test_a_job_that_would_run_without_its_setup_or_its_files_is_not_taken():
+def test_a_job_that_would_run_without_something_that_it_asks_for_is_not_taken():
     refuse_unready(PLAIN)
-    for asked in ({"setup": "make"}, {"mounts": {"/a": "s3://b"}}, {"per_node": 1, "sdk": False}):
+    for asked in ({"mounts": {"/a": "s3://b"}, "kept_mounts": ("/a",)}, {"per_node": 1, "sdk": False}):
         with pytest.raises(InvalidValue, match="nodes cannot do this yet"):
             refuse_unready(replace(PLAIN, **asked))

@@ -56,6 +56,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         lease_s=config.lease_s,
         port_field="aws.toml: agents_port",
         rates=RATES,
+        elsewhere=True,
         limits={} if most is None else {offer.id: Limit(max_nodes=most) for offer in provider.offers},
     )
 

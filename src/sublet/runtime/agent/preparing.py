@@ -1,0 +1,221 @@
+"""What stands between the order to start a worker and its process: its files are fetched, its setup is run.
+
+Workers that wait here count as the node's own: a controller that comes back hears of them, and may end them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sublet.runtime.agent.crew import Crew
+from sublet.runtime.agent.fetching import Fetching
+from sublet.runtime.agent.log_streams import LogStreams
+from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.setups import Setups, key_of
+from sublet.runtime.agent.trees import Lost, Tree
+from sublet.runtime.agent.worker import why_not_started
+from sublet.runtime.travel.content import Content
+from sublet.wire.exits import EXIT_LOST
+from sublet.wire.messages import StartWorker
+from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
+
+__all__ = ["Preparations"]
+
+TELL_S = 5.0  # that a worker is being prepared, so that nobody waits for it in vain
+ENDED = -9  # of one that was ended before it began
+
+Say = Callable[[Lacks | Printed | Preparing], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A worker that is to start: `order` as it came, with the paths of this node once they are known."""
+
+    order: StartWorker
+    travel: Travel
+    node_env: Mapping[str, str]
+    host: str
+    placed: bool = False  # its paths are those of this node, and its files are there
+
+
+class Preparations:
+    """In `folder`. Whoever needs nothing starts at once; others are `waiting` until they can, or cannot."""
+
+    def __init__(self, folder: Path, machine: Machine, crew: Crew, say: Say) -> None:
+        self._folder, self._machine, self._crew, self._say = folder, machine, crew, say
+        self._content = Content(folder / "content", machine.files)
+        self._fetching = Fetching(self._content, say, machine.wall)
+        self._trees: dict[tuple[str, str], Tree] = {}  # by job and code
+        self._setups = Setups(machine)
+        self.logs = LogStreams(machine.disk, machine.wall, say)
+        self.waiting: dict[str, _Waiting] = {}
+        self._built = 0  # pieces of work on trees, ever
+        self._tell_s, self._told = 0.0, -1  # when to say it next, and how far all had come when it was said
+
+    # ------------------------------------------------------------------ orders
+
+    def start(self, order: StartWorker, node_env: Mapping[str, str], host: str) -> None:
+        """At once, or when all that it needs is there."""
+        if order.worker_id in self.waiting or self._crew.knows(order.worker_id):
+            return  # the order was said twice
+        if order.travel is None:
+            self._crew.start(order, node_env, host)
+            return
+        if not self.waiting:
+            self._tell_s = self._machine.wall.monotonic()
+        waiting = self.waiting[order.worker_id] = _Waiting(order, order.travel, node_env, host)
+        if not order.travel.code or self._shares_disk(order.travel):
+            waiting.order, waiting.placed = replace(order, travel=None), True
+        self._proceed()
+
+    def drop(self, worker_id: str) -> None:
+        """It is not to start any more."""
+        if self.waiting.pop(worker_id, None) is not None:
+            self._crew.never_began(worker_id, ENDED, "")
+            self._forget_unwanted()
+
+    def drop_all(self) -> None:
+        """Nobody is."""
+        for worker_id in list(self.waiting):
+            self.drop(worker_id)
+
+    # ------------------------------------------------------------------ news
+
+    def hear(self, message: Part | Kept) -> None:
+        """From the controller."""
+        if isinstance(message, Kept):
+            self.logs.note_kept(message)
+            return
+        try:
+            self._fetching.take(message)
+        except OSError as error:
+            self._fail_all(error)
+        self._proceed()
+
+    def line_is_new(self) -> None:
+        """What was said on the old one may not have arrived."""
+        self._fetching.ask_again()
+        self.logs.send_again()
+
+    def ended(self, pid: int, code: int) -> None:
+        """A process that is no worker."""
+        if (end := self._setups.ended(pid, code)) is None:
+            return
+        if end.code:
+            for worker_id, waiting in list(self.waiting.items()):
+                if waiting.placed and key_of(waiting.order, waiting.travel) == end.key:
+                    self._fail(worker_id, end.code, end.why)
+        self._proceed()
+
+    def due_s(self) -> float:
+        """When `keep_time` is to be called next."""
+        works = any(not tree.whole for tree in self._trees.values())
+        return min(
+            float("-inf") if works else float("inf"),
+            self._tell_s if self.waiting else float("inf"),
+            self._fetching.due_s(),
+            self._setups.due_s(),
+            self.logs.due_s(),
+        )
+
+    def keep_time(self, now_s: float) -> None:
+        """Ask again, go on with what is put together, and say who is being prepared."""
+        self._fetching.keep_time(now_s)
+        self._setups.keep_time(now_s)
+        self.logs.keep_time(now_s)
+        if self.waiting:
+            self._proceed()
+        if self.waiting and now_s >= self._tell_s:
+            self._tell_s = now_s + TELL_S
+            moves, self._told = self._done > self._told, self._done
+            for waiting in self.waiting.values():
+                if moves or waiting.placed:  # a setup has a limit of its own
+                    self._say(Preparing(worker_id=waiting.order.worker_id, what=self._doing(waiting)))
+
+    @property
+    def _done(self) -> int:
+        """Parts that came and files that were put in place: more of them, or nothing moves."""
+        return self._fetching.came + self._built
+
+    # ------------------------------------------------------------------ from step to step
+
+    def _proceed(self) -> None:
+        """Each as far as it gets now."""
+        worked = False
+        for worker_id, waiting in list(self.waiting.items()):
+            try:
+                if not waiting.placed:
+                    worked = self._place(waiting, may_work=not worked) or worked
+                if waiting.placed and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
+                    del self.waiting[worker_id]
+                    self._crew.start(waiting.order, waiting.node_env, waiting.host)
+            except OSError as error:
+                self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
+
+    def _place(self, waiting: _Waiting, *, may_work: bool) -> bool:
+        """Its files, which are not here as they are at the controller; whether that took some time."""
+        order, travel = waiting.order, waiting.travel
+        fetch, key = self._fetching.of(travel.code), (order.job_id, travel.code)
+        if fetch.why_not:
+            self._fail(order.worker_id, EXIT_LOST, f"cannot start: {fetch.why_not}")
+            return False
+        if not fetch.here or fetch.entries is None:
+            return False
+        if key not in self._trees:
+            place = self._folder / "work" / f"{order.job_id}-{travel.code[:16]}"
+            self._trees[key] = Tree(place, fetch.entries, self._content, self._machine.files)
+        tree = self._trees[key]
+        try:
+            if not tree.whole:
+                self._built += may_work
+                if not (may_work and tree.work()):
+                    return may_work
+        except Lost:
+            del self._trees[key]
+            fetch.look()
+            self._fetching.ask_again()
+            return True
+        except OSError:
+            del self._trees[key]
+            raise
+        waiting.order, waiting.placed = self._moved(order, str(tree.place)), True
+        self.logs.add(order.worker_id, waiting.order.log)
+        return True
+
+    def _moved(self, order: StartWorker, place: str) -> StartWorker:
+        """With the paths of this node."""
+        old = order.cwd.rstrip("/") + "/"
+        argv = tuple(f"{place}/{word.removeprefix(old)}" if word.startswith(old) else word for word in order.argv)
+        log = str(self._folder / "logs" / f"{order.worker_id}.log")
+        return replace(order, argv=argv, cwd=place, log=log, travel=None)
+
+    def _shares_disk(self, travel: Travel) -> bool:
+        try:
+            return bool(travel.words) and self._machine.files.read(Path(travel.witness)) == travel.words.encode()
+        except OSError:
+            return False
+
+    def _doing(self, waiting: _Waiting) -> str:
+        if waiting.placed:
+            return "its setup runs"
+        missing = sum(self._fetching.of(waiting.travel.code).missing.values())
+        return f"{missing / (1 << 20):.1f} MiB of its files are to come" if missing else "its files are put together"
+
+    def _fail_all(self, error: OSError) -> None:
+        for worker_id, waiting in list(self.waiting.items()):
+            if not waiting.placed:
+                self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
+
+    def _fail(self, worker_id: str, code: int, why: str) -> None:
+        del self.waiting[worker_id]
+        self._crew.never_began(worker_id, code, why)
+        self._forget_unwanted()
+
+    def _forget_unwanted(self) -> None:
+        """What nobody waits for is not fetched, put together or run any further."""
+        codes = {waiting.travel.code for waiting in self.waiting.values()}
+        self._fetching.keep_only(codes)
+        self._trees = {key: tree for key, tree in self._trees.items() if tree.whole or key[1] in codes}
+        self._setups.end_unwanted([key_of(each.order, each.travel) for each in self.waiting.values()])

@@ -1,0 +1,99 @@
+"""The setup of a job on a node: a script of bash that runs once before its workers, in their directory, into their log.
+
+Once for the same text, files and directory; one that failed is run again for the next worker. All that wait for it end
+with its exit code and its last lines, as if they had printed them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.worker import Worker
+from sublet.wire.messages import StartWorker
+from sublet.wire.travel import Travel
+
+__all__ = ["SETUP_S", "Key", "SetupEnd", "Setups", "key_of"]
+
+SETUP_S = 3600.0  # for all of it: one that waits for somebody at a terminal is not paid for for ever
+TOO_LONG = 124  # as `timeout` says of a command
+SHELL = ("bash", "-euo", "pipefail", "-c")
+
+Key = tuple[str, str, str]  # directory, text, files
+
+
+class SetupEnd(NamedTuple):
+    """How one ended: with exit code 0, or with these last words."""
+
+    key: Key
+    code: int
+    why: str
+
+
+@dataclass(slots=True)
+class _Run:
+    process: Worker
+    until_s: float
+    late: bool = False
+
+
+def key_of(order: StartWorker, travel: Travel) -> Key:
+    """Of the setup that this worker needs."""
+    return order.cwd, travel.setup, travel.code
+
+
+class Setups:
+    """Of one node."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._done: set[Key] = set()
+        self._running: dict[Key, _Run] = {}
+
+    def is_done(self, order: StartWorker, travel: Travel, node_env: Mapping[str, str]) -> bool:
+        """Whether this worker can start; the first that asks starts the script. OSError where that cannot be."""
+        key = key_of(order, travel)
+        if not travel.setup or key in self._done:
+            return True
+        if key not in self._running:
+            script = replace(order, argv=(*SHELL, travel.setup), note="", watch=False, reads=False, offers=False)
+            process = self._machine.processes.start(script, {**node_env, "SUBLET_JOB_ID": order.job_id})
+            process.close()  # it has no line to us
+            self._running[key] = _Run(process, self._machine.wall.monotonic() + SETUP_S)
+        return False
+
+    def ended(self, pid: int, code: int) -> SetupEnd | None:
+        """A process has; None if it was none of these."""
+        found = next(((key, run) for key, run in self._running.items() if run.process.pid == pid), None)
+        if found is None:
+            return None
+        key, run = found
+        del self._running[key]
+        if code == 0:
+            self._done.add(key)
+            return SetupEnd(key, 0, "")
+        if run.late:
+            return SetupEnd(key, TOO_LONG, f"setup took more than {SETUP_S / 60:g} minutes, and was ended")
+        words = run.process.last_words(self._machine.disk)
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        return SetupEnd(key, code, f"setup ended with {how}:\n{words}" if words else f"setup ended with {how}")
+
+    def due_s(self) -> float:
+        """When `keep_time` is to be called next."""
+        return min((run.until_s for run in self._running.values() if not run.late), default=float("inf"))
+
+    def keep_time(self, now_s: float) -> None:
+        """End those that take too long."""
+        for run in self._running.values():
+            if now_s >= run.until_s and not run.late:
+                run.late = True
+                self._machine.processes.end(run.process.pid, signal.SIGKILL)
+
+    def end_unwanted(self, wanted: Collection[Key]) -> None:
+        """Nobody waits for others any more."""
+        for key in self._running.keys() - set(wanted):
+            run = self._running.pop(key)
+            self._machine.processes.end(run.process.pid, signal.SIGKILL)

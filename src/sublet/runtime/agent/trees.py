@@ -1,0 +1,69 @@
+"""A working directory on a node, made of parts: one per job, shared by its workers there, and used when it is whole.
+
+Scripts write into their working directory, so nothing in it is a link to what we keep; a worker that starts again finds
+there what the one before it has left, as on a disk that all share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sublet.machine.files import Files
+from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.manifest import Entry
+
+__all__ = ["Lost", "Tree"]
+
+AT_ONCE = 4 << 20  # bytes of files, before the agent looks at its lines again
+
+
+class Lost(Exception):
+    """A part was here, and is gone."""
+
+
+class Tree:
+    """The files of one manifest below `place`; those of paths with / or ~/ where they say."""
+
+    def __init__(self, place: Path, entries: Sequence[Entry], content: Content, files: Files) -> None:
+        self.place, self._content, self._files = place, content, files
+        self._mark = place.with_name(place.name + ".whole")  # written last
+        self._work: Iterator[int] = self._built(entries)
+        self.whole = False
+
+    def work(self) -> bool:
+        """Put some more files there; whether all are. OSError where they cannot be, Lost as it says."""
+        done = 0
+        for size in self._work:
+            done += size
+            if done >= AT_ONCE:
+                return False
+        self.whole = True
+        return True
+
+    def _built(self, entries: Sequence[Entry]) -> Iterator[int]:
+        if self._is_marked():
+            return
+        self._files.make_folder(self.place)
+        folders: set[Path] = set()
+        for entry in entries:
+            path = self.place / Path(entry.path).expanduser()
+            if path.parent not in folders:
+                self._files.make_folder(path.parent)
+                folders.add(path.parent)
+            mode = 0o755 if entry.executable else 0o644
+            self._files.write(path, b"".join(map(self._part, entry.parts)), mode=mode, durable=False)
+            yield entry.size_bytes
+        self._files.write(self._mark, b"", durable=False)
+
+    def _is_marked(self) -> bool:
+        try:
+            self._files.read(self._mark)
+        except OSError:
+            return False
+        return True
+
+    def _part(self, digest: str) -> bytes:
+        if (data := self._content.data(digest)) is None:
+            raise Lost(digest)
+        return data

@@ -1,0 +1,68 @@
+"""What travels to a node that does not see the controller's disk, and what comes back from there: files and logs.
+
+    controller -> agent     Part, Kept
+    agent -> controller     Lacks, Preparing, Printed
+
+A file travels in parts that are named by the SHA-256 of what is in them; whoever holds a name can check what it got. An
+agent asks for few parts at a time, so that orders on the same line are never late by more than those. What was asked
+for and never came is asked for again: nobody remembers what is under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Kept", "Lacks", "Part", "Preparing", "Printed", "Travel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Travel:
+    """What a worker needs before it starts; part of the order to start it.
+
+    A node that can read `words` in the file `witness` has the controller's disk: the order's own paths are right there.
+    """
+
+    witness: str = ""
+    words: str = ""
+    code: str = ""  # names the working directory as it was submitted; "" = nothing travels
+    setup: str = ""  # a script of bash, to be run once on the node in the working directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """The agent has no parts of these names."""
+
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Here is one, packed and in base64; without data, there is none of this name."""
+
+    digest: str
+    data: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing:
+    """The worker has not started yet: its node fetches what it needs, or runs its setup. Said while that goes on."""
+
+    worker_id: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """What a worker has printed from byte `offset` on, in base64."""
+
+    worker_id: str
+    offset: int
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The controller has what the worker printed up to byte `offset`."""
+
+    worker_id: str
+    offset: int

@@ -1,0 +1,230 @@
+"""A node that does not see the controller's disk: what it fetches, what its workers find, what comes back of them.
+
+The agent is a real one. The controller is its part that sends files and keeps logs, over the shipped engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sublet.machine.dice import DICE
+from sublet.machine.files import FILES
+from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel.content import Content
+from sublet.testing.rigs import Ears, LocalRig, until
+from sublet.wire.exits import EXIT_LOST
+from sublet.wire.lines import to_line
+from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
+from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
+
+DATA = "".join(f"{number} of many lines\n" for number in range(20_000))  # three parts
+SHOW = """
+import json, os, pathlib
+print(json.dumps({"cwd": os.getcwd(), "files": sorted(str(p) for p in pathlib.Path(".").rglob("*") if p.is_file()),
+                  "runs": os.access("run.sh", os.X_OK), "read": pathlib.Path("data/a.txt").read_text()}), flush=True)
+pathlib.Path("written.txt").write_text("by a worker")
+"""
+
+
+@pytest.fixture
+def rig():
+    here = LocalRig()
+    yield here
+    assert here.clean_up() == []
+
+
+class Sender(Ears):
+    """The controller, as far as files and logs go; it remembers what it says, and holds it back if it is told to."""
+
+    def __init__(self, folder, engine):
+        super().__init__()
+        self._engine, self.sent, self.silent = engine, [], False
+        (folder / "state" / "jobs" / "job-1" / "logs").mkdir(parents=True)
+        self.logs = JobLogs(folder / "state")
+        facts = {"files": FILES, "dice": DICE, "engine": self, "logs": self.logs, "elsewhere": True}
+        self.carrier = Carrier(folder / "state", **facts)
+
+    def send(self, node_id, message):
+        self.sent.append(message)
+        return self._engine.send(node_id, message)
+
+    def hear(self, node_id, message):
+        super().hear(node_id, message)
+        if isinstance(message, Lacks | Printed) and not self.silent:
+            self.carrier.hear(node_id, message, lambda *_: True)
+
+    def bytes_of(self, *kinds):
+        return sum(len(to_line(message)) for message in self.sent if isinstance(message, kinds))
+
+    async def start(self, worker_id, argv, **facts):
+        spec = JobSpec(name="job", argv=argv, cwd=facts.pop("cwd"), **facts)
+        spec = await self.carrier.pack(spec)
+        log = str(self.logs.of("job-1").path(worker_id))
+        order = StartWorker(worker_id=worker_id, job_id="job-1", argv=argv, cwd=spec.cwd, log=log)
+        self.send("n", self.carrier.load(order, spec))
+
+    def log(self, worker_id):
+        path = self.logs.of("job-1").path(worker_id)
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@asynccontextmanager
+async def scene(rig, *, blind=True):
+    """An agent, and whoever answers it; `blind`: the node cannot read the witness, as on a disk of its own."""
+    engine = rig.engine()
+    sender = Sender(rig.folder, engine)
+    await engine.open(sender.hear)
+    engine.expect("n", "token")
+    rig.agent("n", "token")
+    await sender.next(Hello)
+    if blind:
+        sender.carrier._witness_words()
+        (rig.folder / "state" / "witness").write_text("of another disk")
+    try:
+        yield sender
+    finally:
+        engine.send("n", Dismiss())
+        await until(lambda: not rig.left())
+        await engine.close()
+
+
+@pytest.fixture
+def work(rig):
+    folder = rig.folder / "work"
+    (folder / "data").mkdir(parents=True)
+    (folder / "show.py").write_text(SHOW)
+    (folder / "run.sh").write_text("#!/bin/sh\necho run\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "data" / "a.txt").write_text(DATA)
+    return folder
+
+
+def test_a_worker_runs_in_files_that_its_node_has_fetched_and_its_output_comes_back(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            await sender.start("job-1.1.0", (sys.executable, f"{work}/show.py"), cwd=str(work))
+            shutil.rmtree(work)  # what the controller holds is all there is
+            down = await sender.next(WorkerDown)
+            assert (down.code, down.error) == (0, "")
+            seen = json.loads(sender.log("job-1.1.0"))
+            assert seen["files"] == ["data/a.txt", "run.sh", "show.py"]
+            assert seen["runs"]
+            assert seen["read"] == DATA
+            place = Path(seen["cwd"])
+            assert place != work
+            assert (place / "written.txt").exists()
+            assert sender.all(Preparing, worker_id="job-1.1.0")
+
+    asyncio.run(live())
+
+
+def test_an_unchanged_folder_costs_less_than_a_kilobyte_and_a_changed_file_only_itself(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            for number in range(2):
+                await sender.start(f"job-1.1.{number}", ("true",), cwd=str(work))
+                await sender.next(WorkerDown, worker_id=f"job-1.1.{number}")
+                if number == 0:
+                    assert sender.bytes_of(Part) > 10_000
+                    sender.sent.clear()
+                    sender.heard.clear()
+            assert sender.bytes_of(StartWorker, Part, Kept) < 1000
+            assert sender.all(Lacks) == []
+            (work / "show.py").write_text("print('another')")
+            await sender.start("job-1.1.2", ("true",), cwd=str(work))
+            await sender.next(WorkerDown, worker_id="job-1.1.2")
+            assert len([part for part in sender.sent if isinstance(part, Part)]) == 3  # root, manifest, file
+
+    asyncio.run(live())
+
+
+def test_a_node_that_sees_the_controllers_disk_fetches_nothing_and_works_where_the_user_does(rig, work):
+    async def live():
+        async with scene(rig, blind=False) as sender:
+            await sender.start("job-1.1.0", (sys.executable, "show.py"), cwd=str(work))
+            assert (await sender.next(WorkerDown)).code == 0
+            assert json.loads(sender.log("job-1.1.0"))["cwd"] == str(work)
+            assert sender.all(Lacks) == sender.all(Printed) == []
+
+    asyncio.run(live())
+
+
+def test_a_worker_that_is_ended_while_its_files_come_never_begins(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            sender.silent = True
+            await sender.start("job-1.1.0", ("true",), cwd=str(work))
+            await sender.next(Lacks)
+            sender.send("n", EndWorker(worker_id="job-1.1.0"))
+            assert (await sender.next(WorkerDown)).code == -9
+            sender.silent = False
+            await sender.start("job-1.1.1", ("true",), cwd=str(work))
+            await sender.next(WorkerDown, worker_id="job-1.1.1")
+            assert [up.worker_id for up in sender.all(WorkerUp)] == ["job-1.1.1"]
+
+    asyncio.run(live())
+
+
+def test_files_that_the_controller_has_lost_cost_a_start_and_not_the_node(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            content = sender.carrier.content
+            await sender.start("job-1.1.0", ("true",), cwd=str(work))
+            for path in content.folder.iterdir():
+                path.unlink()
+            down = await sender.next(WorkerDown)
+            assert (down.code, down.error) == (EXIT_LOST, "cannot start: the controller no longer has its files")
+            sender.carrier.content = Content(content.folder)
+            await sender.start("job-1.1.1", ("true",), cwd=str(work))
+            assert (await sender.next(WorkerDown, worker_id="job-1.1.1")).code == 0
+
+    asyncio.run(live())
+
+
+def test_setup_runs_once_before_the_workers_of_a_node_and_its_output_is_in_the_log(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            facts = {"cwd": str(work), "setup": "echo setting up; echo x >> ran"}
+            for number in range(2):
+                await sender.start(f"job-1.1.{number}", ("cat", "ran"), **facts)
+            for number in range(2):
+                assert (await sender.next(WorkerDown, worker_id=f"job-1.1.{number}")).code == 0
+            assert sender.log("job-1.1.0") + sender.log("job-1.1.1") == "setting up\nx\nx\n"
+
+    asyncio.run(live())
+
+
+def test_a_setup_that_fails_is_told_with_its_last_lines_and_run_again_for_the_next(rig, work):
+    async def live():
+        async with scene(rig, blind=False) as sender:
+            facts = {"cwd": str(work), "setup": "echo no such wheel; test -e mended"}
+            await sender.start("job-1.1.0", ("true",), **facts)
+            down = await sender.next(WorkerDown)
+            assert (down.code, down.error) == (1, "setup ended with exit code 1:\nno such wheel")
+            (work / "mended").touch()
+            await sender.start("job-1.1.1", ("true",), **facts)
+            assert (await sender.next(WorkerDown, worker_id="job-1.1.1")).code == 0
+
+    asyncio.run(live())
+
+
+def test_mounts_are_found_where_they_were_asked_for(rig, work):
+    async def live():
+        async with scene(rig) as sender:
+            there = rig.folder / "elsewhere" / "a.txt"
+            mounts = {"in/b.txt": str(work / "data" / "a.txt"), str(there): str(work / "run.sh")}
+            await sender.start("job-1.1.0", ("wc", "-c", "in/b.txt"), cwd=str(work), mounts=mounts)
+            assert (await sender.next(WorkerDown)).code == 0
+            assert sender.log("job-1.1.0") == f"{len(DATA)} in/b.txt\n"
+            assert there.read_text() == (work / "run.sh").read_text()
+
+    asyncio.run(live())
