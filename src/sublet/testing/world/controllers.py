@@ -34,6 +34,7 @@ from sublet.testing.world.loop import LoopProcess
 from sublet.testing.world.machine import HostClock, MemoryFiles, WorldDice, WorldWall
 from sublet.testing.world.network import CONTROLLER, Network
 from sublet.testing.world.story import Story
+from sublet.testing.world.working import pack_work
 from sublet.wire.messages import ToAgent, ToController
 
 __all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
@@ -205,7 +206,9 @@ class Controllers:
             disk=self.storage,
             paces=story.paces,
             aside=lambda work: self._think(process, work),
+            elsewhere=story.travels,
         )
+        controller.carrier.packer = pack_work
         self.api = ControllerApi(controller, settings)
         self.border = Border(world, process, self.api) if story.http else None
         self.running = process.spawn(self.api.run())

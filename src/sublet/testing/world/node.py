@@ -21,6 +21,7 @@ from sublet.testing.world.script import Scripts
 from sublet.testing.world.sockets import WorldSelector, WorldSocket, socket_pair
 from sublet.testing.world.storage import Storage
 from sublet.testing.world.worker import Meetings, SdkWorker
+from sublet.testing.world.working import torn_files
 from sublet.wire.lines import to_line
 from sublet.wire.messages import StartWorker, ToController
 
@@ -215,6 +216,9 @@ class NodeProcesses:
             self.refuses -= 1
             self.refused()
             raise OSError(errno.EAGAIN, "resource temporarily unavailable")
+        if torn := torn_files(self._node.files, order.cwd):
+            what = f"{order.worker_id} starts on {self._node.host} without all its files: {', '.join(torn)}"
+            self.site.meetings.truth.complaints.append(("E", what))
         storage, world = self.site.storage, self.site.world
         log_from = storage.size_bytes(order.log)
         if order.log:

@@ -84,6 +84,10 @@ class Storage:
         data = self._find(path).data
         return data[max(since_bytes, len(data) - most_bytes) :]
 
+    def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        """Of its middle."""
+        return self._find(path).data[since_bytes : since_bytes + most_bytes]
+
     def touch(self, path: str) -> None:
         """Written now."""
         self._find(path).written_ns = self._now_ns()

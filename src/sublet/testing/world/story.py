@@ -107,6 +107,7 @@ MANY_KINDS = 44  # with so many, or fewer, a life has as many faults as said; wi
 PURSE, TIGHT = 0.5, 0.7  # of the seeds have a purse; of those, one that does not last
 CAPS = (2.0, 2.0, 5.0)  # of what is never paid more than: the nearer it is, the more of a purse is spent
 LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is rented at all
+TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
 JOB_PURSE = 0.3  # of the jobs have one of their own
 
 
@@ -162,6 +163,7 @@ class Story:
     http: bool = False  # users come through the HTTP border
     cap: float = 5.0  # times the price at first: what is never paid more than, and kept back in a purse
     told_inside: bool = False  # machines learn from a service of their own that they will be taken
+    travels: bool = False  # machines do not see the controller's disk: the files of jobs travel, and their output
 
 
 def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "") -> Story:
@@ -184,6 +186,7 @@ def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy:
         http=_dice(seed, "http").random() < 0.15,
         cap=_dice(seed, "cap").choice(CAPS),
         told_inside=_dice(seed, "inside").random() < 0.3,
+        travels=_dice(seed, "travels").random() < TRAVELS,
     )
 
 
