@@ -93,5 +93,5 @@ def _spec(lines: list[str]) -> Any:
     try:
         from pathspec import GitIgnoreSpec
     except ModuleNotFoundError:
-        raise MissingExtra("pathspec, which reads .gitignore and .subletignore,", "aws") from None
+        raise MissingExtra("pathspec, which reads .gitignore and .subletignore,", "travel") from None
     return GitIgnoreSpec.from_lines(lines)

@@ -57,6 +57,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         authority=authority,
         lease_s=config.lease_s,
         port_field="hosts.toml: agents_port",
+        elsewhere=True,
         limits={offer.id: Limit(max_nodes=settings.most_nodes) for offer in provider.offers},
     )
 
