@@ -34,10 +34,12 @@ from torch.utils.data import TensorDataset
 from sublet import train
 
 x = torch.randn({STEPS * 4}, 4, generator=torch.Generator().manual_seed(0))
-model = nn.Linear(4, 1)
+model, world = nn.Linear(4, 1), 0
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with train.session(model, optimizer, TensorDataset(x, x.sum(1)), global_batch=4) as s:
     for inputs, targets in s.batches(epochs=1):
+        if s.world != world:
+            print(s.rank, "of", (world := s.world), flush=True)
         time.sleep(0.005)
         s.step(((model(inputs).squeeze(1) - targets) ** 2).mean())
 """
@@ -62,7 +64,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def box():
     try:
-        here = Box(Image(files={"/opt/job/train.py": SCRIPT}, env={"OMP_NUM_THREADS": "1"}))
+        here = Box(Image(env={"OMP_NUM_THREADS": "1"}))
     except NoBox as error:
         pytest.skip(str(error))
     with here:
@@ -147,8 +149,13 @@ def test_a_job_on_two_hosts_that_share_nothing_loses_one_and_trains_to_the_end(b
         port = probe.getsockname()[1]
     write_config(tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.loop"]})
     settings = Settings(state_dir=str(tmp_path / "state"), provider="aws", policy="max-speedup", most_nodes=2)
-    facts = {"name": "job", "argv": (sys.executable, "/opt/job/train.py"), "cwd": "/opt/job"}
+    (work := tmp_path / "work").mkdir()
+    (work / "train.py").write_text(SCRIPT, encoding="utf-8")  # here alone: it travels, and what it prints comes back
+    facts = {"name": "job", "argv": ("python", "train.py"), "cwd": str(work), "setup": "echo set up in $PWD"}
     view, lost = asyncio.run(_trained(box, settings, JobSpec(**facts, min_workers=1, max_workers=2)))
+    logs = [path.read_text() for path in (tmp_path / "state" / "jobs" / "job-1" / "logs").glob("*.log")]
+    assert {text.count("set up in") for text in logs} == {1}, logs
+    assert any("of 2" in text for text in logs), logs
     assert (view["phase"], view["step"], view["failures_infra"]) == ("finished", STEPS, 0), view
     assert lost
     assert (view["preemptions_unnoticed"], view["steps_lost"]) == (1, 0)  # the other one had it all

@@ -20,11 +20,12 @@ class Travel:
     """What a worker needs before it starts; part of the order to start it.
 
     A node that can read `words` in the file `witness` has the controller's disk: the order's own paths are right there.
+    Where neither a witness nor code is named, it has.
     """
 
     witness: str = ""
     words: str = ""
-    code: str = ""  # names the working directory as it was submitted; "" = nothing travels
+    code: str = ""  # names the working directory as it was submitted; "" = that of the order, which the node has
     setup: str = ""  # a script of bash, to be run once on the node in the working directory
 
 

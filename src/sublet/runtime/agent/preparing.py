@@ -66,8 +66,10 @@ class Preparations:
         if not self.waiting:
             self._tell_s = self._machine.wall.monotonic()
         waiting = self.waiting[order.worker_id] = _Waiting(order, order.travel, node_env, host)
-        if not order.travel.code or self._shares_disk(order.travel):
+        if self._shares_disk(order.travel):
             waiting.order, waiting.placed = replace(order, travel=None), True
+        elif not order.travel.code:
+            self._put_in(waiting, order.cwd)
         self._proceed()
 
     def drop(self, worker_id: str) -> None:
@@ -180,9 +182,13 @@ class Preparations:
         except OSError:
             del self._trees[key]
             raise
-        waiting.order, waiting.placed = self._moved(order, str(tree.place)), True
-        self.logs.add(order.worker_id, waiting.order.log)
+        self._put_in(waiting, str(tree.place))
         return True
+
+    def _put_in(self, waiting: _Waiting, place: str) -> None:
+        """It works there, and its output has to be sent."""
+        waiting.order, waiting.placed = self._moved(waiting.order, place), True
+        self.logs.add(waiting.order.worker_id, waiting.order.log)
 
     def _moved(self, order: StartWorker, place: str) -> StartWorker:
         """With the paths of this node."""
@@ -192,6 +198,8 @@ class Preparations:
         return replace(order, argv=argv, cwd=place, log=log, travel=None)
 
     def _shares_disk(self, travel: Travel) -> bool:
+        if not travel.witness and not travel.code:
+            return True
         try:
             return bool(travel.words) and self._machine.files.read(Path(travel.witness)) == travel.words.encode()
         except OSError:

@@ -50,10 +50,6 @@ class Carrier:
                     allowed = "what is there already: nodes are processes of this machine, and its files are yours"
                     raise InvalidValue(f"file_mounts.{there}", source, allowed)
             return replace(spec, code="")
-        uris = [there for there, source in spec.mounts.items() if not source.startswith("/")]
-        if uris:
-            allowed = "a path of this machine: nodes cannot fetch from a bucket yet"
-            raise InvalidValue(f"file_mounts.{uris[0]}", spec.mounts[uris[0]], allowed)
         mounts = {there: Path(source) for there, source in spec.mounts.items()}
         try:
             code = await asyncio.to_thread(self.packer, self.content, Path(spec.cwd), mounts, besides=[self._state_dir])
@@ -63,10 +59,10 @@ class Carrier:
 
     def load(self, order: StartWorker, spec: JobSpec) -> StartWorker:
         """The order with what its node must have before; mounts are nowhere but where they are put."""
-        if not spec.code and not spec.setup:
+        if not self.elsewhere and not spec.setup:
             return order
         travel = Travel(code=spec.code, setup=spec.setup)
-        if spec.code and not spec.mounts:
+        if self.elsewhere and not spec.mounts:
             travel = replace(travel, witness=str(self._witness), words=self._witness_words())
         return replace(order, travel=travel)
 

@@ -23,9 +23,12 @@ HINT = "leave out what no node needs by .subletignore, and let the job load larg
 def pack(content: Content, folder: Path, mounts: Mapping[str, Path], *, besides: Collection[Path] = ()) -> str:
     """The name of all that travels of a folder, with `mounts`: files and folders by where a node is to find them.
 
+    A folder that is not here is the nodes' own, of their image: "" if nothing else travels.
     Waits for the disk: call it in a thread.
     """
-    found = dict(travelling_files(folder, besides=besides))
+    if not folder.is_dir() and not mounts:
+        return ""
+    found = dict(travelling_files(folder, besides=besides)) if folder.is_dir() else {}
     for there, source in mounts.items():
         found |= _mounted(there, source)
     sizes = {name: path.stat().st_size for name, path in found.items()}

@@ -158,6 +158,18 @@ def test_a_node_that_sees_the_controllers_disk_fetches_nothing_and_works_where_t
     asyncio.run(live())
 
 
+def test_a_directory_of_the_nodes_own_is_worked_in_and_the_output_comes_back(rig):
+    async def live():
+        async with scene(rig) as sender:
+            sender.carrier.packer = lambda *_, **__: ""  # there is no such directory at the controller
+            await sender.start("job-1.1.0", ("pwd",), cwd="/usr/lib")
+            assert (await sender.next(WorkerDown)).code == 0
+            assert sender.log("job-1.1.0") == "/usr/lib\n"
+            assert sender.all(Lacks) == []
+
+    asyncio.run(live())
+
+
 def test_a_worker_that_is_ended_while_its_files_come_never_begins(rig, work):
     async def live():
         async with scene(rig) as sender:

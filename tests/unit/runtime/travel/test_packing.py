@@ -149,6 +149,12 @@ def test_mounts_are_where_they_are_asked_for_and_win_over_the_folder(folder, con
     assert content.data(entries["data/a.csv"].parts[0]) == b"new"
 
 
+def test_a_folder_that_is_not_here_is_the_nodes_own(content, tmp_path):
+    (tmp_path / "a.csv").write_text("a")
+    assert pack(content, tmp_path / "none", {}) == ""
+    assert pack(content, tmp_path / "none", {"in.csv": tmp_path / "a.csv"})
+
+
 def test_a_part_that_is_not_what_its_name_says_is_not_there(content):
     digest = content.add(b"hello")
     assert content.data(digest) == b"hello"
