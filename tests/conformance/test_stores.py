@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("obstore")
 
-import boto3
 from obstore.store import MemoryStore
 
 from sublet.machine.remote import RemoteObjects, open_uri
 from sublet.testing.conformance.stores import StoreSuite
-from tests.rigs.moto_cloud import ACCOUNT, REGION, moto
+from tests.rigs.moto_bucket import a_bucket, environment
 from tests.rigs.stores import DirectoryRig, ObjectsRig
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - memory, if there is any
@@ -51,9 +50,9 @@ class TestS3(StoreSuite):
 
     @pytest.fixture(autouse=True)
     def _account(self, monkeypatch):
-        for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": moto()}.items():
+        for name, value in environment().items():
             monkeypatch.setenv(name, value)
-        boto3.client("s3", region_name=REGION).create_bucket(Bucket="checkpoints")
+        self._uri = a_bucket("suite")
 
     def make_rig(self):
-        return ObjectsRig(open_uri(f"s3://checkpoints/job-{next(NAMES)}"))
+        return ObjectsRig(open_uri(f"{self._uri}/{next(NAMES)}"))

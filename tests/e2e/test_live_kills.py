@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -14,8 +15,10 @@ import pytest
 from sublet.api.state import StateDir
 from sublet.runtime.jobs.spec import Retries
 from sublet.runtime.store import Store
+from sublet.train.checkpoint.checkpoints import newest
 from tests.chaos import episodes
 from tests.chaos.rig import JOB, rig
+from tests.rigs.moto_bucket import a_bucket, environment, newest_in
 
 NO_ROOM = """import resource, signal
 from sublet.train import saving
@@ -65,16 +68,21 @@ def _on_demand(path):
 
 
 def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
-    """Exit code 1 at step 0, a script that is not there, one that ends early, one that hangs, no room to save."""
+    """Exit code 1 at step 0, a script that is not there, one that ends early, one that hangs, no room to save.
+
+    The one that hangs keeps its checkpoints in a bucket: killed, it goes on from there, to the bit as if it never had.
+    """
     monkeypatch.setenv("CHAOS_SILENT_S", "3")
     broken, early, full = (tmp_path / f"{name}.py" for name in ("broken", "early", "full"))
     full.write_text(f"{NO_ROOM}import runpy\nrunpy.run_path({str(JOB)!r})\n", encoding="utf-8")
     broken.write_text("print('about to fail')\nraise SystemExit('no data here')\n", encoding="utf-8")
     early.write_text("print('nothing to do')\n", encoding="utf-8")
-    python = sys.executable
+    python, uri = sys.executable, a_bucket("hangs")
     with rig(most_nodes=3) as world:
         world.start()
-        hangs = world.submit(name="hangs", steps=300, step_ms=10, max_workers=1)
+        hangs = world.submit(
+            name="hangs", steps=300, step_ms=10, max_workers=1, checkpoint_dir=uri, secrets=environment()
+        )
         fails = world.submit(name="fails", argv=(python, str(broken)), max_workers=2, retries=Retries(user=3))
         missing = world.submit(name="missing", argv=(python, str(tmp_path / "nowhere.py")), max_workers=1)
         ends = world.submit(name="early", argv=(python, str(early)), max_workers=1)
@@ -97,8 +105,22 @@ def test_errors_of_users_are_told_and_paid_for_once(tmp_path, monkeypatch):
         assert "no checkpoint was written" in views["c"]["error"]
         said = [event["text"] for event in (world.ask("events", job=hangs) or {})["events"]]
         assert any("it hangs" in text for text in said), said
+        assert not any("began at step 0" in text for text in said), said
         world.down()
         world.audit()
+
+    resumed, whole = newest_in(uri), _uninterrupted(tmp_path / "whole", monkeypatch)
+    assert (resumed.step, whole.step) == (300, 300)
+    assert all(resumed.state["model"][name].equal(tensor) for name, tensor in whole.state["model"].items())
+    assert resumed.state["progress"] == whole.state["progress"]
+
+
+def _uninterrupted(folder, monkeypatch):
+    """The same training here, in a directory and without a controller."""
+    monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(folder))
+    monkeypatch.setattr(sys, "argv", [str(JOB), str(32 * 300), "1", "0"])
+    runpy.run_path(str(JOB), run_name="__main__")
+    return newest(folder)
 
 
 def _command(pid):

@@ -53,7 +53,13 @@ def check_uri(field: str, uri: str) -> None:
     if scheme not in SCHEMES:
         allowed = "a directory, file:///a/directory, " + ", ".join(f"{each}://bucket/prefix" for each in SCHEMES)
         raise InvalidValue(field, uri, allowed)
-    if not bucket or any(sign in uri for sign in "?#%\\ \n") or ".." in prefix.split("/") or "//" in rest:
+    if (
+        not bucket
+        or "@" in bucket
+        or any(sign in uri for sign in "?#%\\ \n")
+        or ".." in prefix.split("/")
+        or "//" in rest
+    ):
         raise InvalidValue(field, uri, f"{scheme}://bucket/prefix, in letters that need no escape")
     if find_spec("obstore") is None:
         raise MissingExtra(f"obstore, which reads and writes {scheme}://,", "store")

@@ -11,6 +11,7 @@ import numpy as np
 from sublet.domain.offer import Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
+from sublet.machine.remote import is_remote
 from sublet.perf.preemption import checkpoint_interval_s, expected_hits_per_h
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
@@ -57,13 +58,13 @@ class RecordFactory:
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
         """A job with its workers-to-be."""
         folder = self._state_dir / "jobs" / job_id
-        checkpoints = Path(spec.checkpoint_dir) if spec.checkpoint_dir else folder / "checkpoints"
+        checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
         make_private(folder / "logs")
         try:
-            if spec.checkpoint_dir:
-                checkpoints.mkdir(parents=True, exist_ok=True)  # its owner's own place: as their umask has it
-            else:
-                make_private(checkpoints)
+            if not spec.checkpoint_dir:
+                make_private(folder / "checkpoints")
+            elif not is_remote(checkpoints):  # a bucket is its workers' to write: nobody here waits for a network
+                Path(checkpoints).mkdir(parents=True, exist_ok=True)  # its owner's own place: as their umask has it
         except OSError as error:
             allowed = f"a directory that can be made ({error.strerror or error})"
             raise InvalidValue("checkpoint.uri", spec.checkpoint_dir, allowed) from None
@@ -93,14 +94,14 @@ class RecordFactory:
             size_h=self.sizes.of(size_group).expected_h(0.0),
         )
 
-    def _environment(self, record: JobRecord, checkpoints: Path) -> dict[str, str]:
+    def _environment(self, record: JobRecord, checkpoints: str) -> dict[str, str]:
         every_s = record.every_s = self._checkpoint_every_s(record)
         left = self._purse_left()
         env = {
             "SUBLET_JOB_ID": record.id,
             "SUBLET_MAX_WORKERS": str(record.spec.max_workers),
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
-            "SUBLET_CHECKPOINT_DIR": str(checkpoints),
+            "SUBLET_CHECKPOINT_DIR": checkpoints,
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
             "SUBLET_RESUME": "1" if _resumes(record, checkpoints, self._disk) else "0",
@@ -141,7 +142,7 @@ class RecordFactory:
         return min(max(every_s / speedup, 10 * write_s), 600.0)
 
 
-def _resumes(record: JobRecord, checkpoints: Path, disk: Disk) -> bool:
+def _resumes(record: JobRecord, checkpoints: str, disk: Disk) -> bool:
     """Whether the worker that is about to start finds something to go on from.
 
     A script without a session never says how far it is; what it saved is there to be seen. All workers of a start are
@@ -151,5 +152,5 @@ def _resumes(record: JobRecord, checkpoints: Path, disk: Disk) -> bool:
     if record.spec.sdk:
         return group.step > 0 or bool(group.failures)
     if record.resumes is None or len(group.workers) <= 1:
-        record.resumes = holds_files(str(checkpoints), disk)
+        record.resumes = holds_files(checkpoints, disk)
     return record.resumes

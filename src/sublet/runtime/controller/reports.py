@@ -82,6 +82,13 @@ class Reports:
             record.pauses_s.append(wall_s - at)
         elif message.formed_s or message.state_s:
             record.pauses_s.append(message.formed_s + message.state_s)
+        if message.source == "fresh" and not message.step and record.checkpoint_step and not record.start_over:
+            text = (
+                f"began at step 0 though a checkpoint of step {record.checkpoint_step} was written: its workers do not "
+                "find it; next: give checkpoint.uri a place that all nodes see, s3://bucket/prefix for one"
+            )
+            self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
+            record.checkpoint_step = None
         record.start_over = False
         if record.started_s is None:
             record.started_s = self._inbox.now_s()

@@ -13,6 +13,7 @@ from typing import Final
 
 from sublet.domain.quantity import whole, within
 from sublet.errors import InvalidValue
+from sublet.machine.remote import check_uri, is_remote
 
 __all__ = [
     "FAULTS",
@@ -29,6 +30,7 @@ __all__ = [
     "MarketChoice",
     "OnNodeLoss",
     "absolute",
+    "checkpoints_at",
     "checkpoints_kept",
     "command",
     "core",
@@ -192,9 +194,19 @@ def path(field: str, value: str) -> None:
         raise InvalidValue(field, f"{value[:60]}...", f"at most {LONGEST_PATH} bytes")
 
 
+def checkpoints_at(place: str, *, sdk: bool) -> None:
+    """A directory, or the URI of an object store; "" where none is given."""
+    path("checkpoint.uri", place)
+    if is_remote(place) and not sdk:
+        allowed = "a directory, where a script without the SDK can write its own files ($SUBLET_CHECKPOINT_DIR)"
+        raise InvalidValue("checkpoint.uri", place, allowed)
+
+
 def absolute(field: str, value: str) -> None:
     """A path of a job that is brought: whose own directory a relative one is meant from, nobody here can know."""
-    if value and not value.startswith("/"):
+    if is_remote(value):
+        check_uri(field, value)
+    elif value and not value.startswith("/"):
         raise InvalidValue(field, value, "an absolute path (one that begins with /)")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import InvalidValue
+from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
@@ -217,9 +218,12 @@ def _fill_in(
 def _folder(field: str, uri: str, cwd: Path) -> str:
     if not uri:
         return ""
+    if is_remote(uri):
+        check_uri(field, uri)
+        return uri.rstrip("/")
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return str((cwd / Path(uri).expanduser()).resolve())
     if scheme != "file" or not rest.startswith("/"):
-        raise InvalidValue(field, uri, "a directory, or file:///a/directory: nothing else is supported yet")
+        raise InvalidValue(field, uri, "a directory, file:///a/directory, or s3://bucket/prefix")
     return rest

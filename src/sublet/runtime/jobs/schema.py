@@ -216,7 +216,7 @@ class JobBudget(_Group):
 class Checkpoint(_Group):
     """Where and how often the state is saved."""
 
-    uri: str = Field(default="", description="A directory; without it one of the controller's.")
+    uri: str = Field(default="", description="A directory, or s3://, gs://, az://bucket/prefix; otherwise our own.")
     interval: Interval = Field(default="auto", description="Time between two; auto = from hazard and write time.")
     keep: Annotated[int, Field(ge=LEAST_KEPT, le=MOST_KEPT)] = Field(
         default=3, description="How many to keep, at least 2."

@@ -48,7 +48,7 @@ class JobSpec:
     work: float | None = None  # samples over the whole job, if the user knows; the session tells otherwise
     samples_per_s: float | None = None  # of one worker, if the user knows; measured while it runs otherwise
     restart_s: float = 1.0  # pause at a resize, first guess; measured while it runs
-    checkpoint_dir: str = ""  # "" = under the controller's state directory
+    checkpoint_dir: str = ""  # or a URI of an object store; "" = under the controller's state directory
     checkpoint_every_s: float | None = None  # None = from hazard and write time
     checkpoint_keep: int = 3
     grace_s: float = 30.0  # for an unmodified script, between SIGTERM and SIGKILL
@@ -64,7 +64,7 @@ class JobSpec:
         bounds.job_name(self.name)
         bounds.command(self.argv)
         bounds.path("workdir", self.cwd)
-        bounds.path("checkpoint.uri", self.checkpoint_dir)
+        bounds.checkpoints_at(self.checkpoint_dir, sdk=self.sdk)
         bounds.script("setup", self.setup)
         bounds.mounts(self.mounts, self.kept_mounts)
         bounds.notes(self.notes)

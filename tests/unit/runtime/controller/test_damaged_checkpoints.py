@@ -91,6 +91,27 @@ def test_a_damaged_checkpoint_that_was_passed_over_is_an_event_and_a_metric(tmp_
     asyncio.run(live())
 
 
+def test_a_job_that_begins_at_0_though_it_has_saved_is_an_alarm(tmp_path):
+    story = a_story(tmp_path)
+    story.cloud.rotten = ()
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1))
+            await trained(api, "j-1", 5)
+            await api.pause("j-1")
+            saved = (await phase(api, "j-1", "paused"))["checkpoint_step"]
+            assert saved >= 5
+            assert await texts(api, "Alarm") == []
+            story.cloud.jobs["j-1"].saved = 0  # it lay on the node, and went with it
+            await api.resume("j-1")
+            (text,) = await until(lambda: texts(api, "Alarm"), "nobody is told")
+            assert f"though a checkpoint of step {saved}" in text
+            assert "s3://bucket/prefix" in text
+
+    asyncio.run(live())
+
+
 def test_a_job_is_also_held_where_it_had_trained_before_and_lost_all_its_nodes(tmp_path):
     story = a_story(tmp_path)
     story.cloud.rotten = ()

@@ -55,6 +55,14 @@ def test_every_key_reaches_the_job(folder):
     assert (spec.purse_usd, spec.deadline_s, spec.grace_s, spec.weight) == (120.0, 86_400.0, 90.0, 2.0)
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/runs/1", "gs://bucket", "az://container/runs"])
+def test_checkpoints_may_lie_in_a_bucket_and_nobody_is_asked_about_it(folder, uri):
+    pytest.importorskip("obstore")
+    spec = job(f"run: python train.py\ncheckpoint: {{uri: {uri}/}}", folder)
+    assert spec.checkpoint_dir == uri
+    assert spec_from_json(spec_to_json(spec, secrets=True)) == spec
+
+
 def test_a_secret_is_never_part_of_how_a_job_prints(folder):
     assert "hush" not in repr(job(WHOLE, folder, **SURROUNDINGS))
 
@@ -117,7 +125,9 @@ def test_spot_may_be_said_as_a_flag(folder):
         ("run: python train.py\nstop_duration: 30", 2, ("stop_duration = 30", "say the unit")),
         ("run: python train.py\nretry: {user: often}", 2, ("retry.user = 'often'", "unlimited")),
         ("run: python train.py\ncheckpoint: {keep: 1}", 2, ("checkpoint.keep = 1", "greater than or equal to 2")),
-        ("run: python train.py\ncheckpoint: {uri: s3://b/x}", 2, ("checkpoint.uri", "nothing else is supported yet")),
+        ("run: python train.py\ncheckpoint: {uri: ftp://b/x}", 2, ("checkpoint.uri", "s3://bucket/prefix")),
+        ("run: python train.py\ncheckpoint: {uri: s3:///x}", 2, ("checkpoint.uri", "s3://bucket/prefix")),
+        ("run: python plain.py\ncheckpoint: {uri: s3://b/x}", 2, ("checkpoint.uri", "without the SDK")),
         ("run: python train.py\nresources: {use_spot: maybe}", 2, ("resources.use_spot = 'maybe'", "boolean")),
         ("run: python train.py\nresources: {use_spot: true, spot: auto}", 2, ("resources", "not both")),
         ("run: python train.py\nresources: {min_on_demand: 2}", 2, ("resources.min_on_demand = 2", "elastic.workers")),
@@ -183,7 +193,7 @@ service: 8080
 workdir: .
 volumes: {a: b}
 elastic: {worker: 2}
-checkpoint: {uri: s3://b/x, keep: 1}
+checkpoint: {uri: ftp://b/x, keep: 1}
 deadline: 2020-01-01
 secrets: {NOT_SET: , NEITHER: }
 budget: -3
@@ -200,7 +210,7 @@ resources: {use_spot: true, spot: auto}
         "service is not supported by Sublet: leave it out",
         "volumes is not supported",
         "elastic.worker is no key of a job file; did you mean workers?",
-        "checkpoint.uri = 's3://b/x'",
+        "checkpoint.uri = 'ftp://b/x'",
         "checkpoint.keep = 1",
         "deadline = '2020-01-01'",
         "export NOT_SET=",
