@@ -21,6 +21,7 @@ from sublet.testing.conformance.engines import EngineSuite, opened
 from sublet.testing.rigs import Ears, until
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Hello, Welcome
+from tests.rigs.boxed_lines import rig_between_machines
 from tests.rigs.secure_lines import TlsRig
 
 
@@ -36,10 +37,10 @@ def hello_of(node_id):
 
 
 class TestTls(EngineSuite):
-    """Each node has a secret of its own here, as from a controller: one is used once."""
+    """Agents on hosts that share nothing, where such can be made; each has a secret of its own, used once."""
 
     def make_rig(self):
-        return TlsRig()
+        return rig_between_machines()
 
     @pytest.fixture(autouse=True)
     def _own_secrets(self, monkeypatch):

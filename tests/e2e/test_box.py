@@ -40,8 +40,26 @@ with train.session(model, optimizer, TensorDataset(x, x.sum(1)), global_batch=4)
     for inputs, targets in s.batches(epochs=1):
         if s.world != world:
             print(s.rank, "of", (world := s.world), flush=True)
-        time.sleep(0.005)
+        time.sleep(0.01)
         s.step(((model(inputs).squeeze(1) - targets) ** 2).mean())
+"""
+PLAIN = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), flush=True)
+for _ in range(20):
+    total = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(total)
+assert int(total) == 3
+assert os.environ["MASTER_ADDR"].startswith("198.18."), os.environ["MASTER_ADDR"]
+found = [None, None]
+dist.all_gather_object(found, (os.environ["SUBLET_HOST"], os.environ["MASTER_ADDR"]))
+assert len({host for host, _ in found}) == 2, found
+assert {meeting for _, meeting in found} == {found[0][0]}, "all meet at the host of rank 0"
+dist.destroy_process_group()
 """
 LOOK = """
 import json, os, socket, sys, urllib.request as web
@@ -141,7 +159,7 @@ def test_nothing_comes_through_an_unplugged_cable_until_it_is_plugged_in_again(b
     assert (box.hosts(), state_of(box, instance_id)) == ([], "terminated")
 
 
-def test_a_job_on_two_hosts_that_share_nothing_loses_one_and_trains_to_the_end(box, tmp_path, monkeypatch):
+def test_jobs_on_two_hosts_that_share_nothing_form_and_one_trains_on_when_a_host_is_lost(box, tmp_path, monkeypatch):
     for name, value in box.account.items():
         monkeypatch.setenv(name, value)
     with socket.socket() as probe:
@@ -149,35 +167,52 @@ def test_a_job_on_two_hosts_that_share_nothing_loses_one_and_trains_to_the_end(b
         port = probe.getsockname()[1]
     write_config(tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.loop"]})
     settings = Settings(state_dir=str(tmp_path / "state"), provider="aws", policy="max-speedup", most_nodes=2)
-    (work := tmp_path / "work").mkdir()
-    (work / "train.py").write_text(SCRIPT, encoding="utf-8")  # here alone: it travels, and what it prints comes back
-    facts = {"name": "job", "argv": ("python", "train.py"), "cwd": str(work), "setup": "echo set up in $PWD"}
-    view, lost = asyncio.run(_trained(box, settings, JobSpec(**facts, min_workers=1, max_workers=2)))
-    logs = [path.read_text() for path in (tmp_path / "state" / "jobs" / "job-1" / "logs").glob("*.log")]
-    assert {text.count("set up in") for text in logs} == {1}, logs
-    assert any("of 2" in text for text in logs), logs
+    (tmp_path / "job").mkdir()
+    for name, text in (("sdk", SCRIPT), ("plain", PLAIN)):
+        (tmp_path / "job" / f"{name}.py").write_text(text, encoding="utf-8")
+    plain, view = asyncio.run(_trained(box, settings, tmp_path / "job"))
+    logs = {  # the folder is here alone: it travelled, was set up there, and what was printed has come back
+        name: [path.read_text() for path in (tmp_path / "state" / "jobs" / f"{name}-1" / "logs").glob("*.log")]
+        for name in ("plain", "sdk")
+    }
+    assert sorted(text.splitlines()[-1] for text in logs["plain"]) == ["rank 0", "rank 1"]
+    assert {text.count("set up in") for text in logs["sdk"]} == {1}, logs
+    assert any("of 2" in text for text in logs["sdk"]), logs
+    assert (plain["phase"], plain["exit_code"], plain["failures_infra"]) == ("finished", 0, 0), plain
     assert (view["phase"], view["step"], view["failures_infra"]) == ("finished", STEPS, 0), view
-    assert lost
-    assert (view["preemptions_unnoticed"], view["steps_lost"]) == (1, 0)  # the other one had it all
+    assert (view["preemptions_unnoticed"], view["steps_lost"]) == (1, 0), view  # the other one had it all
     assert box.wait_for(0) == []
 
 
-async def _trained(box, settings, spec):
-    """The job as it ended, and the node that was cut off in its middle."""
+async def _trained(box, settings, folder):
+    """An unmodified script, and one with the SDK that loses a host in its middle; as they ended."""
     api = controller_from(settings)
     running = asyncio.create_task(api.run())
+    end_s = time.monotonic() + PATIENCE_S
+
+    async def until(job_id, *phases):
+        while (view := await api.job(job_id))["phase"] not in (*phases, "finished", "failed"):
+            assert time.monotonic() < end_s, view
+            await asyncio.sleep(0.05)
+        return view
+
     try:
         await api.started()
-        await api.submit(spec)
-        end_s, lost = time.monotonic() + PATIENCE_S, ""
-        while (view := await api.job("job-1"))["phase"] not in ("finished", "failed"):
+        await api.submit(_job(folder, "plain", sdk=False, min_workers=2))
+        await until("plain-1", "running")  # so that it has both
+        await api.submit(_job(folder, "sdk", sdk=True, min_workers=1, setup="echo set up in $PWD"))
+        plain = await until("plain-1")
+        while (view := await api.job("sdk-1"))["workers"] < 2 or not view["step"]:
             assert time.monotonic() < end_s, view
-            if view["workers"] == 2 and view["step"] > 0 and not lost:
-                host = box.host_of(view["node_ids"][0])
-                lost = host.node_id
-                await asyncio.to_thread(host.cut_off)
+            assert view["phase"] != "finished", "it was over before it had both"
             await asyncio.sleep(0.05)
+        await asyncio.to_thread(box.host_of(view["node_ids"][0]).cut_off)
+        return plain, await until("sdk-1")
     finally:
         await api.shutdown(end_jobs=True)
         await asyncio.gather(running, return_exceptions=True)
-    return view, lost
+
+
+def _job(folder, name, **facts):
+    """Its folder is this machine's, and travels to the hosts."""
+    return JobSpec(name=name, argv=("python", f"{name}.py"), cwd=str(folder), max_workers=2, **facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sublet.testing.rigs import LocalRig
+from tests.rigs.boxed_lines import why_no_hosts
 from tests.rigs.moto_cloud import AwsRig
 
 
@@ -20,4 +21,13 @@ def ssh_rig(folder=None):
     return SshRig(folder)
 
 
-RIGS = {"aws": AwsRig, "local": LocalRig, "ray": ray_rig, "ssh": ssh_rig}  # registered name -> rig
+def aws_rig():
+    """An account whose instances are hosts that boot, where such can be made."""
+    if why_no_hosts():
+        return AwsRig()
+    from tests.rigs.boxed_cloud import BoxedAwsRig
+
+    return BoxedAwsRig()
+
+
+RIGS = {"aws": aws_rig, "local": LocalRig, "ray": ray_rig, "ssh": ssh_rig}  # registered name -> rig

@@ -44,7 +44,7 @@ class Cloud:
         self._clients: dict[str, Any] = {}
 
     def client(self, service: str) -> Any:
-        """As the owner of the account; for one thread at a time."""
+        """As the owner of the account."""
         import boto3
 
         if service not in self._clients:

@@ -123,6 +123,14 @@ class Box:
         """The one that is this node."""
         return next(host for host in self.hosts() if host.node_id == node_id)
 
+    def host(self, instance_id: str, patience_s: float = 60.0) -> Host:
+        """Of this instance, once it is on."""
+        end_s = time.monotonic() + patience_s
+        while instance_id not in self._hosts:
+            assert time.monotonic() < end_s, f"{instance_id} was never on"
+            time.sleep(LOOK_S / 10)
+        return self._hosts[instance_id]
+
     def cut_off_all(self) -> None:
         """Every host at the same moment."""
         with self._lock:

@@ -8,8 +8,10 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
+from sublet.testing.box.claim import NoBox
 from sublet.testing.box.image import Image
 from sublet.testing.box.network import Cable
 
@@ -17,6 +19,7 @@ __all__ = ["Machine"]
 
 HERE = Path(__file__).parent
 OFF = "#!/bin/sh\nkill -TERM 1\n"  # what `shutdown` and `poweroff` do
+BOOT_S = 60.0  # far more than it takes
 PATH = "/box/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -33,7 +36,7 @@ class Machine:
         for name in ("shutdown", "poweroff"):
             _write(added / "box/bin" / name, OFF.encode(), mode=0o755)
         for path, text in image.files.items():
-            _write(added / path.lstrip("/"), text.encode())
+            _write(added / path.lstrip("/"), text.encode(), mode=0o755 if text.startswith("#!") else 0o644)
         _write(folder / "shown", "".join(f"{path}\n" for path in image.paths()).encode())
         (folder / "root").mkdir()
         name = f"ip-{cable.address.replace('.', '-')}"
@@ -50,10 +53,11 @@ class Machine:
         """Until it is shut down, inside or outside."""
         return self._process.poll() is None
 
-    def cut_off(self) -> None:
-        """As if its power had failed: the cable is pulled first, so that no process says good-bye."""
-        with contextlib.suppress(Exception):  # it may be pulled already, or gone
-            self.cable.pull()
+    def cut_off(self, *, silently: bool = True) -> None:
+        """As if its power had failed: the cable is pulled first, so that nobody says good-bye; or as if it crashed."""
+        if silently:
+            with contextlib.suppress(NoBox):  # it may be gone
+                self.cable.pull()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._first() or self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -68,15 +72,36 @@ class Machine:
             return Path(f"/proc/{self._first()}/root", path.lstrip("/")).read_text(encoding="utf-8", errors="replace")
         return ""
 
+    def write(self, path: str, text: str) -> None:
+        """A file of its own, put there from outside; OSError where the host is off."""
+        self.wait_until_up()
+        _write(Path(f"/proc/{self._first()}/root", path.lstrip("/")), text.encode())
+
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Something that is typed there."""
-        return subprocess.run(  # noqa: S603 - ourselves
+        """Something that is typed there, to its end."""
+        here = self.popen(*command)
+        out, err = here.communicate()
+        return subprocess.CompletedProcess(command, here.returncode, out, err)
+
+    def popen(self, *command: str) -> subprocess.Popen[str]:
+        """Something that is typed there, once it is up."""
+        self.wait_until_up()
+        pipe = subprocess.PIPE
+        return subprocess.Popen(  # noqa: S603 - ourselves
             ["nsenter", "-t", str(self._first()), "-a", *command],  # noqa: S607 - a tool of the system
-            check=False,
-            capture_output=True,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             text=True,
             env={"PATH": PATH},
         )
+
+    def wait_until_up(self) -> None:
+        """Until it has a filesystem of its own, or is off."""
+        end_s = time.monotonic() + BOOT_S
+        while self.is_on() and not Path(f"/proc/{self._first()}/root/var/log/user-data.log").exists():
+            assert time.monotonic() < end_s, (self._folder / "boot.log").read_text(encoding="utf-8")
+            time.sleep(0.01)
 
     def _first(self) -> int:
         """Its pid 1, as it is called here; 0 where there is none."""
