@@ -120,6 +120,7 @@ class Job:
     gpus: int = 1  # what the owner asked for; elastic policies may give fewer or more
     min_gpus: int = 1
     max_gpus: int = 0  # 0 = as many as asked for
+    block: int = 1  # its GPUs come in so many on one node, for a process that has them all
     min_on_demand: int = 0  # of its GPUs so many, at least, are on demand: a core that no market takes
     restart_s: float = 0.0  # pause at every start and change of shape
     checkpoint_every_s: float = math.inf  # work since the last checkpoint is lost when a node is lost without notice
@@ -148,6 +149,9 @@ class Job:
         whole("max_gpus", self.max_gpus, 1)
         if not self.min_gpus <= self.gpus <= self.max_gpus:
             raise InvalidValue("gpus", self.gpus, f"between min_gpus {self.min_gpus} and max_gpus {self.max_gpus}")
+        whole("block", self.block, 1)
+        if self.block > 1 and (self.min_gpus != self.max_gpus or self.gpus % self.block):
+            raise InvalidValue("block", self.block, f"1, or a part of {self.gpus} GPUs and no other number")
         whole("min_on_demand", self.min_on_demand)
         if self.min_on_demand > self.min_gpus:
             raise InvalidValue("min_on_demand", self.min_on_demand, f"at most min_gpus {self.min_gpus}")

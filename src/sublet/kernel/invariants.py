@@ -14,6 +14,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
+from sublet.kernel.blocks import is_in_blocks
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease, Ledger
@@ -28,6 +29,7 @@ def check(kernel: Kernel) -> None:
     """Raise InvariantBroken, with the job's story where one is to blame, unless every law holds."""
     _jobs_are_in_one_place(kernel)
     _gpus_are_counted_once(kernel)
+    _blocks_are_whole(kernel)
     _promises_add_up(kernel)
     _steady_gpus_are_on_demand(kernel)
     _grids_are_whole(kernel)
@@ -91,6 +93,12 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
         spot = kernel.cluster.spot_room(pool, ())
         if rooms[pool, Market.SPOT] != spot:
             _broken("free GPUs add up by market", f"{pool}: {spot} on spot")
+
+
+def _blocks_are_whole(kernel: Kernel) -> None:
+    for job_id, placement in kernel.tenancy.placement.items():
+        if not is_in_blocks(placement, kernel.jobs[job_id].job.block):
+            _broken("GPUs of a job come in its blocks", f"{job_id}: {placement}", partial(kernel.story, job_id))
 
 
 def _promises_add_up(kernel: Kernel) -> None:
@@ -217,8 +225,17 @@ def _nobody_is_stuck(kernel: Kernel) -> None:
     for state in kernel.jobs.values():
         settled = state.shape is None or (state.phase is Phase.RUNNING and _has(kernel, state, state.shape))
         settled = settled or state.job.id in kernel.tenancy.growing.put_aside  # a timer is set
+        settled = settled or _waits_for_blocks(kernel, state)
         if not settled:
             _broken("no job is stuck", f"{state.job.id} is {state.phase}", partial(kernel.story, state.job.id))
+
+
+def _waits_for_blocks(kernel: Kernel, state: JobState) -> bool:
+    """Others have parts of the nodes whose whole it needs: it starts when they end, or leave."""
+    if state.shape is None or state.job.block == 1:
+        return False
+    nodes = [node for node in kernel.cluster.nodes.values() if node.offer.pool == state.shape.pool]
+    return any(job_id != state.job.id for node in nodes for job_id in node.jobs)
 
 
 def _has(kernel: Kernel, state: JobState, shape: Shape) -> bool:

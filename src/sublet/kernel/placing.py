@@ -13,6 +13,7 @@ from collections.abc import Collection
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape, first_gpus
+from sublet.kernel.blocks import find_blocks, is_in_blocks
 from sublet.kernel.cluster import Node
 from sublet.kernel.growing import Growing
 from sublet.kernel.supply import Supply
@@ -56,9 +57,13 @@ class Placing:
         if left != kept and state.phase is Phase.RUNNING:  # where it goes back to must last, as what it grows onto
             shunned = self._growing.shunned(state, left, now_s) | frozenset(shunned)
             left = self._stays(kept, shape, shunned, owed)
-        return self._cluster.rearrange(
+        found = self._cluster.rearrange(
             shape.pool, left, shape.gpus, shunned, steady=shape.steady, owed=owed, closed=closed
         )
+        if found is None or is_in_blocks(found, state.job.block):
+            return found
+        shut = {*closed, Market.ON_DEMAND} if owed else closed
+        return find_blocks(self._cluster, shape.pool, left, shape.gpus, state.job.block, shunned=shunned, closed=shut)
 
     def waits_for(self, state: JobState, held: Placement) -> frozenset[Market]:
         """The markets that it keeps those behind it from: of a pool with both, one that it lacks GPUs of."""

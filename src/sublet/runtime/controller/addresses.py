@@ -15,11 +15,13 @@ class Addresses:
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
+        self._hosts: dict[str, str] = {}
         self._claims: dict[str, tuple[str, str]] = {}  # node -> (address, machine)
 
     def claim(self, node_id: str, hello: Hello) -> None:
         """Two machines cannot have one address: workers there would look for each other on their own machine."""
         self.forget(node_id)
+        self._hosts[node_id] = hello.host
         if not hello.machine:
             return
         rivals = [
@@ -35,6 +37,11 @@ class Addresses:
         """An agent came only to say that it cannot serve."""
         self._alarms.sound(AlarmKind.ADDRESS, f"cannot serve: {why}", node_id=node_id)
 
+    def host_of(self, node_id: str) -> str:
+        """Where others reach it; "" as long as its agent has not said so."""
+        return self._hosts.get(node_id, "")
+
     def forget(self, node_id: str) -> None:
         """It is gone."""
         self._claims.pop(node_id, None)
+        self._hosts.pop(node_id, None)

@@ -122,13 +122,15 @@ class Attempts:
         running = self._running.get(record.id)
         if running is None or running.met or record.group.size <= 1 or "apart" in record.warnings:
             return
+        if record.spec.per_node:
+            return  # how those of several nodes meet is their own affair: one may well work for all
         if wall_s - running.began_wall_s > ALONE_S:
             self._warn(record, "apart", _describe_apart(record.group.size, "train"))
 
     def check_workers_met(self, record: JobRecord, wall_s: float) -> None:
         """It is done; if its workers never met, what for is not known."""
         running = self._running.get(record.id)
-        if running is None or running.met or running.wide <= 1:
+        if running is None or running.met or running.wide <= 1 or record.spec.per_node:
             return
         if wall_s - running.began_wall_s > LOOKED_AT_S:
             record.apart = _describe_apart(running.wide, "trained")

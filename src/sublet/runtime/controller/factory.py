@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ class RecordFactory:
         inbox: Inbox,
         *,
         table: JobTable,
+        host_of: Callable[[str], str],
         logs: JobLogs,
         offers: Sequence[Offer],
         clock: Clock,
@@ -50,7 +51,7 @@ class RecordFactory:
     ) -> None:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
-        self._disk = disk
+        self._disk, self._host_of = disk, host_of
         self.profiles = ProfileStore(state_dir / "profiles")
         self.sizes = SizeFiles(state_dir / "sizes")
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
@@ -73,6 +74,7 @@ class RecordFactory:
             spec,
             log_of=lambda worker_id: str(self._logs.of(job_id).path(worker_id)),
             env=lambda: self._environment(self._table.records[job_id], checkpoints),
+            host_of=self._host_of,
             era=self._era,
         )
         pools = pools_for(spec, self._offers)

@@ -26,6 +26,7 @@ from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.addresses import Addresses
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.bill import Bill
@@ -114,9 +115,11 @@ class Controller:
         self.provider = PacedProvider(provider, rates, ear=ear, insist=store.insist, wall=clock.wall, dice=dice)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
         self.carrier = Carrier(state_dir, files=files, dice=dice, engine=engine, logs=self.logs, elsewhere=elsewhere)
+        addresses = Addresses(self.alarms)
         self.factory = RecordFactory(
             inbox,
             table=table,
+            host_of=addresses.host_of,
             logs=self.logs,
             offers=offers,
             clock=clock,
@@ -144,6 +147,7 @@ class Controller:
             carrier=self.carrier,
             gauges=self.gauges,
             alarms=self.alarms,
+            addresses=addresses,
             clock=clock,
             first_life=not self._life,
             paces=paces,

@@ -297,6 +297,13 @@ def pools_for(spec: JobSpec, offers: Iterable[Offer]) -> tuple[str, ...]:
         if not fits:
             allowed = "left out, or let nodes be rented on demand: nothing that it may use here is"
             raise InvalidValue("resources.min_on_demand", spec.min_on_demand, allowed)
+    if spec.per_node:
+        fits = [offer for offer in fits if offer.gpus_per_node % spec.per_node == 0]
+        if not fits:
+            allowed = "on a node of its own, or a part of one that can be had: " + ", ".join(
+                sorted({f"{offer.gpu}:{offer.gpus_per_node}" for offer in kinds})
+            )
+            raise InvalidValue("resources.accelerators", f"{spec.per_node} GPUs for a command", allowed)
     return () if len(fits) == len(offers) else tuple(dict.fromkeys(offer.pool for offer in fits))
 
 
@@ -334,6 +341,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         gpus=high,
         min_gpus=low,
         max_gpus=high,
+        block=max(1, spec.per_node),
         min_on_demand=min(spec.min_on_demand, low),
         restart_s=pause_s * speedup,
         checkpoint_every_s=record.every_s * speedup,  # written beside the training: a pause of no length

@@ -67,6 +67,7 @@ class Router:
         carrier: Carrier,
         gauges: Gauges,
         alarms: Alarms,
+        addresses: Addresses,
         clock: Clock,
         first_life: bool,
         paces: Paces = PACES,
@@ -80,7 +81,7 @@ class Router:
         self._gone: set[str] = set()  # nodes that were lost or given back; an id is never used again
         self._spoke_wall: dict[str, float] = {}  # node -> when its agent last said something
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
-        self._addresses = Addresses(alarms)
+        self._addresses = addresses
         self._vouching = Vouching(
             inbox,
             records=table.records,

@@ -18,8 +18,12 @@ def build_group(
     *,
     log_of: Callable[[str], str],
     env: Callable[[], dict[str, str]],
+    host_of: Callable[[str], str] = lambda _: "",
     era: int = 0,
 ) -> Group:
-    """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `era` is the controller's."""
+    """`log_of(worker_id)` names the file for its output, `env()` adds to its environment, `era` is the controller's.
+
+    `host_of(node_id)` is where others reach that node, "" as long as its agent has not said so.
+    """
     machine = ElasticGroup if spec.sdk else RestartingGroup
-    return machine(job_id, spec, log_of=log_of, env=env, era=era)
+    return machine(job_id, spec, log_of=log_of, env=env, host_of=host_of, era=era)

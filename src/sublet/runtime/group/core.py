@@ -43,9 +43,11 @@ class GroupCore(ABC):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
+        host_of: Callable[[str], str] = lambda _: "",
         era: int = 0,  # of this controller
     ) -> None:
         self.job_id, self.spec = job_id, spec
+        self._each = spec.per_node or 1  # GPUs of one process
         self.news: list[GroupNews] = []
         self.generation = 0
         self.round = Round()
@@ -61,7 +63,7 @@ class GroupCore(ABC):
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
         self._batch, self._era = 0, era
-        self._log_of, self._env = log_of, env
+        self._log_of, self._env, self._host_of = log_of, env, host_of
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
         self.widths = Widths()
@@ -81,7 +83,7 @@ class GroupCore(ABC):
     @property
     def size(self) -> int:
         """See the protocol."""
-        return len(self._roster.members)
+        return len(self._roster.members) * self._each
 
     @property
     def census(self) -> Census:
@@ -117,8 +119,13 @@ class GroupCore(ABC):
 
     @property
     def _wanted(self) -> int:
-        """Workers of the placement."""
+        """Workers of the placement, one for each of its GPUs."""
         return sum(gpus for _, gpus in self._placement)
+
+    @property
+    def _seats(self) -> Placement:
+        """How many processes are on which node: one for each GPU, or one for all GPUs of what the job calls a node."""
+        return tuple((node_id, gpus // self._each) for node_id, gpus in self._placement)
 
     def _take_order(self, generation: int, placement: Placement, batch: int) -> None:
         self.generation, self._placement, self._batch = generation, placement, batch
@@ -197,15 +204,15 @@ class GroupCore(ABC):
 
         Members that it has no room for train on until the new group forms. The others meet rank 0 at `address`.
         """
-        staying, leaving = split_by_room(self._roster.staying, self._placement)
+        staying, leaving = split_by_room(self._roster.staying, self._seats)
         for worker in leaving:
             if worker.phase is not WorkerPhase.MEMBER:
                 self._roster.end(worker, 0.0, wall_s)
         have = Counter(worker.node_id for worker in staying)
         taken = {worker.rank for worker in self._roster.staying}
         free = (rank for rank in range(len(taken) + self._wanted) if rank not in taken)
-        for node_id, gpus in self._placement:
-            for _ in range(gpus - have[node_id]):
+        for node_id, processes in self._seats:
+            for _ in range(processes - have[node_id]):
                 if (rank := next(free)) == 0 or not first:
                     self._launch(node_id, rank, address if rank else None, wall_s)
 
@@ -220,7 +227,8 @@ class GroupCore(ABC):
             self.job_id,
             self.spec,
             rank=rank,
-            placement=self._placement,
+            placement=self._seats,
+            hosts=[self._host_of(node_id) for node_id, _ in self._placement],
             ours={**self._env(), "SUBLET_GENERATION": str(self.round.number)},
             meeting=address,
             restarts=self.failures.total(),
@@ -242,7 +250,12 @@ class GroupCore(ABC):
                 self._narrow(width, failure)
                 return Verdict.NARROW
         spent = self.patience.is_spent(failure, self.failures, self.spec.retries, wall_s)
-        if spent and failure.unfit and (width := self.widths.last_resort(self._wanted, self.spec)) is not None:
+        if (
+            spent
+            and failure.unfit
+            and not self.spec.per_node
+            and (width := self.widths.last_resort(self._wanted, self.spec)) is not None
+        ):
             self.patience.forgive(1)  # this one, too: it is the width's
             self._narrow(width, failure)
             return Verdict.NARROW

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sublet.domain.shape import Placement
 from sublet.runtime.jobs.spec import JobSpec
@@ -21,12 +21,15 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
     *,
     rank: int,
     placement: Placement,
+    hosts: Sequence[str],
     ours: Mapping[str, str],
     meeting: tuple[str, int] | None,
     restarts: int,
     log: str,
 ) -> StartWorker:
     """`ours` is what the controller has to say, beside ranks; a script without the SDK meets at `meeting`.
+
+    `placement` counts processes, and `hosts` are the addresses of its nodes.
 
     Its rank 0 is started before that is known: the agent there finds a free port, and tells.
 
@@ -36,9 +39,11 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
     users = {**spec.env, **spec.secrets}
     env = {name: value for name, value in ours.items() if name not in USERS_FIRST}
     world = sum(gpus for _, gpus in placement)
-    distributed, local_world = not spec.sdk and (spec.torchrun or world > 1), 1
+    distributed, local_world = not spec.sdk and not spec.per_node and (spec.torchrun or world > 1), 1
     if spec.sdk:  # as at the start: its session knows better from then on. It sees one GPU, which is number 0 to it
         env |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    elif spec.per_node:
+        env |= _node_env(job_id, spec, rank, placement, hosts)
     elif distributed:
         ranks = _torchrun_env(job_id, rank, placement, restarts)
         local_world = int(ranks["LOCAL_WORLD_SIZE"])
@@ -51,10 +56,25 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
         defaults={name: value for name, value in ours.items() if name in USERS_FIRST and name not in users},
         cwd=spec.cwd,
         log=log,
-        gpus=local_world,
+        gpus=spec.per_node or local_world,
         together=f"{job_id} {ours.get('SUBLET_GENERATION', '')}" if distributed else "",
         offers=distributed and rank == 0,
     )
+
+
+def _node_env(job_id: str, spec: JobSpec, rank: int, placement: Placement, hosts: Sequence[str]) -> dict[str, str]:
+    """What SkyPilot would set, for a command that is started once per node and starts the rest itself.
+
+    Two of its nodes may be on one machine: each has its own GPUs there.
+    """
+    addresses = [host for host, (_, count) in zip(hosts, placement, strict=True) for _ in range(count)]
+    return {
+        "SKYPILOT_NODE_RANK": str(rank),
+        "SKYPILOT_NODE_IPS": "\n".join(addresses),
+        "SKYPILOT_NUM_NODES": str(len(addresses)),
+        "SKYPILOT_NUM_GPUS_PER_NODE": str(spec.per_node if spec.accelerators else 0),
+        "SKYPILOT_TASK_ID": f"sublet-{job_id}",
+    }
 
 
 def _torchrun_env(job_id: str, rank: int, placement: Placement, restarts: int) -> dict[str, str]:

@@ -50,9 +50,10 @@ class Regrouping(GroupCore):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
+        host_of: Callable[[str], str] = lambda _: "",
         era: int = 0,
     ) -> None:
-        super().__init__(job_id, spec, log_of=log_of, env=env, era=era)
+        super().__init__(job_id, spec, log_of=log_of, env=env, host_of=host_of, era=era)
         self.state: ElasticState = Idle(0.0)
         self._unjudged = Unjudged()
         self._unformed = 0  # rounds in a row that did not form

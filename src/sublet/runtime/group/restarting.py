@@ -36,9 +36,10 @@ class RestartingGroup(GroupCore):
         *,
         log_of: Callable[[str], str],
         env: Callable[[], dict[str, str]],
+        host_of: Callable[[str], str] = lambda _: "",
         era: int = 0,
     ) -> None:
-        super().__init__(job_id, spec, log_of=log_of, env=env, era=era)
+        super().__init__(job_id, spec, log_of=log_of, env=env, host_of=host_of, era=era)
         self.state: RestartingState = Idle(0.0)
 
     @property
@@ -107,6 +108,8 @@ class RestartingGroup(GroupCore):
     def agent_came(self, node_id: str, worker_ids: list[str], wall_s: float) -> None:
         """See the protocol; a worker that nobody knows is of a round that is over, unless the controller is new too."""
         self._meet_agent(node_id, worker_ids, wall_s, wanted=self._ends_before is not None)
+        if self.spec.per_node and isinstance(self.state, Starting):
+            self._proceed(wall_s)
 
     def node_lost(self, node_id: str, wall_s: float) -> None:
         """See the protocol; whoever is left ends too, because it cannot go on without the others."""
@@ -163,13 +166,19 @@ class RestartingGroup(GroupCore):
     @property
     def _awaits_address(self) -> bool:
         """Nobody knows yet where the first worker is met: it is to start before the others."""
-        return isinstance(self.state, Starting) and self.state.address is None and self._wanted > 1
+        starts = isinstance(self.state, Starting) and self.state.address is None
+        return starts and self._wanted > 1 and not self.spec.per_node
+
+    @property
+    def _may_launch(self) -> bool:
+        """Processes for whole nodes are told the addresses of all of them, once all their agents have come."""
+        return not self.spec.per_node or all(self._host_of(node_id) for node_id, _ in self._placement)
 
     def _proceed(self, wall_s: float) -> None:
         """One that was to go has gone, or nobody was there: perhaps all waited for that."""
         state = self.state
         if isinstance(state, Starting):
-            if not self.workers:  # whoever of them was met, or was through, is gone with the rest
+            if not self.workers and self._may_launch:  # whoever of them was met, or was through, is gone with the rest
                 self.state = replace(state, address=None, through=0)
                 self._launch_missing(wall_s, first=self._awaits_address)
             self._run_if_ready(wall_s)
@@ -184,7 +193,7 @@ class RestartingGroup(GroupCore):
         ready, state = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER), self.state
         if not isinstance(state, Starting) or not ready or len(ready) < len(self.workers):
             return
-        if len(ready) + state.through < self._wanted:
+        if (len(ready) + state.through) * self._each < self._wanted:
             return
         for worker in ready:
             self._roster.enter(worker, WorkerPhase.MEMBER, wall_s)
@@ -273,7 +282,7 @@ class RestartingGroup(GroupCore):
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
 
     def _tick_running(self, state: Running, wall_s: float) -> None:
-        if self.size + state.through < self._wanted and state.failed is None:
+        if self.size + state.through * self._each < self._wanted and state.failed is None:
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
         elif not self.broken and (hang := overdue.find_silence(self._roster.members, self.spec, wall_s)):
             self._fail(hang, wall_s)

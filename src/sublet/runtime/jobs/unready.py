@@ -19,7 +19,6 @@ def _is_uri(source: str) -> bool:
 UNREADY: Final[Mapping[str, tuple[Callable[[JobSpec], bool], str]]] = {
     "file_mounts": (lambda spec: any(map(_is_uri, spec.mounts.values())), "paths of this machine, and no bucket"),
     "resources.image_id": (lambda spec: bool(spec.image), "left out, if the nodes have what setup and run need"),
-    "run": (lambda spec: bool(spec.per_node), "a command that can run once per GPU: torchrun train.py, or a script"),
 }
 
 

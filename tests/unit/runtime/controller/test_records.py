@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.domain.demand import kind_of
-from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
+from sublet.errors import InvalidValue
+from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job, pools_for
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.values import an_offer
 from sublet.wire.messages import Stepped
 
 
@@ -79,3 +81,12 @@ def test_jobs_of_a_sweep_are_one_kind_to_the_kernel_whatever_they_are_called():
     kinds = {kind_of(kernel_job(a_record(name=f"sweep-{at}"), 16.0)) for at in range(50)}
     assert len(kinds) == 1
     assert kind_of(kernel_job(a_record(max_workers=7), 16.0)) not in kinds
+
+
+def test_a_command_for_a_node_may_only_run_where_a_node_is_made_up_of_its_gpus():
+    offers = [an_offer(f"o{gpus}", gpus=gpus, pool=f"p{gpus}") for gpus in (1, 4, 6, 8)]
+    spec = JobSpec(name="x", argv=("x",), cwd="/", sdk=False, min_workers=8, max_workers=8, accelerators=("t4",))
+    assert pools_for(spec, offers) == ()
+    assert pools_for(replace(spec, per_node=4), offers) == ("p4", "p8")
+    with pytest.raises(InvalidValue, match="T4:1, T4:6"):
+        pools_for(replace(spec, per_node=4), [offers[0], offers[2]])
