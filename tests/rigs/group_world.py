@@ -213,7 +213,7 @@ class World:
         self.group.widths.restore(old.widths.facts())
         if self.placement:
             trains = self.phase is Phase.RUNNING
-            self.group.adopt(self.state.generation, self.placement, trains=trains, wall_s=self.now_s)
+            self.group.adopt(self.state.generation, self.placement, 0, trains=trains, wall_s=self.now_s)
         self.holding = True
         for node in list(self.agents):
             self.hang_up(node)

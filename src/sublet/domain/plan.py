@@ -51,6 +51,11 @@ class JobState:
     generation: int = 0
     left_s: float = 0.0  # of a pause that a loss or an order cut short, as of then
 
+    @property
+    def batch(self) -> int:
+        """That it was last ordered to train with; 0 = its own."""
+        return 0 if self.runs_in is None else self.runs_in.batch or 0
+
     def done_at(self, now_s: float) -> float:
         """Work done by `now_s`, estimated from the speed model since the last report."""
         if self.phase is not Phase.RUNNING or now_s <= self.as_of_s:

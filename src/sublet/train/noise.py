@@ -39,6 +39,11 @@ class Noise:
     var_at: float = 0.0
     cov: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.signal, self.scatter, self.mean_log, self.cov, self.var_at))):
+            self.signal = self.scatter = self.mean_at = self.mean_log = self.var_at = self.cov = 0.0
+            self.count = self.scales = 0  # of a checkpoint by an SDK that took overflows for measurements
+
     def add(self, small: float, small_inverse: float, large: float, batch: int, *, at: float = 0.0) -> None:
         """Squared norms: mean of small gradients (mean 1 / samples: `small_inverse`), and that of the whole batch.
 
@@ -49,6 +54,8 @@ class Noise:
             return
         scatter = (small - large) / spread
         signal = large - scatter / batch
+        if not (math.isfinite(scatter) and math.isfinite(signal)):
+            return  # a step whose gradients overflowed says nothing, and an average would never forget it
         kept = min(KEPT, self.count / (self.count + 1.0))  # a plain mean until there are enough
         self.signal = kept * self.signal + (1.0 - kept) * signal
         self.scatter = kept * self.scatter + (1.0 - kept) * scatter
@@ -75,7 +82,8 @@ class Noise:
         """In samples; None while it cannot be told."""
         if self.count < ENOUGH or self.signal <= 0.0 or self.scatter < 0.0:
             return None
-        return self.scatter / self.signal
+        scale = self.scatter / self.signal
+        return scale if math.isfinite(scale) else None
 
 
 def halves_due(step: int, measured: int, steps_in_all: int) -> bool:

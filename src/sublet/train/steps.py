@@ -99,11 +99,15 @@ class Steps:
         self.schedules.note()
 
     def obey(self, batch: int) -> None:
-        """The plan chose this batch, which is kept within the range; 0 = the one that we have stays."""
-        if self.adaptive is not None:
-            if batch:
-                self.progress.batch = self.adaptive.clamped(batch)
-            self.look_at_memory()
+        """The plan chose this batch, which is kept within the range; 0 = the one that we have stays, if it is.
+
+        What we have may be a checkpoint's, of a script that had another range, or another batch.
+        """
+        if self.adaptive is None:
+            self.progress.batch = self._options.global_batch
+            return
+        self.progress.batch = self.adaptive.clamped(batch or self.progress.batch)
+        self.look_at_memory()
 
     def look_at_memory(self) -> int:
         """Before more samples at a time come than ever: how many will fit; the most bytes since the last look."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -52,3 +54,27 @@ def test_of_all_steps_at_most_one_in_two_hundred_is_taken_in_halves(steps):
     assert len(halved) <= steps / 200
     if steps >= 4_000:
         assert len([step for step in halved if step < steps / 50]) >= ENOUGH  # and it is known early where it can be
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_step_whose_gradients_overflowed_is_no_measurement(bad):
+    noise = Noise()
+    for _ in range(2 * ENOUGH):
+        noise.add(2.0, 0.5, 1.5, 4)
+    before = noise.scale
+    noise.add(bad, 0.5, 1.0, 4)
+    noise.add(2.0, 0.5, bad, 4)
+    assert noise.scale == before
+    assert math.isfinite(noise.growth)
+
+
+def test_what_an_overflow_once_spoilt_is_measured_anew():
+    spoilt = Noise(signal=float("nan"), scatter=1.0, count=40, scales=7, mean_log=float("inf"))
+    assert spoilt == Noise()
+    for _ in range(ENOUGH):
+        spoilt.add(2.0, 0.5, 1.5, 4)
+    assert spoilt.scale is not None
+
+
+def test_a_signal_that_is_hardly_there_gives_no_scale_without_end():
+    assert Noise(signal=5e-324, scatter=1e10, count=ENOUGH).scale is None

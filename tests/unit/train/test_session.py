@@ -84,6 +84,26 @@ def test_a_run_that_was_cut_off_resumes_to_the_same_weights(tmp_path, monkeypatc
     assert torch.equal(flat(again), flat(resumed))
 
 
+@pytest.mark.parametrize(
+    ("now", "batch"),
+    [
+        ({"global_batch": 8}, 8),  # what the script says counts, not what it once said
+        ({"global_batch": 10, "batch_range": (5, 12)}, 12),
+        ({"global_batch": 20, "batch_range": (20, 40)}, 20),
+        ({"global_batch": 10, "batch_range": (5, 40)}, 16),  # within the range, it is the one that was come to
+    ],
+)
+def test_a_script_that_has_another_batch_since_its_checkpoint_trains_with_that(now, batch, tmp_path):
+    trained(checkpoint_dir=tmp_path)  # two epochs of 16 samples a step
+    model = network()
+    with train.session(model, adam(model), data(), checkpoint_dir=tmp_path, **now) as s:
+        for each in s.batches(epochs=3):
+            s.step(loss_of(model, each))
+            break
+        assert s.global_batch == batch
+        assert s.steps >= 8
+
+
 def test_a_checkpoint_of_another_dataset_is_refused(tmp_path):
     trained(checkpoint_dir=tmp_path)
     model = network()

@@ -220,7 +220,9 @@ class LiveSpeed(ConstantRate):
         if noise is not None:
             now = efficiency(noise, self.initial, float(self.batch_now))
             worth_C = np.asarray(efficiency(noise, self.initial, batch_C)) / now
-        return np.where(batch_C >= gpus, batch_C / step_C * worth_C / self.unit, 0.0)
+        most = self.batch_now if self.noise is None else self.batches[-1]
+        fits_C = (batch_C >= gpus) | (most < gpus)  # where no batch has a sample for each, some train without
+        return np.where(fits_C, batch_C / step_C * worth_C / self.unit, 0.0)
 
     def _step_s(self, fit: FittedStep, rows: tuple[StepRow, ...], spread: Spread, batch_C: Floats) -> Floats:
         """Seconds from update to update: by the curve, or as it was measured where the curve is off."""

@@ -25,6 +25,8 @@ HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"
 MEMORY = "memory_bytes"  # most on a GPU at once with so many samples at a time; 0 = it cannot be told
 OLDER = {"device": "", "growth": 0.0, "most_samples": 0}  # what was not written before
 BATCHES = 3  # initial, least, most
+LONGEST = 40  # letters of a wrong cell that are repeated
+MOST = 10**12  # samples, seconds, anything: beyond it a number is a slip
 CPU = "cpu"  # the device of workers without a GPU, as PyTorch calls it
 
 
@@ -65,10 +67,17 @@ class StoredProfile:
     @classmethod
     def from_text(cls, text: str, source: str) -> StoredProfile:
         """What `to_text` wrote; BadInput says where it is not that."""
+        try:
+            return cls._from_text(text, source)
+        except (csv.Error, OverflowError) as error:
+            raise BadInput(source, f"is no such table ({error})", hint=HINT) from None
+
+    @classmethod
+    def _from_text(cls, text: str, source: str) -> StoredProfile:
         head, _, body = text.partition("\n")
         try:
             facts = json.loads(head.removeprefix("#"))
-        except ValueError:
+        except (ValueError, RecursionError):
             facts = None
         if not isinstance(facts, dict):
             why = f"begins with {head[:40]!r}, not with a # and what is known of the profile, as JSON"
@@ -121,11 +130,11 @@ def _is_name(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value <= MOST
 
 
 def _is_most(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MOST
 
 
 def _are_batches(value: object) -> bool:
@@ -151,10 +160,10 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "device": (_is_text, "the name of a device"),
     "date": (_is_name, "a date"),
     "batches": (_are_batches, "[initial, least, most], the first between the others"),
-    "batch": (_is_count, "a whole number of at least 1"),
+    "batch": (_is_count, "a whole number from 1 to 10**12"),
     "noise": (_is_noise, "a number of samples, or null"),
     "growth": (_is_growth, "a number, per sample"),
-    "most_samples": (_is_most, "a whole number of at least 0"),
+    "most_samples": (_is_most, "a whole number from 0 to 10**12"),
 }
 
 
@@ -171,10 +180,14 @@ def _row(source: str, line: int, gpu: str, cells: Mapping[str, str | None]) -> S
     values: dict[str, Any] = {}
     for column in COLUMNS:
         kind, allowed = (int, "a whole number") if column in WHOLE else (float, "a number")
+        cell = cells[column]
+        told = None if cell is None else cell[:LONGEST]
         try:
-            values[column] = kind(cells[column] or "")
+            values[column] = kind(cell or "")
         except ValueError:
-            raise BadInput(source, str(InvalidValue(column, cells[column], allowed)), line=line, hint=HINT) from None
+            raise BadInput(source, str(InvalidValue(column, told, allowed)), line=line, hint=HINT) from None
+        if not abs(values[column]) <= MOST:
+            raise BadInput(source, str(InvalidValue(column, told, f"at most {MOST}")), line=line, hint=HINT)
     try:
         return StepRow(gpu=gpu, **values)
     except InvalidValue as error:

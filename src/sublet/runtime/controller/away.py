@@ -88,7 +88,7 @@ class Absence:
             state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
             if not any(node_id in self._agents for node_id, _ in placement):
                 group = self._table.records[job_id].group
-                group.adopt(state.generation, placement, trains=False, wall_s=self._clock.wall.monotonic())
+                group.adopt(state.generation, placement, state.batch, trains=False, wall_s=self._clock.wall.monotonic())
 
     def _ahead_s(self, leased: Container[str]) -> float:
         """By how much the clock is ahead, as records of these nodes show: at least so that all ended with their lease.

@@ -9,19 +9,19 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sublet.errors import BadInput, UnknownName
 from sublet.machine.wall import Wall, iso_utc
 from sublet.perf.live.fit import surest
 from sublet.perf.live.rows import StepRow, earlier
-from sublet.perf.live.stored import StoredProfile
+from sublet.perf.live.stored import CPU, StoredProfile
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private, private_file
 
-__all__ = ["ProfileStore", "read_stored", "script_digest"]
+__all__ = ["ProfileStore", "read_stored", "script_digest", "text_of"]
 
 LONGEST = 1 << 20  # bytes of a file that are read: far beyond 64 rows
 MOST_ROWS = 64  # of a file: a job that grows its batch by itself would have ever more
@@ -33,6 +33,7 @@ class ProfileStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._read: dict[Path, tuple[tuple[int, int], StoredProfile]] = {}  # as of its time and size
 
     def keep(self, spec: JobSpec, profiling: Profiling, wall: Wall) -> None:
         """For the next run of the same job."""
@@ -49,6 +50,7 @@ class ProfileStore:
         make_private(self.folder)
         kept = []
         for gpu in sorted({row.gpu for row in profiling.rows}):
+            path = self.folder / f"{_plain(spec.name)}-{digest[:DIGITS]}-{_plain(gpu)}.csv"
             profile = StoredProfile(
                 name=spec.name,
                 script=digest,
@@ -62,9 +64,8 @@ class ProfileStore:
                 growth=profiling.growth,
                 most_samples=profiling.most.get(gpu, 0),
                 memory={samples: most for (kind, samples), most in profiling.memory.items() if kind == gpu},
-                rows=_rows_to_keep(profiling, gpu),
+                rows=_rows_to_keep(profiling, gpu, _written_since(path, profiling)),
             )
-            path = self.folder / f"{_plain(spec.name)}-{digest[:DIGITS]}-{_plain(gpu)}.csv"
             beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")  # jobs of a name may end together
             private_file(beside)
             beside.write_text(profile.to_text(), encoding="utf-8")
@@ -91,6 +92,7 @@ class ProfileStore:
             most_samples=newest.most_samples,
             memory={(each.gpu, samples): most for each in found for samples, most in each.memory.items()},
             most={each.gpu: each.most_samples for each in found},
+            before_on={each.gpu: each.device for each in found},
         )
 
     def find(self, name: str) -> list[StoredProfile]:
@@ -107,30 +109,54 @@ class ProfileStore:
         return [profile for profile in of_job if profile.script == newest.script]
 
     def all(self) -> Iterator[StoredProfile]:
-        """Every file that can be read, by name; others are passed over."""
+        """Every file that can be read, by name; others are passed over. One that has not changed is not read again."""
+        known, read = self._read, {}
         for path in sorted(self.folder.glob("*.csv")):
             try:
-                yield read_stored(path)
-            except BadInput:
+                seen = path.stat()
+                stamp = (seen.st_mtime_ns, seen.st_size)
+                before = known.get(path)
+                profile = before[1] if before is not None and before[0] == stamp else read_stored(path)
+            except (BadInput, OSError):
                 continue
+            read[path] = (stamp, profile)
+        self._read = read
+        yield from [profile for _, profile in read.values()]
 
 
-def _rows_to_keep(profiling: Profiling, gpu: str) -> tuple[StepRow, ...]:
+def _written_since(path: Path, profiling: Profiling) -> tuple[StepRow, ...]:
+    """What another run of the job, beside this one, has left there; not of GPUs where this one had none."""
+    try:
+        there = read_stored(path)
+    except BadInput:
+        return ()
+    return there.rows if there.is_of_cpus == (profiling.device == CPU) else ()
+
+
+def _rows_to_keep(profiling: Profiling, gpu: str, since: Sequence[StepRow]) -> tuple[StepRow, ...]:
     own = [row for row in profiling.rows if row.gpu == gpu]
-    before = [
-        row for row in surest(profiling.earlier) if row.gpu == gpu and row.form not in {each.form for each in own}
-    ]
-    return tuple(sorted([*own, *before][:MOST_ROWS], key=lambda row: row.form))
+    known = {each.form for each in own}
+    before = surest([*map(earlier, since), *profiling.earlier])
+    own += [row for row in before if row.gpu == gpu and row.form not in known]
+    return tuple(sorted(own[:MOST_ROWS], key=lambda row: row.form))
 
 
 def read_stored(path: Path) -> StoredProfile:
     """A profile from its file; BadInput says what is wrong with it."""
     try:
-        text = path.read_bytes()[:LONGEST].decode("utf-8", "replace")
+        text = text_of(path)
     except OSError as error:
         hint = "give a name from 'sublet profiles', or the path of a file that it lists"
         raise BadInput(path, f"cannot be read ({error.strerror or error})", hint=hint) from None
     return StoredProfile.from_text(text, str(path))
+
+
+def text_of(path: Path) -> str:
+    """What is in a file, as far as anybody wrote so much by hand; OSError for a pipe, which would make us wait."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no file")
+    with path.open("rb") as file:
+        return file.read(LONGEST).decode("utf-8", "replace")
 
 
 def script_digest(spec: JobSpec) -> str:

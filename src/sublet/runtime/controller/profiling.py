@@ -19,6 +19,7 @@ from sublet.advise.transfer import Transfer
 from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
+from sublet.perf.live.stored import CPU
 from sublet.perf.live.trend import noise_phases
 from sublet.wire.messages import Stepped
 from sublet.wire.profile import Profile
@@ -30,7 +31,7 @@ MOST_FORMS = 64  # the oldest give way: a job that grows its batch by itself has
 LEAST_ERROR = 0.02  # of the median of a few reports: the machine has neighbours
 WORTH_TELLING = 0.25  # relative change of the noise, or of a step, that is worth a new plan
 DIGITS = 3  # that are told: equal speeds are worked out once
-LONGEST_S, LEAST_S = 1e6, 1e-9  # of a step: a report beyond them is not learned from
+LONGEST_S, LEAST_S = 1e6, 1e-6  # of a step: a report beyond them is not learned from
 MOST_NOISE = 1e12  # samples
 LONGEST_NAME = 80  # letters of a version
 
@@ -53,6 +54,7 @@ class Profiling:
     most_samples: int = 0  # at a time; 0 = all of its share
     memory: dict[tuple[str, int], int] = field(default_factory=dict)  # (GPU kind, samples at a time) -> most bytes
     most: dict[str, int] = field(default_factory=dict)  # GPU kind -> `most_samples` there, as it was told last
+    before_on: dict[str, str] = field(default_factory=dict)  # GPU kind -> device of the earlier run; "" = not told
     torch: str = ""  # its version, in the workers
     device: str = ""  # what they compute on
     told: LiveSpeed | None = None  # as the kernel knows it, in samples
@@ -82,6 +84,7 @@ class Profiling:
             self.noise = report.noise
             if profile.noise_growth and math.isfinite(profile.noise_growth):
                 self.growth = profile.noise_growth  # until it can be told, that of an earlier run
+        self._forget_other_devices(gpu)
         piece_s = profile.data_s + profile.compute_s
         wait_s = profile.wait_s if workers > 1 else 0.0
         step_s = max(profile.step_s, profile.pieces * piece_s + wait_s)
@@ -98,6 +101,13 @@ class Profiling:
             oldest = next(iter(self.forms))
             del self.forms[oldest]
             self._rows.pop(oldest, None)
+
+    def _forget_other_devices(self, gpu: str) -> None:
+        """What an earlier run measured on CPUs that were called so says nothing of GPUs, nor the other way round."""
+        before = self.before_on.pop(gpu, "")
+        if before and (before == CPU) != (self.device == CPU):
+            self.earlier = tuple(row for row in self.earlier if row.gpu != gpu)
+            self.memory = {at: most for at, most in self.memory.items() if at[0] != gpu}
 
     def fits(self, gpu: str) -> int:
         """Samples at a time on a GPU of this kind, where its memory was measured; 0 = all of its share, or not known.
@@ -183,6 +193,7 @@ class Profiling:
             "most_samples": self.most_samples,
             "memory": [[*at, most] for at, most in sorted(self.memory.items())],
             "most": self.most,
+            "before_on": self.before_on,
             "torch": self.torch,
             "device": self.device,
         }
@@ -206,6 +217,7 @@ class Profiling:
             most_samples=facts["most_samples"],
             memory={(at[0], at[1]): most for *at, most in facts["memory"] if len(at) == len(("kind", "samples"))},
             most=facts.get("most", {}),
+            before_on=facts.get("before_on", {}),
             torch=facts.get("torch", ""),
             device=facts.get("device", ""),
         )

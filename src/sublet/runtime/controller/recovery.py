@@ -111,7 +111,7 @@ class Recovery:
             if state.gpus:
                 placement, trains = kernel.tenancy.seats(job_id), state.phase is Phase.RUNNING
                 group = self.table.records[job_id].group
-                group.adopt(state.generation, placement, trains=trains, wall_s=self.clock.wall.monotonic())
+                group.adopt(state.generation, placement, state.batch, trains=trains, wall_s=self.clock.wall.monotonic())
         self.orders.holding = True  # orders for workers are given when it is known who is still there
         text = f"the controller is back; {read} of {kernel.seen} events replayed"
         self.pump.note(HistoryRow(kind="Recovered", text=text))

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 
 from sublet.perf.sizes import Sizes
-from sublet.runtime.controller.profile_store import script_digest
+from sublet.runtime.controller.profile_store import script_digest, text_of
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private, private_file
 
@@ -20,7 +20,6 @@ __all__ = ["SizeFiles", "group_of"]
 
 COLUMNS = ("job", "hours")
 MOST = 200  # jobs of a group: the oldest give way
-LONGEST = 1 << 20  # bytes of a file that are read
 DIGITS = 16
 LEAST_H = 1e-6  # of a size that is learned from
 
@@ -76,11 +75,11 @@ class SizeFiles:
 def _read(path: Path) -> dict[str, float]:
     """What is readable of it."""
     try:
-        text = path.read_bytes()[:LONGEST].decode("utf-8", "replace")
-    except OSError:
+        rows = list(csv.reader(io.StringIO(text_of(path))))
+    except (OSError, csv.Error):
         return {}
     found = {}
-    for job, hours in (row for row in csv.reader(io.StringIO(text)) if len(row) == len(COLUMNS)):
+    for job, hours in (row for row in rows if len(row) == len(COLUMNS)):
         try:
             value = float(hours)
         except ValueError:

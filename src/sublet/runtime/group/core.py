@@ -148,8 +148,8 @@ class GroupCore(ABC):
         self.workers.pop(message.worker_id, None)
         return True
 
-    def _begin_adoption(self, generation: int, placement: Placement, *, trains: bool) -> None:
-        self.generation, self._placement = generation, placement
+    def _begin_adoption(self, generation: int, placement: Placement, batch: int, *, trains: bool) -> None:
+        self.generation, self._placement, self._batch = generation, placement, batch
         self._nodes = {node_id for node_id, _ in placement}
         self._next_round()
         self._ends_before = []

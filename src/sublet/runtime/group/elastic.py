@@ -96,9 +96,9 @@ class ElasticGroup(Regrouping):
             self._roster.end_all(self.spec.grace_s if resumable else min(self.spec.grace_s, LAST_GRACE_S), wall_s)
         self._stop_if_empty(wall_s)
 
-    def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
+    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
         """See the protocol."""
-        self._begin_adoption(generation, placement, trains=trains)
+        self._begin_adoption(generation, placement, batch, trains=trains)
         if not trains:
             self.state = Idle(wall_s)
         elif self.finished:

@@ -112,8 +112,8 @@ class Group(Protocol):
     def save_now(self) -> None:
         """Write a checkpoint beside the training, where the script can be asked to."""
 
-    def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
-        """A restarted controller: the job holds these GPUs; its agents will say which workers live."""
+    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
+        """A restarted controller: the job holds these GPUs, told this batch (0 = none); agents will say who lives."""
 
     def all_agents_came(self, wall_s: float) -> None:
         """After adoption: whoever has not come by now is gone; start what is missing."""

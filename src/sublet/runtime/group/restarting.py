@@ -83,9 +83,9 @@ class RestartingGroup(GroupCore):
     def save_now(self) -> None:
         """Nobody can ask it to."""
 
-    def adopt(self, generation: int, placement: Placement, *, trains: bool, wall_s: float) -> None:
+    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
         """See the protocol."""
-        self._begin_adoption(generation, placement, trains=trains)
+        self._begin_adoption(generation, placement, batch, trains=trains)
         self.state = Running(wall_s) if trains else Idle(wall_s)
 
     def all_agents_came(self, wall_s: float) -> None:

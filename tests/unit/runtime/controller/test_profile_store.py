@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import threading
 from collections import deque
@@ -18,7 +19,7 @@ from sublet.perf.live.rows import Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.profile_store import ProfileStore, script_digest
+from sublet.runtime.controller.profile_store import ProfileStore, script_digest, text_of
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec
@@ -228,3 +229,79 @@ def test_memory_is_kept_by_kind_and_workers_on_it_are_told_what_fits(tmp_path):
 
     asyncio.run(live())
     assert set(told) == {"48"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# " + "[" * 100_000,
+        "# {}\n" + "x" * 200_000 + "," * 3,
+        '# {"name": 1e999}\n',
+        "\x00" * 100,
+        "{head}\n{columns}\n" + "9" * 400 + ",1,64,1,0.089,0.084,0.0,0.02,0\n",
+        '{head}\n{columns}\n"' + "y" * 200_000 + '"\n',
+    ],
+)
+def test_one_file_that_nobody_can_read_stands_in_no_jobs_way(text, tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    store.keep(spec, a_profiling(), WALL)
+    good = next((tmp_path / "profiles").glob("*-T4.csv")).read_text().splitlines()
+    (tmp_path / "profiles" / "bad.csv").write_text(text.replace("{head}", good[0]).replace("{columns}", good[1]))
+    os.mkfifo(tmp_path / "profiles" / "pipe.csv")  # to read it would be to wait for ever
+    assert len(list(store.all())) == 2
+    assert store.begin(spec).earlier
+    with pytest.raises(BadInput, match=r"bad\.csv"):
+        store.find(str(tmp_path / "profiles" / "bad.csv"))
+
+
+def test_of_a_large_file_only_the_beginning_is_read(tmp_path):
+    path = tmp_path / "large.csv"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse; no memory holds it
+    assert len(text_of(path)) == 1 << 20
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, spec, monkeypatch):
+    store, read = ProfileStore(tmp_path / "profiles"), []
+    store.keep(spec, a_profiling(), WALL)
+    monkeypatch.setattr(
+        "sublet.runtime.controller.profile_store.text_of", lambda path: read.append(path) or text_of(path)
+    )
+    first = store.begin(spec)
+    assert len(read) == 2
+    assert store.begin(spec) == first
+    assert len(read) == 2
+    changed = next((tmp_path / "profiles").glob("*-T4.csv"))
+    changed.write_text(changed.read_text().replace("0.089", "0.0891"))
+    assert store.begin(spec) != first
+    assert len(read) == 3
+
+
+def test_two_runs_of_one_job_beside_one_another_keep_what_both_have_measured(tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    one, other = a_profiling(), a_profiling()
+    one.forms = {form: told for form, told in one.forms.items() if form[1] == 1}
+    other.forms = {form: told for form, told in other.forms.items() if form[1] == 2}
+    store.keep(spec, one, WALL)
+    store.keep(spec, other, WALL)
+    t4 = next(profile for profile in store.all() if profile.gpu == "T4")
+    assert [row.gpus for row in t4.rows] == [1, 2]
+
+
+@pytest.mark.parametrize(("before", "now", "kept"), [("cpu", "Tesla T4", 0), ("Tesla T4", "cpu", 0), ("cpu", "cpu", 1)])
+def test_what_cpus_took_that_were_called_a_gpu_is_not_believed_of_the_gpu(before, now, kept, tmp_path, spec):
+    store = ProfileStore(tmp_path / "profiles")
+    first = replace(a_profiling(), device=before)
+    first.forms = {form: told for form, told in first.forms.items() if form[0] == "T4"}
+    store.keep(spec, first, WALL)
+    second = store.begin(spec)
+    assert len(second.earlier) == 2
+    facts = {"step_s": 0.01, "samples": 64, "compute_s": 0.009, "wait_s": 0.0, "update_s": 0.0, "device": now}
+    profile = Profile(**facts, batch_initial=64, batch_low=32, batch_high=1024)
+    common = {"worker_id": "w", "generation": 1, "done": 0.0, "epoch": 0, "loss": 0.0, "step_s": 0.01}
+    for step in range(3):
+        second.hear(Stepped(**common, step=step, global_batch=64, noise=500.0, profile=profile), "T4", 1, 1)
+    assert bool(second.earlier) == bool(kept)
+    store.keep(spec, second, WALL)
+    (profile,) = store.all()
+    assert len(profile.rows) == (2 if kept else 1)

@@ -202,3 +202,16 @@ def test_of_memory_no_more_is_kept_than_of_steps():
     for at in range(3 * MOST_FORMS):
         heard(profiling, a_report(at, batch=64 + at, memory_bytes=1))
     assert len(profiling.memory) == MOST_FORMS
+
+
+@pytest.mark.parametrize("compute_s", [1e-9, 3e-9, 1e-7])
+def test_a_step_that_took_no_time_is_not_learned_from(compute_s):
+    lie = a_report(2, compute_s=compute_s, step_s=compute_s)
+    assert heard(Profiling(), a_report(1), lie).rows == ()
+
+
+def test_a_batch_that_is_smaller_than_the_least_width_is_slow_there_and_not_impossible():
+    facts = {"batch": 4, "noise": None, "batch_initial": 4, "batch_low": 4, "batch_high": 4}
+    speed = heard(Profiling(), *[a_report(at, **facts) for at in range(4)]).speed()
+    wide, narrow = speed.rate("T4", (8,), 0.0), speed.rate("T4", (4,), 0.0)
+    assert 0.0 < wide <= narrow

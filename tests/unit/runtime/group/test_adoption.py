@@ -59,7 +59,7 @@ def killed(record, generation, placement, *, trains, ends=(), forget=()):
     after = JobRecord("job-1", record.spec, a_record(era=1, sdk=record.spec.sdk).group, 0.0)
     after.group.spec = record.spec
     after.restore({name: value for name, value in facts.items() if name not in forget})
-    after.group.adopt(generation, placement, trains=trains, wall_s=200.0)
+    after.group.adopt(generation, placement, 0, trains=trains, wall_s=200.0)
     gone = {end.worker_id for end in ends}
     for node_id in dict(placement):
         there = [w.id for w in record.group.workers.values() if w.node_id == node_id and w.id not in gone]
@@ -239,3 +239,18 @@ def test_a_script_that_fails_after_its_training_while_no_controller_is_there_has
     ends = [wire.Finished(worker_id=name, step=50, done=50.0), wire.WorkerDown(worker_id=name, code=1, error="boom")]
     group = killed(record, 1, ONE, trains=True, ends=ends)
     assert [(news.outcome, news.why) for news in group.news] == [(Outcome.FAILED, "boom")]
+
+
+def test_the_batch_of_the_plan_outlives_the_controller():
+    record = healthy_at_one(sdk=True)
+    record.group.move(2, ONE, 256, 101.0)
+    facts = json.loads(json.dumps(record.facts()))
+    after = JobRecord("job-1", record.spec, a_record(era=1, sdk=True).group, 0.0)
+    after.restore(facts)
+    after.group.adopt(2, ONE, 256, trains=True, wall_s=200.0)
+    after.group.agent_came("a", [], 200.0)
+    after.group.all_agents_came(201.0)  # all have gone: others are started
+    answer_starts(after.group, 202.0)
+    orders = [message for _, message in after.group.outbox if isinstance(message, wire.Regroup)]
+    assert orders
+    assert {order.batch for order in orders} == {256}

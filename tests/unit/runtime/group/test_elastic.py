@@ -208,7 +208,7 @@ def test_a_script_without_the_sdk_is_finished_when_it_ends_well():
 
 def test_workers_that_ended_well_while_the_controller_was_away_without_a_step_have_trained_nothing():
     group = a_group()
-    group.adopt(1, (("a", 1),), trains=True, wall_s=0.0)
+    group.adopt(1, (("a", 1),), 0, trains=True, wall_s=0.0)
     group.hear(wire.WorkerDown(worker_id="job-1.1.0", code=0), 0.5)
     group.all_agents_came(1.0)
     assert group.news[-1].outcome is Outcome.FAILED

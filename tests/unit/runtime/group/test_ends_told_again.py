@@ -37,7 +37,7 @@ def heir(group, *placement, ends=(), last_word=None):
     stored = json.loads(json.dumps(JobRecord("job-1", group.spec, group, 0.0).facts()))
     new = build_group("job-1", group.spec, log_of=str, env=dict, era=1)
     JobRecord("job-1", group.spec, new, 0.0).restore(stored)
-    new.adopt(group.generation, placement, trains=True, wall_s=1000.0)
+    new.adopt(group.generation, placement, 0, trains=True, wall_s=1000.0)
     if last_word is not None:
         new.hear(last_word, 1000.0)
     for down in ends:
@@ -157,7 +157,7 @@ def test_a_controller_that_dies_before_all_agents_came_leaves_what_it_found():
     group, _ = a_script_that_runs_again_after(5)
     new = build_group("job-1", group.spec, log_of=str, env=dict, era=1)
     new.before = group.census
-    new.adopt(1, (("a", 1),), trains=True, wall_s=1000.0)
+    new.adopt(1, (("a", 1),), 0, trains=True, wall_s=1000.0)
     assert new.census == group.census
 
 

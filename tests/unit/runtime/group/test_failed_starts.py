@@ -35,7 +35,7 @@ def back_again(group, *, failures, failed_s, wall_s):
     """As a new controller finds it, whose last one noted so many failures."""
     group.failures[Fault.INFRA] = group.patience.in_a_row = failures
     group.patience.failed_s = failed_s
-    group.adopt(1, (("a", 1),), trains=False, wall_s=wall_s)
+    group.adopt(1, (("a", 1),), 0, trains=False, wall_s=wall_s)
     group.all_agents_came(wall_s)
     group.move(1, (("a", 1),), 0, wall_s)
 
