@@ -7,6 +7,7 @@
     walls          clocks that a test sets
     rigs           clouds with real processes, seen from outside; what a rig of yours must be able to do
     box            hosts that share nothing, on one machine: a cloud whose instances are namespaces
+    hosts          `sublet study hosts`: what is lost with a host, over the box
     conformance    what every policy, forecaster, provider and engine must do, as suites to inherit
 
 Nothing of the product imports this package. `pytest` and `hypothesis` come with the extra `testing`.

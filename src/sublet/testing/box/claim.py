@@ -20,7 +20,7 @@ PREFIX = "sbx"  # of every name: sbx7 is the bridge of box 7, sbx7h3 the network
 HOME = Path("/run/sublet-box")
 NUMBERS = range(1, 255)
 NAME = re.compile(rf"{PREFIX}(\d+)(?:h\d+)?$")
-TOOLS = ("ip", "unshare", "nsenter", "mount", "pivot_root")
+TOOLS = ("ip", "unshare", "nsenter", "mount", "pivot_root", "setpriv")
 
 
 class NoBox(Exception):

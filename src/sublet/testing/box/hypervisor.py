@@ -154,6 +154,12 @@ class Box:
             self.cloud.client("s3").create_bucket(Bucket=name)
         return f"s3://{name}"
 
+    def holds(self, address: str) -> bool:
+        """Whether there is an object below this address."""
+        name, _, prefix = address.removeprefix("s3://").partition("/")
+        found = self.cloud.client("s3").list_objects_v2(Bucket=name, Prefix=f"{prefix}/", MaxKeys=1)
+        return bool(found.get("Contents"))
+
     def close(self) -> None:
         """Everything ends, and nothing is left."""
         self._over.set()

@@ -1,0 +1,71 @@
+"""What happens to hosts in the middle of a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sublet.testing.box.hypervisor import Box
+from sublet.testing.hosts.server import Server
+
+__all__ = ["BLOWS", "CALM", "LEASE_S", "LONG_S", "NOTICE_S", "SHORT_S", "Blow", "Scene"]
+
+LEASE_S = 60.0  # of the box's nodes; AWS's default in Sublet is 900
+NOTICE_S = 20.0  # for EC2's 120
+SHORT_S, LONG_S = 30.0, 90.0  # of a partition: half a lease, and a lease and a half
+AWAY_S = 5.0  # that the controller is
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to strike; `nodes` are the job's, that of rank 0 first."""
+
+    box: Box
+    server: Server
+    nodes: Sequence[str]
+
+
+Strike = Callable[[Scene], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """`takes_all`: nobody is left who holds the state."""
+
+    name: str
+    strike: Strike | None = None
+    takes_all: bool = False
+
+
+def _notice(scene: Scene) -> None:
+    scene.box.host_of(scene.nodes[0]).notice(NOTICE_S)
+
+
+def _loss(scene: Scene) -> None:
+    scene.box.host_of(scene.nodes[0]).cut_off()
+
+
+def _all(scene: Scene) -> None:
+    scene.box.cut_off_all()
+
+
+def _controller(scene: Scene) -> None:
+    scene.server.kill()
+    time.sleep(AWAY_S)
+    scene.server.start()
+
+
+def _partition(for_s: float) -> Strike:
+    return lambda scene: scene.box.host_of(scene.nodes[-1]).unplug(for_s)
+
+
+CALM = Blow("nothing")
+BLOWS = (
+    Blow(f"a node with {NOTICE_S:g} s of notice", _notice),
+    Blow("a node without notice", _loss),
+    Blow("all nodes at once", _all, takes_all=True),
+    Blow(f"the controller killed, back after {AWAY_S:g} s", _controller),
+    Blow(f"a node unplugged for {SHORT_S:g} s", _partition(SHORT_S)),
+    Blow(f"a node unplugged for {LONG_S:g} s", _partition(LONG_S)),
+)

@@ -1,0 +1,128 @@
+"""What is kept when hosts are lost, cut off or left alone, on hosts that share nothing but a network.
+
+Three scripts train the same model on the same batches: one with the SDK, one for torchrun that saves to a folder
+of its own, one with a trainer's loop that uploads to a bucket. Each runs undisturbed first; then something
+happens at 40 % of its steps. The result is right if the loss over all data is that of the undisturbed run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sublet.errors import Infeasible
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
+from sublet.testing.box.claim import NoBox
+from sublet.testing.box.hypervisor import Box
+from sublet.testing.box.image import Image
+from sublet.testing.hosts.blows import BLOWS, CALM, LEASE_S, LONG_S, NOTICE_S, SHORT_S, Blow
+from sublet.testing.hosts.trial import Outcome, Trial
+
+__all__ = ["STUDY", "verdict"]
+
+SCRIPT = Path(__file__).with_name("script.py")
+TOLERANCE = 1e-4  # of the loss: sums over other numbers of workers round otherwise
+PACE_S = 0.1
+CHECKPOINT_S = 4.0  # between two of the SDK's
+PATIENCE_S = 420.0  # for one job
+COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss", "against undisturbed", "right"]
+
+
+def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
+    nodes, steps = (2, 100) if quick else (4, 150)
+    names = ["sdk"] if quick else ["sdk", "ddp", "trainer"]
+    blows: Sequence[Blow] = [BLOWS[1], BLOWS[3]] if quick else BLOWS
+    try:
+        box = Box(Image(env={"OMP_NUM_THREADS": "1"}))
+    except NoBox as error:
+        raise Infeasible(str(error), binding="hosts", needed=nodes, available=0) from None
+    folder = Path(tempfile.mkdtemp(prefix="sublet-hosts-"))
+    try:
+        with box:
+            rows, checks, notes = _all(box, folder, names, blows, nodes, steps, tell)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    title = f"{nodes} hosts that share nothing"
+    return Findings(checks=checks, tables=[StudyTable(title=title, columns=COLUMNS, rows=rows, texts=3)], notes=notes)
+
+
+def _all(
+    box: Box, folder: Path, names: Sequence[str], blows: Sequence[Blow], nodes: int, steps: int, tell: Tell
+) -> tuple[list[list[str]], list[Check], list[str]]:
+    rows, checks = list[list[str]](), list[Check]()
+    bucket = box.bucket("checkpoints")
+    kept = False
+    for name in names:
+        calm: Outcome | None = None
+        for number, blow in enumerate((CALM, *blows)):
+            tell(f"{name}: {blow.name}")
+            (home := folder / f"{name}-{number}").mkdir()
+            spec = _spec(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
+            trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=PATIENCE_S)
+            outcome = trial.run(box, home, blow, tell)
+            kept |= name == "sdk" and box.holds(f"{bucket}/{name}-{number}")  # by what is there, not by what was asked
+            calm = calm or outcome
+            right = verdict(outcome, calm)
+            rows.append(_row(name, blow, outcome, calm, right=right))
+            ours = float(right)
+            checks.append(Check(name=f"{name}, {blow.name}: right", ours=ours, goal="== 1", ok=right))
+            if name == "sdk":
+                most = CHECKPOINT_S / PACE_S if blow.takes_all else 0.0  # else whoever is left has it all
+                checks.append(at_most(f"{name}, {blow.name}: steps lost", outcome.steps_lost, most, unit="steps"))
+    return rows, checks, _notes(kept=kept)
+
+
+def verdict(outcome: Outcome, calm: Outcome) -> bool:
+    """Finished, after what was to happen to it had happened, with the loss of the undisturbed run."""
+    if outcome.phase != "finished" or not outcome.struck or outcome.loss is None or calm.loss is None:
+        return False
+    return abs(outcome.loss - calm.loss) <= TOLERANCE * abs(calm.loss)
+
+
+def _row(name: str, blow: Blow, outcome: Outcome, calm: Outcome, *, right: bool) -> list[str]:
+    apart = "" if outcome.loss is None or calm.loss is None else f"{abs(outcome.loss / calm.loss - 1.0):.1e}"
+    ended = outcome.phase if outcome.phase == "finished" else f"{outcome.phase}: {outcome.why}"[:60]
+    loss = "" if outcome.loss is None else f"{outcome.loss:.6f}"
+    figures = [f"{outcome.steps_lost}", f"{outcome.seconds:.0f}", f"{outcome.usd:.4f}", loss, apart]
+    return [name, blow.name, ended if outcome.struck else f"{ended}, not struck", *figures, "yes" if right else "NO"]
+
+
+def _spec(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
+    """Its folder travels; the trainer's bucket is its own business, that of the SDK is ours."""
+    work.mkdir()
+    shutil.copy(SCRIPT, work)
+    return JobSpec(
+        name=name,
+        argv=("python", SCRIPT.name, name, str(steps), str(PACE_S)),
+        cwd=str(work),
+        env={"OUTPUT": address},
+        sdk=name == "sdk",
+        torchrun=name != "sdk",
+        min_workers=1,
+        max_workers=nodes,
+        checkpoint_dir=address if name == "sdk" else "",
+        checkpoint_every_s=CHECKPOINT_S,
+    )
+
+
+def _notes(*, kept: bool) -> list[str]:
+    where = "in a bucket" if kept else "NOT in the bucket that was asked for"
+    checkpoints = (
+        f"checkpoints of the SDK are {where}; those of ddp are in a folder on the host of rank 0, and gone with it (no "
+        "folder is shared, and Sublet carries none); those of trainer are in a bucket of the user's, by the script"
+    )
+    times = (
+        f"notices come {NOTICE_S:g} s ahead for EC2's 120; a lease is {LEASE_S:g} s for the default of 900. "
+        f"{SHORT_S:g} s without a network are real time; {LONG_S:g} s, a lease and a half, stand for 5 minutes and are "
+        "harder: those are a third of a lease of 900 s"
+    )
+    money = "hosts are on demand, on one kernel; dollars are what a g4dn.xlarge costs by the second"
+    return [checkpoints, times, money]
+
+
+STUDY = Study(
+    name="hosts", title="hosts that share nothing: what is lost with one, and whether the result is right", run=_run
+)

@@ -1,0 +1,120 @@
+"""One job on the box from submission to its end, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import SubletError
+from sublet.runtime.controller_api.views import ENDED
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.studies.study import Tell
+from sublet.testing.box.hypervisor import Box
+from sublet.testing.hosts.blows import LEASE_S, Blow, Scene
+from sublet.testing.hosts.server import Server
+
+__all__ = ["Outcome", "Trial", "at_of", "executed", "result_of"]
+
+LOOK_S = 0.25
+STRIKE_AT = 0.4  # of the steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`loss` is that over all data at the end; None where the job did not come to it."""
+
+    phase: str
+    struck: bool
+    steps_lost: int
+    seconds: float
+    usd: float
+    loss: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """`nodes` at most; given up after `patience_s`."""
+
+    spec: JobSpec
+    steps: int
+    nodes: int
+    patience_s: float
+
+    def run(self, box: Box, folder: Path, blow: Blow, tell: Tell) -> Outcome:
+        """Everything is over when it returns: the controller is down, and no host is on."""
+        server = Server(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
+        try:
+            server.start()
+            return self._live(box, server, blow, tell)
+        except SubletError as error:  # that, too, is an answer
+            return Outcome(phase="given up", struck=True, steps_lost=0, seconds=0.0, usd=0.0, loss=None, why=str(error))
+        finally:
+            server.down()
+            for host in box.hosts():
+                host.cut_off()
+
+    def _live(self, box: Box, server: Server, blow: Blow, tell: Tell) -> Outcome:
+        job_id, began_s = server.submit(self.spec), time.monotonic()
+        struck, view, told_s = False, dict[str, Any](), began_s
+        while time.monotonic() - began_s < self.patience_s:
+            time.sleep(LOOK_S)
+            view = server.job(job_id) or view
+            if view.get("phase") in ENDED:
+                break
+            at = at_of(server.printed(job_id))
+            nodes: list[str] = view.get("node_ids") or []
+            whole = view.get("workers") == len(nodes) == self.nodes
+            if blow.strike and not struck and whole and at >= STRIKE_AT * self.steps:
+                struck = True
+                blow.strike(Scene(box, server, nodes))
+            if time.monotonic() - told_s > 5.0:
+                told_s = time.monotonic()
+                tell(f"{self.spec.name}, {blow.name}: {view.get('phase')}, step {at}, {len(box.hosts())} hosts")
+        seconds, printed = time.monotonic() - began_s, server.printed(job_id)
+        lost = _number(view, "steps_lost") if self.spec.sdk else executed(printed) - self.steps
+        ended = str(view.get("phase"))
+        return Outcome(
+            phase=ended if ended in ENDED else "given up",
+            struck=struck or blow.strike is None,
+            steps_lost=int(lost),
+            seconds=seconds,
+            usd=_number(view, "usd_total"),
+            loss=result_of(printed),
+            why=str(view.get("error") or view.get("reason") or ""),
+        )
+
+
+def at_of(printed: Mapping[str, Sequence[str]]) -> int:
+    """The furthest step that any worker has told of."""
+    return max(
+        (int(line.split()[1]) for lines in printed.values() for line in lines if line.startswith("AT ")), default=0
+    )
+
+
+def executed(printed: Mapping[str, Sequence[str]]) -> int:
+    """Steps that were made in all, those that were made twice counted twice: round by round, from where each began."""
+    rounds: dict[str, list[str]] = {}
+    for worker_id, lines in printed.items():
+        rounds.setdefault(worker_id.rsplit(".", 1)[0], []).extend(lines)
+    total = 0
+    for lines in rounds.values():
+        begins = [int(line.split()[1]) for line in lines if line.startswith("BEGIN ")]
+        if begins:
+            total += max(at_of({"": lines}) - begins[0], 0)
+    return total
+
+
+def result_of(printed: Mapping[str, Sequence[str]]) -> float | None:
+    """The loss that the last worker told, if one did."""
+    found = [line.partition(" ")[2] for lines in printed.values() for line in lines if line.startswith("RESULT ")]
+    return float(json.loads(found[-1])["loss"]) if found else None
+
+
+def _number(view: Mapping[str, object], name: str) -> float:
+    value = view.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
