@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,9 +34,9 @@ CONNECT_S = 5.0
 ANSWER_S = 60.0  # of one request; a part of a large object is one
 RETRY_S = 30.0  # from a request to its last repetition
 RETRIES = 4
-PART_BYTES = 1 << 24  # of a large object: sent at the same time as others
+PART_BYTES = 1 << 24  # of a large object, in one request
 MOST_PARTS = 9_000  # a store takes 10,000
-CHUNK_BYTES = 1 << 23  # of what is read
+AHEAD = 2  # pieces of one object that are asked for before they are read
 LONGEST_WHY = 300
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 NO_ACCESS = ("403 Forbidden", "401 Unauthorized", "AccessDenied", "redential", "Account must be")
@@ -119,9 +122,10 @@ class RemoteObjects:
             return Content(bytes(found.bytes()), _version(found.meta))
 
     def open(self, key: str) -> ObjectReading:
-        """As it comes over the line."""
+        """In pieces, the next one on its way: however slow the line, no request is for more than one of them."""
         with self._asking(key):
-            return _Stream(self, key, self._library.get(self._store, key))
+            size = int(self._library.head(self._store, key)["size"])
+        return _Pieces(lambda start: self._piece(key, start, size), size)
 
     def list(self, prefix: str = "") -> list[Found]:
         """However many there are."""
@@ -142,6 +146,11 @@ class RemoteObjects:
                 for name in names if len(names) > 1 else ():  # one that is gone may have stopped it
                     self.delete([name])
 
+    def _piece(self, key: str, start: int, size: int) -> memoryview:
+        with self._asking(key):
+            found = self._library.get_range(self._store, key, start=start, end=min(start + PART_BYTES, size))
+        return memoryview(found).cast("B")
+
     @contextmanager
     def _asking(self, key: str) -> Iterator[None]:
         try:
@@ -156,24 +165,26 @@ class RemoteObjects:
             raise _failure_from(self._uri, error) from error
 
 
-class _Stream:
-    """An object that is being read: what came over the line, until somebody takes it."""
+class _Pieces:
+    """An object that is being read: what came over the line, and the pieces after it that are asked for."""
 
-    def __init__(self, objects: RemoteObjects, key: str, found: Any) -> None:
-        self._objects, self._key, self._found = objects, key, found
-        self._rest = memoryview(b"")
-        self._chunks: Iterator[Any] = iter(found.stream(min_chunk_size=CHUNK_BYTES))
+    def __init__(self, ask: Callable[[int], memoryview], size: int) -> None:
+        self._size, self._rest = size, memoryview(b"")
+        self._pool = ThreadPoolExecutor(AHEAD)
+        self._starts = iter(range(0, size, PART_BYTES))
+        self._ask = ask
+        self._coming = deque(self._pool.submit(ask, start) for start in islice(self._starts, AHEAD))
 
     @property
     def size(self) -> int:
         """As the store says."""
-        return int(self._found.meta["size"])
+        return self._size
 
     def readinto(self, memory: memoryview) -> int:
         """From what is here, or the next that comes."""
-        if not self._rest:
-            with self._objects._asking(self._key):  # noqa: SLF001 - both are of this file
-                self._rest = memoryview(next(self._chunks, b"")).cast("B")
+        if not self._rest and self._coming:
+            self._rest = self._coming.popleft().result()
+            self._coming.extend(self._pool.submit(self._ask, start) for start in islice(self._starts, 1))
         count = min(len(memory), len(self._rest))
         memory[:count] = self._rest[:count]
         self._rest = self._rest[count:]
@@ -185,7 +196,9 @@ class _Stream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rest, self._chunks = memoryview(b""), iter(())
+        self._rest = memoryview(b"")
+        self._coming.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _version(facts: Mapping[str, Any]) -> Version:

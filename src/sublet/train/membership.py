@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -32,7 +33,7 @@ class Membership:
     def __init__(
         self, line: AgentLine | None, state: State, progress: Progress, saver: Saver, device: torch.device
     ) -> None:
-        self._holding = Holding(state, progress, saver)
+        self._holding = Holding(state, progress, saver, lambda: self.line)
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # for what is made without naming one: communicators, streams, the user's own
@@ -98,8 +99,14 @@ class Membership:
 class Holding:
     """The state of this worker and its checkpoints, as `following` keeps them."""
 
-    def __init__(self, state: State, progress: Progress, saver: Saver) -> None:
-        self._state, self._progress, self._saver = state, progress, saver
+    def __init__(
+        self,
+        state: State,
+        progress: Progress,
+        saver: Saver,
+        line: Callable[[], AgentLine | None] = lambda: None,
+    ) -> None:
+        self._state, self._progress, self._saver, self._line = state, progress, saver, line
         self.handed: Any = None  # the state that another has handed to us; the session takes it
 
     @property
@@ -119,7 +126,8 @@ class Holding:
     async def load(self) -> bool:
         """From the newest checkpoint, if there is any."""
         try:
-            loaded = self._saver.newest()
+            with self._at_work():
+                loaded = self._saver.newest()
         except StoreFailed as error:
             if error.lasting:
                 raise
@@ -128,6 +136,19 @@ class Holding:
             return False
         self._state.restore(loaded.state, self._progress, same_dice=True)
         return True
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """What takes long here is work, and no sign of a group that does not form."""
+        line = self._line()
+        if line is None:
+            yield
+            return
+        before, line.script_s = line.script_s, line.wall.monotonic()
+        try:
+            yield
+        finally:
+            line.script_s = before
 
     async def share(self, group: PeerGroup, holders: list[int]) -> None:
         """From the first holder to all: buffers, in which holders may differ, and the state if somebody lacks it."""

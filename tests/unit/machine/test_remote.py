@@ -77,7 +77,8 @@ def test_what_is_listed_is_what_lies_in_the_folder(objects):
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
-def test_an_object_is_read_piece_by_piece(objects, size):
+def test_an_object_is_read_piece_by_piece(objects, size, monkeypatch):
+    monkeypatch.setattr(remote, "PART_BYTES", 30_000)
     content = os.urandom(size)
     objects.put("x", memoryview(content))
     found, piece = bytearray(), memoryview(bytearray(7919))

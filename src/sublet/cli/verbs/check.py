@@ -114,7 +114,8 @@ def _check_packages() -> Iterator[Finding]:
 
     from sublet.runtime.providers.aws.check import Finding
 
-    for package, extra in (("torch", "torch"), ("ray", "ray"), ("boto3", "aws"), ("fastapi", "server")):
+    extras = {"torch": "torch", "ray": "ray", "boto3": "aws", "obstore": "store", "fastapi": "server"}
+    for package, extra in extras.items():
         try:
             yield Finding(name=package, ok=True, text=metadata.version(package))
         except metadata.PackageNotFoundError:

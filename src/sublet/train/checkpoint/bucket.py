@@ -93,7 +93,7 @@ class Bucket:
 
     def folder(self, step: int) -> ObjectFolder:
         """The objects of a step, as HEAD was when we last asked."""
-        entry = self._register.seen().entry(step)
+        entry = (self._register.seen() or self._register.read()).entry(step)
         return ObjectFolder(self.objects, f"step-{step}" if entry is None else entry.folder)
 
     def steps(self) -> list[int]:
@@ -101,11 +101,12 @@ class Bucket:
         return [entry.step for entry in self._register.read().kept]
 
     def commit_age_s(self) -> float:
-        """Seconds since the highest step was committed, by the clocks of its writer and ours; infinite without any."""
-        with contextlib.suppress(StoreFailed):
-            for entry in self._register.seen().kept[:1]:
-                return max(0.0, self._wall.unix() - entry.saved_s)
-        return math.inf
+        """Seconds since the highest step was committed, by the clocks of its writer and ours; infinite without any.
+
+        Training stands still for this, so nobody is asked: it is as HEAD was when we last did.
+        """
+        head = self._register.seen()
+        return max(0.0, self._wall.unix() - head.kept[0].saved_s) if head and head.kept else math.inf
 
     def announced(self) -> int:
         """The highest generation that was announced; 0, which fences off nobody, if none was."""

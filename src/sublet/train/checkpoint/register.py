@@ -84,9 +84,9 @@ class Register:
         self._objects = objects
         self._seen: tuple[Head, Version | None] | None = None  # without a version: there was none
 
-    def seen(self) -> Head:
-        """As we last saw it; nobody is asked, but for the first time."""
-        return self.read() if (seen := self._seen) is None else seen[0]
+    def seen(self) -> Head | None:
+        """As we last saw it, if we know; nobody is asked."""
+        return None if (seen := self._seen) is None else seen[0]
 
     def read(self) -> Head:
         """As it is now. One that is damaged or gone is made up from the manifests that are there."""

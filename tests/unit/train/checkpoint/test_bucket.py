@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,6 +132,25 @@ def test_a_move_that_was_done_and_looks_overtaken_is_seen_to_be_our_own(objects)
     objects._inner.put = twice
     moved = register.move(lambda head: None if head.generation >= 2 else replace(head, generation=2))
     assert (moved.generation, lost) == (2, [HEAD])
+
+
+def test_a_commit_that_looks_overtaken_and_is_in_a_newer_head_stands(kept, objects):
+    kept.save(1, state(1), {}).wait()
+    put = objects._inner.put
+
+    def overtaken(key, content, **facts):
+        done = put(key, content, **facts)
+        if key != HEAD:
+            return done
+        objects._inner.put = put
+        Bucket(objects).announce(2)  # before the client, which heard no answer, asks again
+        raise Overtaken("memory://job", key)
+
+    objects._inner.put = overtaken
+    assert kept.save(2, state(2), {}).wait().step == 2
+    assert value(kept.newest()) == 2.0
+    with pytest.raises(StaleWriter):
+        kept.save(3, state(3), {}).wait()
 
 
 def test_a_manifest_that_looks_written_already_is_ours_or_it_is_refused(objects):
@@ -281,6 +302,22 @@ def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(saver, objec
         saver.newest()
     with pytest.raises(Lost, match="the line is cut"):  # the process ends, and is started again: no fault of its own
         at_once(Holding(None, None, saver).load())
+
+
+def test_a_load_that_takes_long_is_told_as_work(saver):
+    line = SimpleNamespace(script_s=None, wall=SimpleNamespace(monotonic=lambda: 7.0))
+    seen = []
+    saver.newest = lambda: seen.append(line.script_s)
+    assert at_once(Holding(None, None, saver, lambda: line).load()) is False
+    assert (seen, line.script_s) == ([7.0], None)
+
+
+def test_nobody_waits_to_hear_how_old_a_commit_is_that_cannot_be_asked_for(objects):
+    objects.fails = lambda order, key: True
+    with Checkpoints(Bucket(objects), writer="w", generation=1) as kept:
+        objects.orders.clear()
+        assert kept.commit_age_s() == math.inf
+        assert objects.orders == []
 
 
 def test_when_all_are_damaged_they_are_set_aside_if_that_was_decided(saver, objects, monkeypatch):
