@@ -7,6 +7,7 @@ with its exit code and its last lines, as if they had printed them.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,9 +17,10 @@ from sublet.runtime.agent.worker import Worker
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
 
-__all__ = ["SETUP_S", "Key", "SetupEnd", "Setups", "key_of"]
+__all__ = ["PYTHON", "SETUP_S", "Key", "SetupEnd", "Setups", "key_of"]
 
 SETUP_S = 3600.0  # for all of it: one that waits for somebody at a terminal is not paid for for ever
+PYTHON = "SUBLET_PYTHON"  # the variable that names the Python of the agent, which has Sublet
 TOO_LONG = 124  # as `timeout` says of a command
 SHELL = ("bash", "-euo", "pipefail", "-c")
 
@@ -60,7 +62,8 @@ class Setups:
             return True
         if key not in self._running:
             script = replace(order, argv=(*SHELL, travel.setup), note="", watch=False, reads=False, offers=False)
-            process = self._machine.processes.start(script, {**node_env, "SUBLET_JOB_ID": order.job_id})
+            own_env = {**node_env, "SUBLET_JOB_ID": order.job_id, PYTHON: sys.executable}
+            process = self._machine.processes.start(script, own_env)
             process.close()  # it has no line to us
             self._running[key] = _Run(process, self._machine.wall.monotonic() + SETUP_S)
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.dice import Dice
 from sublet.machine.files import Files
+from sublet.machine.remote import check_uri, is_remote
+from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
@@ -50,7 +53,10 @@ class Carrier:
                     allowed = "what is there already: nodes are processes of this machine, and its files are yours"
                     raise InvalidValue(f"file_mounts.{there}", source, allowed)
             return replace(spec, code="")
-        mounts = {there: Path(source) for there, source in spec.mounts.items()}
+        for there, source in spec.mounts.items():
+            if is_remote(source):
+                check_uri(f"file_mounts.{there}", source)
+        mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
         try:
             code = await asyncio.to_thread(self.packer, self.content, Path(spec.cwd), mounts, besides=[self._state_dir])
         except OSError as error:
@@ -61,9 +67,10 @@ class Carrier:
         """The order with what its node must have before; mounts are nowhere but where they are put."""
         if not self.elsewhere and not spec.setup:
             return order
-        travel = Travel(code=spec.code, setup=spec.setup)
-        if self.elsewhere and not spec.mounts:
-            travel = replace(travel, witness=str(self._witness), words=self._witness_words())
+        travel = Travel(code=spec.code, setup=_setup(spec) if self.elsewhere else spec.setup)
+        if self.elsewhere:
+            words = "" if spec.mounts else self._witness_words()
+            travel = replace(travel, witness=str(self._witness), words=words)
         return replace(order, travel=travel)
 
     def hear(self, node_id: str, message: Lacks | Printed, may_speak: Callable[[str, str], bool]) -> None:
@@ -118,3 +125,11 @@ def _is_there(there: str, source: str, cwd: str) -> bool:
     """Whether a worker on this machine finds it there as it is."""
     place = Path(cwd) / Path(there).expanduser()
     return source.startswith("/") and place.exists() and place.samefile(source)
+
+
+def _setup(spec: JobSpec) -> str:
+    """What is to run on a node, the buckets that it brings first. Its agent says which Python has Sublet."""
+    pairs = [word for there, source in spec.mounts.items() if is_remote(source) for word in (source, there)]
+    if not pairs:
+        return spec.setup
+    return f'"${PYTHON}" -P -m sublet.runtime.travel.bringing {shlex.join(pairs)}\n{spec.setup}'

@@ -10,14 +10,9 @@ from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["asks_too_much", "refuse_unready"]
 
-
-def _is_uri(source: str) -> bool:
-    return "://" in source
-
-
 # By the key of a job file: whether the job asks for it, and what to do instead.
 UNREADY: Final[Mapping[str, tuple[Callable[[JobSpec], bool], str]]] = {
-    "file_mounts": (lambda spec: any(map(_is_uri, spec.mounts.values())), "paths of this machine, and no bucket"),
+    "file_mounts": (lambda spec: bool(spec.kept_mounts), "with mode: COPY, and let the job write to the bucket itself"),
     "resources.image_id": (lambda spec: bool(spec.image), "left out, if the nodes have what setup and run need"),
 }
 

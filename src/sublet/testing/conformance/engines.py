@@ -28,6 +28,7 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
+from sublet.wire.travel import Lacks, Preparing, Printed
 
 __all__ = ["EngineSuite", "opened"]
 
@@ -226,10 +227,11 @@ class EngineSuite(Suite):
                 engine.expect("n", "token")
                 bad = [b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":"Hello"}\n', b"x" * (LONGEST_LINE + 5) + b"\n"]
                 hello = to_line(Hello(node_id="n", token=TOKEN, pid=1))
-                up = to_line(WorkerUp(worker_id="w", pid=1))
-                talk = asyncio.create_task(asyncio.to_thread(rig.stranger, hello, *bad, up))
+                said: list[ToController] = [Preparing(worker_id="w"), Lacks(digests=("a",))]
+                said += [Printed(worker_id="w", offset=0, data=""), WorkerUp(worker_id="w", pid=1)]
+                talk = asyncio.create_task(asyncio.to_thread(rig.stranger, hello, *bad, *map(to_line, said)))
                 await ears.next(WorkerUp, worker_id="w")
-                assert [type(message) for _, message in ears.heard] == [Hello, WorkerUp]
+                assert [message for _, message in ears.heard[1:]] == said
                 await asyncio.sleep(0)
                 engine.expect("m", "token")
                 rig.agent("m", "token")

@@ -1,0 +1,58 @@
+"""`python -m sublet.runtime.travel.bringing URI PLACE ...`: what lies in buckets, brought to where a job wants it.
+
+A node runs it before the job's setup, with the job's variables. A file is written beside and renamed when it is whole;
+one that is there with the same length is not fetched again, so that a second try goes on where the first ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sublet.errors import SubletError
+from sublet.machine.objects import Objects
+from sublet.machine.remote import open_uri
+
+__all__ = ["bring", "main"]
+
+CHUNK_BYTES = 1 << 23
+
+
+def bring(uri: str, place: Path) -> int:
+    """All objects under a URI, below `place`; or the one that it names, there. How many were fetched."""
+    objects = open_uri(uri)
+    if found := objects.list():
+        return sum(_fetch(objects, each.key, place / each.key, each.size) for each in found)
+    above, _, name = uri.rstrip("/").rpartition("/")
+    return _fetch(open_uri(above), name, place, None)
+
+
+def _fetch(objects: Objects, key: str, place: Path, size: int | None) -> int:
+    if size is not None and place.is_file() and place.stat().st_size == size:
+        return 0
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft, written, memory = place.with_name(place.name + ".part"), 0, memoryview(bytearray(CHUNK_BYTES))
+    with objects.open(key) as source, draft.open("wb") as file:
+        while count := source.readinto(memory):
+            written += file.write(memory[:count])
+        whole = source.size
+    if written != whole:
+        raise OSError(f"{objects.uri}/{key}: {written} bytes came of {whole}")
+    draft.replace(place)
+    return 1
+
+
+def main(words: list[str]) -> int:
+    """Pairs of a URI and a place; 1 with the reason where one cannot be brought."""
+    for uri, place in zip(words[::2], words[1::2], strict=True):
+        try:
+            count = bring(uri, Path(place).expanduser())
+        except (SubletError, OSError) as error:
+            print(f"file_mounts: {uri} cannot be brought to {place}: {error}", file=sys.stderr)  # noqa: T201 - its log
+            return 1
+        print(f"file_mounts: {place} has {uri} ({count} files fetched)", flush=True)  # noqa: T201 - as above
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

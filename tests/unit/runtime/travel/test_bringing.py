@@ -1,0 +1,122 @@
+"""What lies in buckets, on a node: all that a URI names, whole, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from sublet.errors import InvalidValue
+from sublet.machine.dice import DICE
+from sublet.machine.objects import Found, StoreFailed
+from sublet.machine.remote import is_remote
+from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel import bringing
+from sublet.testing.world.machine import MemoryFiles
+from sublet.wire.messages import StartWorker
+
+BUCKET = {"corpus/a.txt": b"aaa", "corpus/in/b.txt": b"b" * 100, "one.bin": b"one"}
+
+
+class Objects:
+    """Those of a bucket under a prefix; it counts what is read, and may end in the middle of it."""
+
+    def __init__(self, uri, opened, cut):
+        self.uri, self._opened, self._cut = uri, opened, cut
+        prefix = uri.removeprefix("s3://bucket").strip("/")
+        prefix = f"{prefix}/" if prefix else ""
+        self._found = {k.removeprefix(prefix): data for k, data in BUCKET.items() if k.startswith(prefix)}
+
+    def list(self, prefix=""):
+        return [Found(key, len(data), 0.0) for key, data in sorted(self._found.items())]
+
+    def open(self, key):
+        if key not in self._found:
+            raise StoreFailed(self.uri, "no such object", hint="name another")
+        self._opened.append(key)
+        data = self._found[key]
+        reading = io.BytesIO(data[: len(data) // 2] if self._cut else data)
+        found = SimpleNamespace(size=len(data), readinto=reading.readinto)
+        return _Reading(found)
+
+
+class _Reading:
+    def __init__(self, found):
+        self.found = found
+
+    def __enter__(self):
+        return self.found
+
+    def __exit__(self, *_):
+        return None
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    state = SimpleNamespace(opened=[], cut=False)
+    monkeypatch.setattr(bringing, "open_uri", lambda uri: Objects(uri, state.opened, state.cut))
+    return state
+
+
+def test_a_folder_of_a_bucket_and_one_object_are_brought_and_not_twice(bucket, tmp_path, capsys):
+    words = ["s3://bucket/corpus", str(tmp_path / "data"), "s3://bucket/one.bin", str(tmp_path / "x.bin")]
+    assert bringing.main(words) == 0
+    assert (tmp_path / "data" / "in" / "b.txt").read_bytes() == b"b" * 100
+    assert (tmp_path / "x.bin").read_bytes() == b"one"
+    assert bringing.main(words[:2]) == 0
+    assert bucket.opened == ["a.txt", "in/b.txt", "one.bin"]
+    assert "(0 files fetched)" in capsys.readouterr().out
+
+
+def test_what_comes_by_half_is_not_there_and_what_is_nowhere_is_told(bucket, tmp_path, capsys):
+    bucket.cut = True
+    assert bringing.main(["s3://bucket/corpus", str(tmp_path / "data")]) == 1
+    assert not (tmp_path / "data" / "a.txt").exists()
+    bucket.cut = False
+    assert bringing.main(["s3://bucket/none", str(tmp_path / "data")]) == 1
+    assert "s3://bucket/none cannot be brought to" in capsys.readouterr().err
+
+
+def carrier(tmp_path, *, elsewhere):
+    files = MemoryFiles()
+    found = Carrier(tmp_path / "s", files=files, dice=DICE, engine=None, logs=None, elsewhere=elsewhere)
+    found.packer = lambda content, folder, mounts, besides: "a" * 64 if not any(map(is_remote, mounts)) else "wrong"
+    return found
+
+
+def loaded(tmp_path, **facts):
+    spec = JobSpec(name="job", argv=("train",), cwd="/work", **facts)
+    return carrier(tmp_path, elsewhere=True).load(StartWorker(worker_id="w", job_id="j", argv=("train",)), spec).travel
+
+
+def test_a_node_brings_buckets_before_it_runs_the_setup(tmp_path):
+    travel = loaded(tmp_path, mounts={"~/my data": "s3://bucket/corpus", "/x": "/here"}, setup="echo then $0")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", travel.setup],
+        env={**os.environ, "SUBLET_PYTHON": "echo"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, then = done.stdout.splitlines()
+    assert first == "-P -m sublet.runtime.travel.bringing s3://bucket/corpus ~/my data"
+    assert then.startswith("then")
+    assert (travel.words, bool(travel.witness)) == ("", True), "its node has files of its own, whatever disk it sees"
+    assert loaded(tmp_path, setup="make").setup == "make"
+    assert loaded(tmp_path).words
+
+
+@pytest.mark.parametrize("source", ["/etc", "s3://bucket/x"])
+def test_where_nodes_are_of_this_machine_nothing_is_put_into_its_users_files(tmp_path, source):
+    facts = {"name": "job", "argv": ("train",), "cwd": str(tmp_path)}
+    here = carrier(tmp_path, elsewhere=False)
+    with pytest.raises(InvalidValue, match=r"file_mounts\.data"):
+        asyncio.run(here.pack(JobSpec(**facts, mounts={"data": source})))
+    (tmp_path / "data").symlink_to("/etc")
+    packed = asyncio.run(here.pack(JobSpec(**facts, mounts={"data": "/etc"}, code="b" * 64)))
+    assert packed.code == ""
