@@ -47,7 +47,7 @@ class Sender(Ears):
 
     def __init__(self, folder, engine):
         super().__init__()
-        self._engine, self.sent, self.silent = engine, [], False
+        self.engine, self.sent, self.silent = engine, [], False
         (folder / "state" / "jobs" / "job-1" / "logs").mkdir(parents=True)
         self.logs = JobLogs(folder / "state")
         facts = {"files": FILES, "dice": DICE, "engine": self, "logs": self.logs, "elsewhere": True}
@@ -55,7 +55,7 @@ class Sender(Ears):
 
     def send(self, node_id, message):
         self.sent.append(message)
-        return self._engine.send(node_id, message)
+        return self.engine.send(node_id, message)
 
     def hear(self, node_id, message):
         super().hear(node_id, message)
@@ -182,6 +182,23 @@ def test_a_worker_that_is_ended_while_its_files_come_never_begins(rig, work):
             await sender.start("job-1.1.1", ("true",), cwd=str(work))
             await sender.next(WorkerDown, worker_id="job-1.1.1")
             assert [up.worker_id for up in sender.all(WorkerUp)] == ["job-1.1.1"]
+
+    asyncio.run(live())
+
+
+def test_a_controller_that_comes_back_hears_of_workers_whose_files_are_on_their_way(rig, work):
+    """Or it would start others, and these would begin beside them."""
+
+    async def live():
+        async with scene(rig) as sender:
+            sender.silent = True
+            await sender.start("job-1.1.0", ("true",), cwd=str(work))
+            await sender.next(Lacks)
+            await sender.engine.close()
+            sender.silent = False
+            await sender.engine.open(sender.hear)
+            assert (await sender.next(WorkerDown)).code == 0
+            assert sender.all(Hello)[-1].workers == {"job-1.1.0": "job-1"}
 
     asyncio.run(live())
 
