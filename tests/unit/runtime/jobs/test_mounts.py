@@ -119,6 +119,6 @@ def test_what_no_node_could_be_given_is_refused_over_the_api_too(facts):
 
 def test_a_job_that_would_run_without_something_that_it_asks_for_is_not_taken():
     refuse_unready(PLAIN)
-    for asked in ({"mounts": {"/a": "s3://b"}}, {"image": "a/b", "sdk": False}):
+    for asked in ({"mounts": {"/a": "s3://b"}, "kept_mounts": ("/a",)}, {"image": "a/b", "sdk": False}):
         with pytest.raises(InvalidValue, match="nodes cannot do this yet"):
             refuse_unready(replace(PLAIN, **asked))
