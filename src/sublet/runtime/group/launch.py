@@ -68,11 +68,15 @@ def _node_env(job_id: str, spec: JobSpec, rank: int, placement: Placement, hosts
     Two of its nodes may be on one machine: each has its own GPUs there.
     """
     addresses = [host for host, (_, count) in zip(hosts, placement, strict=True) for _ in range(count)]
+    node = {
+        "NODE_RANK": str(rank),
+        "NODE_IPS": "\n".join(addresses),
+        "NUM_GPUS_PER_NODE": str(spec.per_node if spec.accelerators else 0),
+    }
     return {
-        "SKYPILOT_NODE_RANK": str(rank),
-        "SKYPILOT_NODE_IPS": "\n".join(addresses),
+        **{f"SKYPILOT_{name}": text for name, text in node.items()},
+        **{f"SKYPILOT_SETUP_{name}": text for name, text in node.items()},
         "SKYPILOT_NUM_NODES": str(len(addresses)),
-        "SKYPILOT_NUM_GPUS_PER_NODE": str(spec.per_node if spec.accelerators else 0),
         "SKYPILOT_TASK_ID": f"sublet-{job_id}",
     }
 

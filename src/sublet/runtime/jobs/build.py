@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sublet.errors import InvalidValue
 from sublet.machine.remote import check_uri, is_remote
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Surroundings", "build_job"]
 
 Made = TypeVar("Made")
+GO_ON: Final = "set +eu +o pipefail  # as SkyPilot runs it: on after a command that fails"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def _build(
             name=file.name or surroundings.default_name,
             argv=command.argv,
             cwd=str(where),
-            setup=file.setup,
+            setup=f"{GO_ON}\n{file.setup}" if file.setup and width.per_node else file.setup,
             mounts=mounts.given,
             kept_mounts=tuple(mounts.kept),
             image=image,
@@ -186,7 +187,7 @@ def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> 
         allowed = "torchrun as the only command, or a job of whole nodes (no elastic): Sublet starts the workers itself"
         raise InvalidValue("run", shorten(file.run), allowed)
     if width.per_node and shell:
-        argv = ("bash", "-c", argv[-1])  # as SkyPilot runs it: on after a command that fails
+        argv = ("bash", "-c", argv[-1])  # without the options that end it at the first error
     return Command(argv, width, sdk=sdk, torchrun=torchrun)
 
 

@@ -39,7 +39,10 @@ def test_all_start_at_once_with_their_gpus_and_the_addresses_of_all():
         ("a", 2, "", False),
         ("b", 2, "", False),
     ]
-    told = [{name: text for name, text in start.env.items() if "SKYPILOT" in name} for _, start in starts]
+    told = [
+        {name: text for name, text in start.env.items() if name.startswith("SKYPILOT") and "_SETUP_" not in name}
+        for _, start in starts
+    ]
     assert told[1] == {
         "SKYPILOT_NODE_RANK": "1",
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
@@ -48,6 +51,7 @@ def test_all_start_at_once_with_their_gpus_and_the_addresses_of_all():
         "SKYPILOT_TASK_ID": "sublet-job-1",
     }
     assert told[0] == {**told[1], "SKYPILOT_NODE_RANK": "0"}
+    assert starts[1][1].env["SKYPILOT_SETUP_NODE_RANK"] == "1"
     assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & starts[0][1].env.keys()
     come(group, starts)
     assert (group.size, [news.outcome for news in group.news]) == (4, [Outcome.MOVED])

@@ -155,6 +155,17 @@ def test_a_script_for_a_node_goes_on_after_a_command_that_fails_as_in_skypilot(f
     assert job("run: python plain.py > log", folder).argv[:3] == ("bash", "-euo", "pipefail")
 
 
+def test_the_setup_of_such_a_script_goes_on_too_and_fails_by_its_last_command(folder):
+    import subprocess
+
+    def ended(text):
+        setup = job(f"{SCRIPT}setup: |\n  {text}", folder).setup
+        return subprocess.run(["bash", "-euo", "pipefail", "-c", setup], check=False).returncode
+
+    assert (ended("false; echo $NOT_SET | true"), ended("true; false")) == (0, 1)
+    assert job("run: python plain.py\nsetup: make", folder).setup == "make"
+
+
 def test_a_script_that_setup_or_mounts_may_bring_need_not_be_there(folder):
     assert "there is no gone.py" in complaint("run: python gone.py", folder)
     assert job("run: python gone.py\nsetup: git clone x .", folder).argv == ("python", "gone.py")
