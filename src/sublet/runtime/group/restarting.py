@@ -96,6 +96,10 @@ class RestartingGroup(GroupCore):
         if not self.workers and ends and all(down.code == 0 for down in ends):
             self._finish(wall_s)
             return
+        if self.spec.per_node and self.workers and all(down.code == 0 for down in ends):
+            # One may work for all, and nodes with nothing to do are through: nobody remembers who was, before us.
+            self.state = replace(self.state, through=(self._wanted - self.size) // self._each)
+            return
         self.broken = True
         if (crash := find_crash(ends)) is not None:
             self._fail(crash, wall_s)

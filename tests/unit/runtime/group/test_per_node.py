@@ -106,3 +106,29 @@ def test_one_that_fails_takes_the_others_along_and_all_start_again_at_the_same_w
     group.hear(wire.WorkerDown(worker_id=ended.worker_id, code=-9), 61.0)
     group.tick(600.0)
     assert [node for node, _ in sent(group, wire.StartWorker)] == ["a", "b"]
+
+
+def adopted(*ends):
+    """Another controller, which finds the process of node "a" alone."""
+    group = a_group()
+    group.adopt(1, (("a", 2), ("b", 2)), trains=True, wall_s=0.0)
+    group.agent_came("a", ["job-1.1.0"], 1.0)
+    group.agent_came("b", [], 1.0)
+    for code in ends:
+        group.hear(wire.WorkerDown(worker_id="job-1.1.1", code=code), 1.0)
+    group.all_agents_came(2.0)
+    return group
+
+
+def test_a_node_that_was_through_before_this_controller_is_not_missing():
+    for group in (adopted(), adopted(0)):
+        group.tick(30.0)
+        assert (group.news, sent(group, wire.StartWorker)) == ([], [])
+        group.hear(wire.WorkerDown(worker_id="job-1.1.0", code=0), 60.0)
+        assert [news.outcome for news in group.news] == [Outcome.FINISHED]
+
+
+def test_a_node_that_failed_while_no_controller_was_there_takes_the_others_along():
+    group = adopted(1)
+    assert [news.outcome for news in group.news] == [Outcome.RESTARTED]
+    assert [node for node, _ in sent(group, wire.EndWorker)] == ["a"]
