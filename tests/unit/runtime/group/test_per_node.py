@@ -111,7 +111,7 @@ def test_one_that_fails_takes_the_others_along_and_all_start_again_at_the_same_w
 def adopted(*ends):
     """Another controller, which finds the process of node "a" alone."""
     group = a_group()
-    group.adopt(1, (("a", 2), ("b", 2)), trains=True, wall_s=0.0)
+    group.adopt(1, (("a", 2), ("b", 2)), 0, trains=True, wall_s=0.0)
     group.agent_came("a", ["job-1.1.0"], 1.0)
     group.agent_came("b", [], 1.0)
     for code in ends:
