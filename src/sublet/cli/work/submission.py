@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["submit_spec"]
 
 INFEASIBLE = 112
+PACK_S = 60.0  # for an answer: the controller may have to pack a large directory first
 
 
 def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
@@ -34,7 +36,7 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
         if not found["feasible"]:
             raise typer.Exit(INFEASIBLE)
         return
-    found = client.post("/v1/jobs", body)
+    found = replace(client, timeout_s=PACK_S).post("/v1/jobs", body)
     job_id = found["job_id"]
     if as_json:
         (print_line if follow else print_document)(found)

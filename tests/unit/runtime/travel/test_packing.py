@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import zlib
@@ -169,6 +170,14 @@ def test_a_part_that_is_not_what_its_name_says_is_not_there(content):
     assert not content.take("../../etc/passwd", packed)
     assert content.take(digest, packed)
     assert content.data(digest) == b"hello"
+
+
+def test_code_is_packed_and_what_cannot_be_is_hardly_longer(content):
+    code, noise = b"def step(batch): ...\n" * 1000, hashlib.shake_256(b"noise").digest(PART_BYTES)
+    for data, most in ((code, len(code) // 10), (noise, PART_BYTES + 64), (b"x", 16)):
+        digest = content.add(data)
+        assert len(content.packed(digest)) <= most
+        assert content.data(digest) == data
 
 
 def test_no_part_unpacks_to_more_than_a_part(content):
