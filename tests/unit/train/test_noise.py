@@ -20,6 +20,23 @@ def test_the_noise_scale_of_a_known_distribution_is_found():
     assert noise.scale == pytest.approx(spread**2 * 100 / (0.3**2 * 100), rel=0.25)
 
 
+def found_off(seed, times, *, workers=4, batch=64):
+    """By how much the scale is off that is found where the noise is so many times the batch."""
+    rng, mean = np.random.default_rng(seed), np.full(100, 0.3)
+    spread, noise = 0.3 * np.sqrt(times * batch), Noise()
+    for _ in range(200):
+        small = mean + spread / np.sqrt(batch / workers) * rng.standard_normal((workers, 100))
+        noise.add(float((small**2).sum(1).mean()), workers / batch, float((small.mean(0) ** 2).sum()), batch)
+    return abs(noise.scale / (times * batch) - 1.0)
+
+
+@pytest.mark.parametrize(("times", "within_tenth"), [(0.1, 1.0), (1.0, 0.85), (3.0, 0.4)])
+def test_by_many_draws_the_scale_is_within_a_tenth_up_to_the_batch_and_less_sure_beyond(times, within_tenth):
+    off = np.array([found_off(seed, times) for seed in range(40)])
+    assert (off <= 0.1).mean() >= within_tenth
+    assert np.median(off) <= 0.1
+
+
 def test_nothing_is_concluded_from_little():
     noise = Noise()
     noise.add(2.0, 0.5, 1.0, 4)

@@ -54,9 +54,9 @@ class Bowl(nn.Module):
         return 0.5 * ((self.w - c) ** 2).sum(1).mean()
 
 
-def run(samples, **more):
+def run(samples, optimizer=torch.optim.SGD, **more):
     bowl, rates, sizes = Bowl(), [], []
-    sgd = torch.optim.SGD(bowl.parameters(), lr=0.5)
+    sgd = optimizer(bowl.parameters(), lr=0.5)
     sgd.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     with train.session(bowl, sgd, TensorDataset(samples), global_batch=16, batch_range=(16, 64), **more) as s:
         for (c,) in s.batches(epochs=1):
@@ -71,6 +71,15 @@ def test_a_session_updates_by_the_rule_that_it_was_given(rule, rate, monkeypatch
     _, rates, _, sgd = run(torch.randn(256, 50, generator=torch.Generator().manual_seed(0)), lr_rule=rule)
     assert rates == [rate] * 4
     assert sgd.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(("optimizer", "rooted"), [(torch.optim.SGD, False), (torch.optim.AdamW, True)])
+def test_a_session_multiplies_by_the_gain_and_for_adam_by_its_root(optimizer, rooted, monkeypatch):
+    monkeypatch.setattr("sublet.train.steps.Steps.obey", obey_once)
+    monkeypatch.setattr("sublet.train.noise.Noise.scale", 48.0)
+    gain = (48 / 16 + 1) / (48 / 64 + 1)
+    _, rates, _, _ = run(torch.randn(128, 50, generator=torch.Generator().manual_seed(0)), optimizer)
+    assert rates == [pytest.approx(0.5 * (gain**0.5 if rooted else gain))] * 2
 
 
 @pytest.mark.parametrize(("over", "last"), [(1, 0.5), (16, 0.5), (36, 0.75)])

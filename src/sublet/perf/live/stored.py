@@ -26,6 +26,7 @@ MEMORY = "memory_bytes"  # most on a GPU at once with so many samples at a time;
 OLDER = {"device": "", "growth": 0.0, "most_samples": 0}  # what was not written before
 BATCHES = 3  # initial, least, most
 LONGEST = 40  # letters of a wrong cell that are repeated
+MOST_ROWS = 512  # every one makes a fit dearer; what Sublet writes has 64
 MOST = 10**12  # samples, seconds, anything: beyond it a number is a slip
 CPU = "cpu"  # the device of workers without a GPU, as PyTorch calls it
 
@@ -93,6 +94,10 @@ class StoredProfile:
             line = table.line_num + 1
             row = _row(source, line, known["gpu"], cells)
             rows.append(row)
+            if len(rows) > MOST_ROWS:
+                raise BadInput(
+                    source, f"has more than {MOST_ROWS} rows: no job has so many forms", line=line, hint=HINT
+                )
             if most := _memory(source, line, cells):
                 memory[row.samples] = max(most, memory.get(row.samples, 0))
         if not rows:
@@ -197,6 +202,8 @@ def _row(source: str, line: int, gpu: str, cells: Mapping[str, str | None]) -> S
 def _memory(source: str, line: int, cells: Mapping[str, str | None]) -> int:
     """Bytes; 0 where the file is older than the column."""
     told = cells.get(MEMORY) or "0"
-    if not told.isdecimal():
-        raise BadInput(source, str(InvalidValue(MEMORY, told, "a whole number of bytes")), line=line, hint=HINT)
+    if not told.isdecimal() or len(told) > LONGEST:
+        raise BadInput(
+            source, str(InvalidValue(MEMORY, told[:LONGEST], "a whole number of bytes")), line=line, hint=HINT
+        )
     return int(told)

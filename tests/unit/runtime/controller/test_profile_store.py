@@ -240,6 +240,8 @@ def test_memory_is_kept_by_kind_and_workers_on_it_are_told_what_fits(tmp_path):
         "\x00" * 100,
         "{head}\n{columns}\n" + "9" * 400 + ",1,64,1,0.089,0.084,0.0,0.02,0\n",
         '{head}\n{columns}\n"' + "y" * 200_000 + '"\n',
+        "{head}\n{columns}\n" + "1,1,64,1,0.089,0.084,0.0,0.02,0\n" * 1_000,
+        "{head}\n{columns}\n1,1,64,1,0.089,0.084,0.0,0.02," + "9" * 5_000 + "\n",
     ],
 )
 def test_one_file_that_nobody_can_read_stands_in_no_jobs_way(text, tmp_path, spec):
