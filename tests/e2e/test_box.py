@@ -144,18 +144,36 @@ def test_a_host_has_nothing_of_this_machine_but_its_image_and_ends_when_it_shuts
     assert box.hosts() == []
 
 
+def _stays_open(line):
+    """Nothing comes on it, not even its end."""
+    line.settimeout(0.3)
+    try:
+        return bool(line.recv(1))
+    except TimeoutError:
+        return True
+    finally:
+        line.settimeout(PATIENCE_S)
+
+
 def test_nothing_comes_through_an_unplugged_cable_until_it_is_plugged_in_again(box):
     instance_id = started(box, "true\n")
     (host,) = box.wait_for(1)
     with socket.create_server((box.address, 0)) as door:
-        dial = f"import socket; socket.create_connection(('{box.address}', {door.getsockname()[1]}), 0.2)"
+        dial = f"import socket; line = socket.create_connection(('{box.address}', {door.getsockname()[1]}), 0.2)"
         reached = lambda: host.machine.run(sys.executable, "-c", dial).returncode == 0  # noqa: E731
         eventually(reached)
         host.unplug()
         assert not reached()
         host.plug_in()
         eventually(reached)
-    box.cut_off_all()
+        line = host.machine.popen(sys.executable, "-c", f"{dial}; import time; time.sleep(600)")
+        door.settimeout(PATIENCE_S)
+        while not _stays_open(end := door.accept()[0]):  # one of those that only tried
+            end.close()
+        host.cut_off()
+        line.communicate()
+        assert _stays_open(end)  # its power failed: nobody said good-bye
+        end.close()
     assert (box.hosts(), state_of(box, instance_id)) == ([], "terminated")
 
 

@@ -12,7 +12,7 @@ from sublet.testing.hosts.server import Server
 __all__ = ["BLOWS", "CALM", "LEASE_S", "LONG_S", "NOTICE_S", "SHORT_S", "Blow", "Scene"]
 
 LEASE_S = 60.0  # of the box's nodes; AWS's default in Sublet is 900
-NOTICE_S = 20.0  # for EC2's 120
+NOTICE_S = 10.0  # for EC2's 120; jobs go on for longer than that
 SHORT_S, LONG_S = 30.0, 90.0  # of a partition: half a lease, and a lease and a half
 AWAY_S = 5.0  # that the controller is
 
@@ -31,11 +31,12 @@ Strike = Callable[[Scene], None]
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """`takes_all`: nobody is left who holds the state."""
+    """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it."""
 
     name: str
     strike: Strike | None = None
     takes_all: bool = False
+    counted: str = ""
 
 
 def _notice(scene: Scene) -> None:
@@ -62,9 +63,9 @@ def _partition(for_s: float) -> Strike:
 
 CALM = Blow("nothing")
 BLOWS = (
-    Blow(f"a node with {NOTICE_S:g} s of notice", _notice),
-    Blow("a node without notice", _loss),
-    Blow("all nodes at once", _all, takes_all=True),
+    Blow(f"a node with {NOTICE_S:g} s of notice", _notice, counted="preemptions_noticed"),
+    Blow("a node without notice", _loss, counted="preemptions_unnoticed"),
+    Blow("all nodes at once", _all, takes_all=True, counted="preemptions_unnoticed"),
     Blow(f"the controller killed, back after {AWAY_S:g} s", _controller),
     Blow(f"a node unplugged for {SHORT_S:g} s", _partition(SHORT_S)),
     Blow(f"a node unplugged for {LONG_S:g} s", _partition(LONG_S)),

@@ -2,7 +2,7 @@
 
 Three scripts train the same model on the same batches: one with the SDK, one for torchrun that saves to a folder
 of its own, one with a trainer's loop that uploads to a bucket. Each runs undisturbed first; then something
-happens at 40 % of its steps. The result is right if the loss over all data is that of the undisturbed run.
+happens after a quarter of its steps. The result is right if the loss over all data is that of the undisturbed run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss",
 
 
 def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
-    nodes, steps = (2, 100) if quick else (4, 150)
+    nodes, steps = (2, 120) if quick else (4, 240)
     names = ["sdk"] if quick else ["sdk", "ddp", "trainer"]
     blows: Sequence[Blow] = [BLOWS[1], BLOWS[3]] if quick else BLOWS
     try:
@@ -67,6 +67,7 @@ def _all(
             calm = calm or outcome
             right = verdict(outcome, calm)
             rows.append(_row(name, blow, outcome, calm, right=right))
+            tell(", ".join(rows[-1]))
             ours = float(right)
             checks.append(Check(name=f"{name}, {blow.name}: right", ours=ours, goal="== 1", ok=right))
             if name == "sdk":

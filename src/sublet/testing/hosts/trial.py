@@ -20,7 +20,7 @@ from sublet.testing.hosts.server import Server
 __all__ = ["Outcome", "Trial", "at_of", "executed", "result_of"]
 
 LOOK_S = 0.25
-STRIKE_AT = 0.4  # of the steps
+STRIKE_AT = 0.25  # of the steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Trial:
         ended = str(view.get("phase"))
         return Outcome(
             phase=ended if ended in ENDED else "given up",
-            struck=struck or blow.strike is None,
+            struck=blow.strike is None or (struck and (not blow.counted or _number(view, blow.counted) > 0)),
             steps_lost=int(lost),
             seconds=seconds,
             usd=_number(view, "usd_total"),
