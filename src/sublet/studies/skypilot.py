@@ -103,11 +103,17 @@ def _print(verdicts: Sequence[Verdict]) -> None:
     count = len(verdicts)
     taken, here = [each for each in verdicts if each.taken], sum(each.here for each in verdicts)
     print(f"{count} job files with a command that serve nothing")
-    print(f"{len(taken):5} taken ({len(taken) / count:.1%}), paths of their authors supposed to be there")
+    print(
+        f"{len(taken):5} taken ({len(taken) / count:.1%}) by the rules for files, paths of their authors supposed there"
+    )
     print(f"{here:5} taken ({here / count:.1%}) as this machine is")
-    print(f"{sum(not each.unready for each in taken):5} of those taken need nothing that nodes cannot do yet", end="")
+    ready = sum(not each.unready for each in taken)
+    print(
+        f"{ready:5} of the first ({ready / count:.1%}) ask for nothing that nodes cannot do yet; refused by submit:",
+        end="",
+    )
     waiting = Counter(key for each in taken for key in each.unready)
-    print(f" ({', '.join(f'{key} {files}' for key, files in waiting.most_common())})" if waiting else "")
+    print(f" {', '.join(f'{key} {files}' for key, files in waiting.most_common()) or 'none'}")
     print(f"\nrefused{'':53} files  one of them")
     first: dict[str, str] = {}
     for each in verdicts:
