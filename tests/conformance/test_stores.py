@@ -46,7 +46,7 @@ class TestS3(StoreSuite):
     """The same orders as in memory, answered by a server: few moments, since each takes many requests."""
 
     examples = 1
-    moments = 13
+    moments = 17
 
     @pytest.fixture(autouse=True)
     def _account(self, monkeypatch):

@@ -212,9 +212,13 @@ def _profile() -> Any:
         return None
     if find_spec("boto3") is None:
         return None
+    from botocore.exceptions import BotoCoreError
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    return Boto3CredentialProvider()
+    try:
+        return Boto3CredentialProvider()
+    except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
+        raise ValueError(f"credentials: {error}") from error
 
 
 def _failure_from(uri: str, error: Exception) -> StoreFailed:

@@ -93,8 +93,10 @@ class Stubborn(BaseHTTPRequestHandler):
     """A store that answers as it is told, one answer after the other."""
 
     answers: list[tuple[int, str]]
+    access = ""  # what the last who asked showed
 
     def do_PUT(self):
+        Stubborn.access = self.headers.get("Authorization", "")
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         code, text = self.answers.pop(0)
         self.send_response(code)
@@ -147,6 +149,25 @@ def test_an_error_names_the_uri_and_the_next_step(stubborn, answer, word):
             ask(stubborn(answer))
         assert "s3://bucket/job" in str(caught.value)
         assert "Debug" not in str(caught.value)
+
+
+def test_a_profile_of_aws_configure_serves_where_the_environment_names_no_key(stubborn, monkeypatch, tmp_path):
+    pytest.importorskip("boto3")
+    file = tmp_path / "credentials"
+    file.write_text("[mine]\naws_access_key_id = FROMPROFILE\naws_secret_access_key = s\n", encoding="utf-8")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    stubborn((200, "")).put("x", b"")
+    assert "Credential=k/" in Stubborn.access  # the environment's, first
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    stubborn((200, "")).put("x", b"")
+    assert "Credential=FROMPROFILE/" in Stubborn.access
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(StoreFailed, match="nobody") as caught:
+        stubborn()
+    assert caught.value.lasting
 
 
 def test_an_object_that_is_not_there_is_no_failure_of_the_store(stubborn):
