@@ -47,9 +47,9 @@ class Content:
         return [digest for digest in dict.fromkeys(digests) if digest not in known]
 
     def add(self, data: bytes) -> str:
-        """Its name; written if it is new."""
+        """Its name; written if it is new, or if what is there is not it: a crash may have left half of it."""
         digest = digest_of(data)
-        if digest not in self._known():
+        if self.data(digest) is None:
             self._write(digest, _packed(data))
         return digest
 
@@ -57,7 +57,7 @@ class Content:
         """What came over a line under this name; False if it is something else, and nothing is kept."""
         if not is_digest(digest) or _unpacked(digest, packed) is None:
             return False
-        if digest not in self._known():
+        if self.data(digest) is None:
             self._write(digest, packed)
         return True
 

@@ -172,6 +172,14 @@ def test_a_part_that_is_not_what_its_name_says_is_not_there(content):
     assert content.data(digest) == b"hello"
 
 
+def test_what_a_crash_has_left_half_written_is_written_anew_when_it_is_packed_again(content):
+    digest = content.add(b"hello")
+    (content.folder / digest).write_bytes(b"hel")
+    again = Content(content.folder)  # of the next controller, which knows its name
+    assert again.add(b"hello") == digest
+    assert again.data(digest) == b"hello"
+
+
 def test_code_is_packed_and_what_cannot_be_is_hardly_longer(content):
     code, noise = b"def step(batch): ...\n" * 1000, hashlib.shake_256(b"noise").digest(PART_BYTES)
     for data, most in ((code, len(code) // 10), (noise, PART_BYTES + 64), (b"x", 16)):
