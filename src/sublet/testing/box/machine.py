@@ -58,8 +58,9 @@ class Machine:
         if silently:
             with contextlib.suppress(NoBox):  # it may be gone
                 self.cable.pull()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._first() or self._process.pid, signal.SIGKILL)
+        if self.is_on():  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._first() or self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
