@@ -96,7 +96,7 @@ class Content:
 
     def _write(self, digest: str, packed: bytes) -> None:
         self._files.make_folder(self.folder)
-        self._files.write(self.folder / digest, packed, durable=False)  # whoever reads it checks it
+        self._files.write(self.folder / digest, packed)  # a job is written down for good, and so is what it needs
         self._known().add(digest)
 
     def _remove(self, digest: str) -> None:
