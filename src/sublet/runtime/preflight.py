@@ -130,8 +130,8 @@ async def _train(api: ControllerApi, running: asyncio.Task[None], folder: Path, 
         nodes = [node for node in await api.nodes() if node["phase"] != NodeStatus.GONE]
         ready = [node for node in nodes if node["phase"] != NodeStatus.RENTING]
         reached = {
-            "node rented": bool(nodes) or job.group.step > 0,
-            "agent there": bool(ready) or job.group.step > 0,
+            "node rented": bool(nodes or job.outcome) or job.group.step > 0,  # it may be gone again
+            "agent there": bool(ready or job.outcome) or job.group.step > 0,
             "first step": job.group.step > 0,
             "trained": job.outcome == "finished",
         }

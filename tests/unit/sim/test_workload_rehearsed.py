@@ -57,9 +57,12 @@ def test_a_job_is_as_long_as_before_on_what_it_asked_for_and_scales_as_measured(
 def test_a_job_that_has_no_length_there_is_refused():
     with pytest.raises(BadInput, match="job j0 has no length on 2 x T4"):
         with_profile(a_workload("net", kinds={"A100": 1.0}), [PROFILE])
+
+
+def test_a_job_that_is_wider_than_its_batch_is_no_faster_than_at_as_many_gpus_as_samples():
     wide = Workload(name="w", jobs=(Job(id="j0", submit_s=0.0, work=1.0, speed=Linear(), gpus=128),))
-    with pytest.raises(BadInput, match="job j0 has no length on 128 x T4"):  # it has 64 samples a step
-        with_profile(wide, [PROFILE])
+    (job,) = with_profile(wide, [PROFILE]).jobs  # it has 64 samples a step: half of the workers have none
+    assert job.speed.rate("T4", (128,), 0.0) <= job.speed.rate("T4", (64,), 0.0)
 
 
 @pytest.mark.parametrize(("device", "warns"), [("cpu", True), ("Tesla T4", False), ("", False)])
