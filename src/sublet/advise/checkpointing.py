@@ -1,11 +1,12 @@
-"""Where checkpoints are kept, and what reclaims cost then: the interval of Young and Daly, lost work and restarts.
+"""Where checkpoints are kept, and what reclaims cost then: intervals by tier, lost work and restarts.
 
 On demand nothing is reclaimed. On spot, checkpoints go to object storage, to the memory of a peer node, or to machines
 without GPUs that are rented on demand (DeepVM's tiering). Where some nodes of the cluster itself are on demand (one is
 DeepVM's single anchor), they keep checkpoints in their memory: nothing is written faster, and nothing is lost.
 
-A peer's memory is quick and free, but a reclaim that takes both nodes loses it; then the last copy in object storage
-counts, which is written in the background once in a while. In another zone, a peer is not lost at the same time.
+A keeper is a set of tiers (`TIERS_OF`), with the intervals of the one model of them (`perf.preemption.tiers`), which
+live jobs follow, too. A peer's memory is quick and free, but a reclaim that takes both nodes loses it; then the last
+copy in object storage counts, a multiple as old. In another zone, a peer is not lost at the same time.
 
 After a reclaim the job either waits until its nodes are replaced, or goes on with those that are left and takes the
 others in when they come, for a second restart. Whichever is quicker is what is advised.
@@ -26,17 +27,11 @@ import numpy as np
 from sublet.advise.deepvm.facts import ANCHORS, Anchor
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
-from sublet.perf.preemption import (
-    Recovery,
-    checkpoint_interval_s,
-    hit_cost_s,
-    missing_nodes,
-    speed_kept,
-    toll_of_waiting,
-)
+from sublet.perf.preemption import Recovery, hit_cost_s, missing_nodes, speed_kept, toll_of_waiting
+from sublet.perf.preemption.tiers import Ladder, Tier, best_tiering
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["BACKGROUND_S", "KEEPERS", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
+__all__ = ["KEEPERS", "TIERS_OF", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
 
 # R rows (an offer and a way to keep), N numbers of nodes
 Keeper = Literal["nothing", "storage", "peers", "anchors", "nodes"]
@@ -49,8 +44,16 @@ KEEPERS: Mapping[Keeper, str] = MappingProxyType(
         "nodes": "in the memory of the nodes on demand",
     }
 )
+TIERS_OF: Mapping[Keeper, tuple[Tier, ...]] = MappingProxyType(
+    {
+        "nothing": (),
+        "storage": ("bucket",),
+        "peers": ("peers", "bucket"),
+        "anchors": ("anchor",),
+        "nodes": ("anchor",),  # nodes on demand are anchors that train
+    }
+)
 STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
-BACKGROUND_S = 3600.0  # between two copies to object storage while peers keep the checkpoints
 STANDSTILL = 1e-9  # of its speed: a job that keeps less never ends
 CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
 
@@ -102,7 +105,8 @@ class Outages:
     per_h_RN: Floats  # reclaims, of one node or several at once
     lost_s_RN: Floats  # by one of them: redone work, restarts and waits; the root of its mean square
     every_s_RN: Floats  # between two checkpoints; infinite where none is needed, or one at a notice is enough
-    write_s_RN: Floats  # of one checkpoint, and to read it again
+    write_s_RN: Floats  # of one checkpoint with its share of a copy beside it, and to read it again
+    copied_s_RN: Floats  # between two copies to object storage beside that; infinite where none is needed
     paid_RN: Floats  # spot nodes that are there, on average: others are not paid for
     goes_on_RN: Bools  # with those that are left, rather than waiting
 
@@ -114,16 +118,17 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
     at_once_RN = np.minimum(fleets.at_once_RN, np.maximum(spot_RN, 1.0))
     node_per_s_RN = fleets.hazard_per_h_R[:, None] / SECONDS_PER_H + 0.0 * nodes_N
     hits_RN = np.maximum(node_per_s_RN * spot_RN / at_once_RN, 0.0)
-    write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
+    tiers = _Tiers.of(fleets, job, hits_RN, _with_peer(fleets, at_once_RN))
+    write_s_RN = tiers.write_s_RN
     notice_s_R1 = fleets.notice_s_R[:, None]
     warned_RN = (notice_s_R1 > 0.0) & (notice_s_R1 >= write_s_RN)
     boot_s_R1 = np.maximum(0.0, job.provision_s - notice_s_R1)
     recovery = Recovery(
-        every_s=np.where(warned_RN, 0.0, checkpoint_interval_s(write_s_RN, hits_RN)),
+        every_s=np.where(warned_RN, 0.0, tiers.every_s_RN),
         write_s=np.where(warned_RN, 0.0, write_s_RN),
         boot_s=boot_s_R1,
         # What was written is read as fast; what a lost peer had is done once more.
-        restart_s=job.restart_s + write_s_RN + _with_peer(fleets, at_once_RN) * BACKGROUND_S / 2.0,
+        restart_s=job.restart_s + write_s_RN + tiers.beyond_s_RN,
         sold_out_s=fleets.wait_s_RN,
         none_left=fleets.all_RN,
     )
@@ -161,9 +166,42 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         lost_s_RN=np.where(calm_RN, 0.0, lost_s_RN),
         every_s_RN=np.where(calm_RN | warned_RN, np.inf, recovery.every_s),
         write_s_RN=np.where(calm_RN, 0.0, write_s_RN),
+        copied_s_RN=np.where(calm_RN, np.inf, tiers.copied_s_RN),
         paid_RN=np.where(calm_RN, spot_RN, paid_RN),
         goes_on_RN=goes_on_RN & ~calm_RN,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tiers:
+    """The nearest tier of each row, and object storage behind the memory of peers."""
+
+    every_s_RN: Floats
+    write_s_RN: Floats
+    copied_s_RN: Floats
+    beyond_s_RN: Floats  # what a reclaim costs on average because the nearest tier may be lost with it
+
+    @classmethod
+    def of(cls, fleets: Fleets, job: Checkpoints, hits_RN: Floats, both_RN: Floats) -> _Tiers:
+        """By the model that live jobs follow, too. `both_RN`: the chance that a reclaim takes the nearest tier."""
+        write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
+        copy_s_RN = job.state_bytes / _storage_bytes_per_s(fleets)
+        ladder = Ladder(
+            hits_per_s=np.stack([hits_RN * (1.0 - both_RN), hits_RN * both_RN]),
+            cost_s=np.stack([write_s_RN, copy_s_RN]),  # nothing is known of the trainer: it waits for all of it
+        )
+        every_s_RN, copied_s_RN = best_tiering(ladder, skips=False).every_s_KC
+        every_s_RN = np.where(np.isfinite(every_s_RN), every_s_RN, copied_s_RN)  # no reclaim leaves the peer
+        with np.errstate(invalid="ignore"):
+            share_RN = np.where(np.isfinite(copied_s_RN), every_s_RN / copied_s_RN, 0.0)
+            more_s_RN = (copied_s_RN - every_s_RN) / 2.0 + np.maximum(copy_s_RN - write_s_RN, 0.0)
+            beyond_s_RN = np.where(np.isfinite(copied_s_RN), both_RN * more_s_RN, 0.0)
+        return cls(
+            every_s_RN=every_s_RN,
+            write_s_RN=write_s_RN + share_RN * copy_s_RN,
+            copied_s_RN=copied_s_RN,
+            beyond_s_RN=beyond_s_RN,
+        )
 
 
 def _survivors_share(fleets: Fleets, hits_RN: Floats, at_once_RN: Floats, gone_s_RN: Floats) -> Floats:
@@ -191,8 +229,13 @@ def _bytes_per_s(fleets: Fleets, job: Checkpoints) -> Floats:
             np.minimum(net_R1 * nodes_N, _anchor_bytes_per_s(job, nodes_N)[None, :]),
             net_R1 * np.maximum(np.minimum(fleets.steady_RN, nodes_N - fleets.steady_RN), 1.0),
         ],
-        np.minimum(net_R1, STORAGE_BYTES_PER_S) + 0.0 * nodes_N,
+        _storage_bytes_per_s(fleets),
     )
+
+
+def _storage_bytes_per_s(fleets: Fleets) -> Floats:
+    """Of one node."""
+    return np.minimum(fleets.gbit_per_s_R[:, None] * BYTES_PER_GBIT, STORAGE_BYTES_PER_S) + 0.0 * fleets.nodes_N
 
 
 def anchors_for(job: Checkpoints, nodes: int) -> tuple[Anchor, int]:

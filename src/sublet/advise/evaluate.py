@@ -79,6 +79,7 @@ class ClusterChoice:
     lost_share: float  # of the time, by reclaims and checkpoints
     checkpoint_every_s: float
     checkpoint_write_s: float
+    copied_every_s: float  # to object storage, from the memory of peers; infinite = never
     how: str
     spread: float
 
@@ -197,6 +198,7 @@ class Weighed:
             lost_share=1.0 - 1.0 / float(self.outages.slowdown_RN[at]),
             checkpoint_every_s=float(self.outages.every_s_RN[at]),
             checkpoint_write_s=float(self.outages.write_s_RN[at]),
+            copied_every_s=float(self.outages.copied_s_RN[at]),
             how=self.found.how[row.machine],
             spread=float(self.found.spread_MN[row.machine, node_at]),
         )

@@ -127,13 +127,18 @@ def _describe_checkpoints(best: ClusterChoice) -> str:
     said = f"keep checkpoints {KEEPERS[best.keeper]}"
     if best.reclaims > 0:
         after = "go on with the nodes that are left" if best.goes_on else "wait for new nodes"
-        said += f", one{_describe_interval(best)}; after a loss {after}"
+        said += f", one{_describe_interval(best)}{_describe_copies(best)}; after a loss {after}"
     return said + (f"; traffic between zones costs USD {best.traffic_usd:,.2f}" if best.traffic_usd else "")
 
 
 def _describe_interval(choice: ClusterChoice) -> str:
     every_s = choice.checkpoint_every_s
     return f" every {every_s:,.0f} s" if every_s < float("inf") else " at each notice"
+
+
+def _describe_copies(choice: ClusterChoice) -> str:
+    every_s = choice.copied_every_s
+    return f" and one of them in object storage every {every_s:,.0f} s" if every_s < float("inf") else ""
 
 
 def _describe_goal(ask: Ask) -> str:
@@ -272,6 +277,7 @@ def _json_from_choice(choice: ClusterChoice) -> dict[str, Any]:
         "checkpoints": choice.keeper,
         "checkpoint_every_s": every_s if every_s < float("inf") else None,
         "checkpoint_write_s": choice.checkpoint_write_s,
+        "copied_every_s": choice.copied_every_s if choice.copied_every_s < float("inf") else None,
         "hours": choice.hours,
         "late_h": choice.late_h,
         "risk": choice.risk,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.advise.adviser import Ask, ClusterChoice
-from sublet.advise.checkpointing import BACKGROUND_S
 from sublet.advise.losses import Capacity, neighbours
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
@@ -116,6 +115,7 @@ class ReplayedJob:
     restart_s: float
     every_s: float  # infinite where a checkpoint is written at the notice
     write_s: float
+    copied_s: float  # between two copies of them to object storage
     peers: bool  # checkpoints are in the memory of nodes that may be lost together
 
     @classmethod
@@ -130,6 +130,7 @@ class ReplayedJob:
             restart_s=ask.profile.restart_s,
             every_s=choice.checkpoint_every_s,
             write_s=choice.checkpoint_write_s,
+            copied_s=choice.copied_every_s,
             peers=choice.keeper == "peers" and (len(choice.spots) == 1 or choice.together),
         )
 
@@ -152,7 +153,7 @@ class ReplayedJob:
     def forgotten_s(self, done_s: float, taken: int, rng: np.random.Generator) -> float:
         """Work that a loss of a node and of its peer costs beyond the last checkpoint."""
         both = self.peers and rng.random() * (self.nodes - 1) < taken * (taken - 1)
-        return done_s % BACKGROUND_S if both else 0.0
+        return done_s % self.copied_s if both else 0.0
 
 
 def replay_waiting(

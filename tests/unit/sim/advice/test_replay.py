@@ -206,7 +206,12 @@ def test_peers_that_are_lost_together_cost_more():
         rows += [(float(t), 20), (float(t + 60), 40)]
     choice, ask = chosen(4 * 50_000.0)
     alone, both = (
-        replayed(replace(choice, keeper=way), ask, [trace(rows, 100_000.0)], rng=np.random.default_rng(0))
+        replayed(
+            replace(choice, keeper=way, copied_every_s=3600.0),
+            ask,
+            [trace(rows, 100_000.0)],
+            rng=np.random.default_rng(0),
+        )
         for way in ("storage", "peers")
     )
     assert both.hours_W.mean() > 1.05 * alone.hours_W.mean()
