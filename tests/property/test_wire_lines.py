@@ -108,8 +108,20 @@ def test_a_loss_that_diverges_can_be_told(loss):
     [
         messages.Damaged(worker_id="j.1.0", paths=("/ck/step-9",), why="cut short", step=-1),  # none is left
         messages.SaveFailed(worker_id="j.1.0", step=-1, why="disk full"),  # before the first
+        messages.Offered(worker_id="j.1.0", generation=1, root="a", size_bytes=1),  # what a script saves has none
+        messages.Newest(worker_id="j.1.0"),
     ],
-    ids=["damaged", "save-failed"],
+    ids=["damaged", "save-failed", "offered", "newest"],
 )
 def test_there_may_be_no_step_yet(message):
     assert from_line(to_line(message)) == message
+
+
+def test_what_a_worker_of_before_says_to_have_saved_is_where_the_controller_sees_it():
+    said = messages.Saved(worker_id="j.1.0", step=9, done=9.0, seconds=0.1, blocked_s=0.0, size_bytes=1)
+    facts = json.loads(to_line(said))
+    assert facts.pop("tier") == "anchor"
+    read = from_line(json.dumps(facts).encode())
+    assert read == said
+    assert read.safe
+    assert not dataclasses.replace(said, tier="disk").safe

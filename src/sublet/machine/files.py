@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +20,17 @@ class Files(Protocol):
     def write(self, path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
         """After a crash there is the old file or the new one, never half of one; `durable`, also after a power cut."""
 
+    def append(self, path: Path, data: bytes) -> None:
+        """To a draft that nobody else reads: made if there is none, and not forced to the disk."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """A file or folder, in one go; nothing is at the target."""
+
     def remove(self, path: Path) -> None:
         """Whether it was there or not."""
+
+    def remove_tree(self, folder: Path) -> None:
+        """With all that is in it, as far as can be."""
 
     def names(self, folder: Path) -> list[str]:
         """What is in a folder, in order; nothing where there is no folder."""
@@ -46,8 +56,18 @@ class _MachineFiles:
         if durable:
             _sync_folder(path.parent)
 
+    def append(self, path: Path, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def remove_tree(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
 
     def names(self, folder: Path) -> list[str]:
         with contextlib.suppress(FileNotFoundError):

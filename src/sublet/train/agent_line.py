@@ -23,6 +23,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
+from sublet.wire.saves import Brought, Wants
 
 __all__ = ["AgentLine", "Connection", "Forming", "Lost", "News", "Order", "Superseded", "listen"]
 
@@ -97,6 +98,7 @@ class AgentLine:
         self._followed = -1  # generation of the order that the loop follows
         self._order: Order | None = None
         self._meet: Meet | None = None
+        self._answered, self._why_not = False, ""  # what we asked our agent to bring
         self._hang_up: Callable[[], None] | None = None
         self._forming = False
         self._cutting = False
@@ -130,6 +132,17 @@ class AgentLine:
             if self._meet is None or not self._met(generation):
                 raise Lost(f"no word of the store of generation {generation} within {wait_s:g} s")
             return self._meet
+
+    async def bring(self, generation: int, wait_s: float) -> None:
+        """Have the newest checkpoint put into our directory; Lost if nobody can say whether there is one."""
+        with self._news:
+            self._answered, self._why_not = False, ""
+        self.say(Wants(worker_id=self.worker_id, generation=generation))
+        with self._news:
+            await self._news.wait(lambda: self._answered or self._order is not None or self.gone, wait_s)
+            self._check()
+            if not self._answered or self._why_not:
+                raise Lost(self._why_not or f"no word of the newest checkpoint within {wait_s:g} s")
 
     def check(self) -> None:
         """Raise if a newer order has come, or the line is gone."""
@@ -191,6 +204,8 @@ class AgentLine:
                         self._meet = message
                 case SaveNow():
                     self.save_now = True
+                case Brought():
+                    self._answered, self._why_not = True, message.why
                 case _:
                     pass  # a newer agent may say more
             self._news.notify()

@@ -20,10 +20,12 @@ from sublet.train.saving import Saver
 from sublet.train.state import Progress, State, broadcast
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import Regroup
+from sublet.wire.saves import DISK
 
 __all__ = ["Membership"]
 
 ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
+BRING_S = 86_400.0  # for a checkpoint that its agent brings, however large: the agent says if it cannot
 TRAINED_S = "trained_s"  # beside a state that is handed over; one of an earlier version has none
 
 
@@ -107,6 +109,7 @@ class Holding:
         line: Callable[[], AgentLine | None] = lambda: None,
     ) -> None:
         self._state, self._progress, self._saver, self._line = state, progress, saver, line
+        self._generation: int | None = None
         self.handed: Any = None  # the state that another has handed to us; the session takes it
 
     @property
@@ -121,12 +124,16 @@ class Holding:
 
     def open(self, generation: int | None) -> None:
         """We write from now on."""
+        self._generation = generation
         self._saver.opened(generation)
 
     async def load(self) -> bool:
         """From the newest checkpoint, if there is any."""
+        line = self._line()
         try:
             with self._at_work():
+                if line is not None and self._generation is not None and self._saver.tier == DISK:
+                    await line.bring(self._generation, BRING_S)
                 loaded = self._saver.newest()
         except StoreFailed as error:
             if error.lasting:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, SubletError
+from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
 from sublet.train.checkpoint.folder import Place
 from sublet.train.checkpoint.store import open_store, step_of
 from sublet.train.state import Progress
-from sublet.wire.messages import Damaged, Saved, SaveFailed
+from sublet.wire.saves import ANCHOR, BUCKET, Damaged, Saved, SaveFailed
 
 __all__ = ["Saver"]
 
@@ -46,6 +47,8 @@ class Saver:
         self.directory, self._writer, self._tell, self._wall = directory, writer, tell, wall
         self._sleep = sleep
         self._kept = None if directory is None else open_store(directory, wall=wall)
+        own = os.environ.get("SUBLET_CHECKPOINT_TIER", ANCHOR)
+        self.tier = BUCKET if directory is not None and is_remote(str(directory)) else own
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self.blocked_s = 0.0  # since somebody asked last
         self._checkpoints: Checkpoints | None = None
@@ -200,6 +203,7 @@ class Saver:
                 seconds=pending.seconds,
                 blocked_s=pending.blocked_s,
                 size_bytes=pending.size_bytes,
+                tier=self.tier,
             )
         )
 

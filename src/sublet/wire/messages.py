@@ -3,14 +3,14 @@
 A *worker* is one training process, a *member* a worker that belongs to the group of a generation. The controller alone
 decides who is a member; `generation` counts its decisions, and what belongs to an older one is late news.
 
-    controller -> agent -> worker    Regroup, Meet, Leave, SaveNow
+    controller -> agent -> worker    Regroup, Meet, Leave, SaveNow; of the agent's own: Brought
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
                                      ShortOfMemory, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every sixth of a lease (RenewLease, Ping); a line silent for half a lease is lost, whatever the
-network says, and the agent dials again. What they say of files and logs is in travel.
+network says, and the agent dials again. What they say of files and logs is in travel, of checkpoints in saves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sublet.wire.profile import Profile
+from sublet.wire.saves import Brought, Carried, Damaged, Newest, Offered, Saved, SaveFailed, Uncarried, Wants
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "ToAgent",
     "ToController",
     "ToWorker",
+    "Travelling",
     "Warn",
     "Welcome",
     "WorkerDown",
@@ -113,7 +115,7 @@ class SaveNow:
     worker_id: str
 
 
-ToWorker = Regroup | Meet | Leave | SaveNow
+ToWorker = Regroup | Meet | Leave | SaveNow | Brought
 
 # ---------------------------------------------------------------------------------------- to an agent
 
@@ -175,7 +177,9 @@ class Dismiss:
     """End your workers and yourself now."""
 
 
-ToAgent = Welcome | StartWorker | EndWorker | RenewLease | Warn | Dismiss | ToWorker | Part | Kept
+ToAgent = (
+    Welcome | StartWorker | EndWorker | RenewLease | Warn | Dismiss | ToWorker | Part | Kept | Lacks | Carried | Newest
+)
 
 # ---------------------------------------------------------------------------------------- from a worker
 
@@ -262,40 +266,6 @@ class Left:
     generation: int
     step: int
     done: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A checkpoint is committed."""
-
-    worker_id: str
-    step: int
-    done: float
-    seconds: float  # of writing, in the background
-    blocked_s: float  # of training that stood still for it
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailed:
-    """A checkpoint could not be written; training goes on, and the older ones stay."""
-
-    worker_id: str
-    step: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damaged:
-    """Checkpoints that cannot be trusted were passed over, and that of `step` was loaded.
-
-    Without any (`step` is -1) the worker does not begin at 0: it waits for orders.
-    """
-
-    worker_id: str
-    paths: tuple[str, ...]
-    why: str  # of the newest
-    step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,4 +367,5 @@ class FromWorker:
 
 
 AboutWorker = Preparing | WorkerUp | WorkerSeen | WorkerDown
-ToController = Hello | Ping | Noticed | AboutWorker | FromWorker | Lacks | Printed
+Travelling = Lacks | Part | Printed | Offered | Wants | Uncarried
+ToController = Hello | Ping | Noticed | AboutWorker | FromWorker | Travelling

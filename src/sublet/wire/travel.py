@@ -1,11 +1,11 @@
 """What travels to a node that does not see the controller's disk, and what comes back from there: files and logs.
 
-    controller -> agent     Part, Kept
-    agent -> controller     Lacks, Preparing, Printed
+    controller -> agent     Part, Kept, Lacks
+    agent -> controller     Lacks, Part, Preparing, Printed
 
-A file travels in parts that are named by the SHA-256 of what is in them; whoever holds a name can check what it got. An
-agent asks for few parts at a time, so that orders on the same line are never late by more than those. What was asked
-for and never came is asked for again: nobody remembers what is under way.
+A file travels in parts that are named by the SHA-256 of what is in them; whoever holds a name can check what it got.
+Whoever lacks parts asks for few at a time, so that orders on the same line are never late by more than those. What was
+asked for and never came is asked for again: nobody remembers what is under way.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class Travel:
     words: str = ""
     code: str = ""  # names the working directory as it was submitted; "" = that of the order, which the node has
     setup: str = ""  # a script of bash, to be run once on the node in the working directory
+    carries: bool = False  # it saves on the node's own disk, and its agent carries that to the controller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacks:
-    """The agent has no parts of these names."""
+    """The agent, or the controller, has no parts of these names."""
 
     digests: tuple[str, ...]
 
@@ -46,7 +47,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing:
-    """The worker has not started yet: its node fetches what it needs, or runs its setup. Said while that goes on."""
+    """The worker has not started yet: its node fetches what it needs, or runs its setup. Said while that goes on.
+
+    Or it has ended, and its node still carries what it saved.
+    """
 
     worker_id: str
     what: str = ""

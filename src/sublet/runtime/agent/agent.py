@@ -19,6 +19,7 @@ from sublet.errors import BadInput
 from sublet.runtime.agent.crew import Crew
 from sublet.runtime.agent.devices import Devices
 from sublet.runtime.agent.host import NoAddress
+from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.link import Link
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
@@ -41,12 +42,14 @@ from sublet.wire.messages import (
     SaveNow,
     StartWorker,
     Stepped,
+    Travelling,
     Warn,
     Welcome,
     WorkerDown,
     WorkerSeen,
 )
-from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
+from sublet.wire.saves import Carried, Newest
+from sublet.wire.travel import Kept, Lacks, Part, Preparing
 
 __all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts"]
 
@@ -95,7 +98,9 @@ class Agent:
         )
         self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
         folder = Path(f"{facts.notice_file}.files")
-        self._preparations = Preparations(folder, machine, self._crew, self._say)
+        self._keeping = Keeping(folder, machine, self._say, answer=self._crew.pass_on, tell_end=self._tell_at_once)
+        self._crew.asked = self._keeping.bring
+        self._preparations = Preparations(folder, machine, self._crew, self._say, self._keeping)
         self._host = facts.host
         self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
@@ -157,7 +162,7 @@ class Agent:
     def _patience_s(self) -> float:
         """How long nothing is due."""
         due_s = min(self.ends_at_s, self._link.due_s(), self._link.watch_s(self._lease_s), self._crew.due_s())
-        due_s = min(due_s, self._preparations.due_s())
+        due_s = min(due_s, self._preparations.due_s(), self._keeping.due_s())
         if self._metadata is not None:
             due_s = min(due_s, self._metadata.due_s())
         return min(max(0.0, due_s - self._wall.monotonic()), LONGEST_WAIT_S)
@@ -172,6 +177,7 @@ class Agent:
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
         self._preparations.keep_time(now_s)
+        self._keeping.keep_time(now_s)
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
         if not self._link.watch(self._lease_s, PING):
@@ -208,18 +214,20 @@ class Agent:
                 self._log(trouble)
                 self._go(0.0)
         waiting = {each.order.worker_id: each.order.job_id for each in self._preparations.waiting.values()}
+        held = self._keeping.held()
         hello = Hello(
             node_id=self._facts.node_id,
             token="" if self._facts.authority else self._facts.token,
             pid=self._machine.pid,
             host=self._host,
-            workers={**waiting, **{worker.worker_id: worker.job_id for worker in self._crew.workers.values()}},
+            workers={**waiting, **held, **{worker.worker_id: worker.job_id for worker in self._crew.workers.values()}},
             pings=True,
             machine=self._machine.place.machine_id(),
             trouble=trouble,
         )
         unsent = self._link.waiting()
-        last = [*map(to_line, self._crew.finished.values()), *map(to_line, self._crew.ended.values())]
+        over = [down for worker_id, down in self._crew.ended.items() if worker_id not in held]
+        last = [*map(to_line, self._crew.finished.values()), *map(to_line, over)]
         ends = [line for line in last if line not in unsent]
         again = [line for line in [to_line(self._notice)] if line not in unsent] if self._notice else []
         ups = [to_line(worker.up) for worker in self._crew.workers.values() if worker.up is not None]
@@ -235,11 +243,17 @@ class Agent:
             self._notice = message
         self._tell(message)
 
-    def _say(self, message: Lacks | Printed | Preparing) -> None:
+    def _say(self, message: Travelling | Preparing) -> None:
         """What is said again if it is lost."""
         self._link.send(to_line(message), may_be_lost=True)
 
     def _tell(self, message: Noticed | AboutWorker | FromWorker) -> None:
+        if isinstance(message, FromWorker):
+            self._keeping.note(message)
+        if not isinstance(message, WorkerDown) or not self._keeping.holds(message):
+            self._tell_at_once(message)
+
+    def _tell_at_once(self, message: Noticed | AboutWorker | FromWorker) -> None:
         if isinstance(message, WorkerDown):
             self._preparations.logs.let_go(message.worker_id)
         elif isinstance(message, FromWorker) and isinstance(message.message, Joined):
@@ -258,6 +272,7 @@ class Agent:
                     self._renew()
                 self._link.welcomed()
                 self._preparations.line_is_new()
+                self._keeping.line_is_new()
             case RenewLease():
                 self._renew()
             case StartWorker():
@@ -268,8 +283,12 @@ class Agent:
                 if (worker := self._crew.workers.get(message.worker_id)) is not None:
                     self._crew.end(worker, message.grace_s)
                 self._preparations.drop(message.worker_id)
+                if not message.grace_s:
+                    self._keeping.carrying.hurry(message.worker_id)
             case Part() | Kept():
                 self._preparations.hear(message)
+            case Lacks() | Carried() | Newest():
+                self._keeping.hear(message)
             case Regroup() | Meet() | Leave() | SaveNow():
                 self._crew.pass_on(message)
             case Warn():

@@ -21,14 +21,12 @@ from sublet.wire.messages import (
     Finished,
     FromWorker,
     FromWorkerMessage,
-    Leave,
-    Meet,
-    Regroup,
-    SaveNow,
     StartWorker,
+    ToWorker,
     WorkerDown,
     WorkerUp,
 )
+from sublet.wire.saves import Wants
 
 __all__ = ["Crew"]
 
@@ -52,6 +50,7 @@ class Crew:
         self._machine, self._tell, self._devices = machine, tell, devices
         self._selector, self._processes = machine.selector, machine.processes
         self._look_s = math.inf  # when to look at those without a session
+        self.asked: Callable[[Wants], None] = lambda _: None  # hears of workers that are to go on from a checkpoint
 
     def knows(self, worker_id: str) -> bool:
         """It runs, or has ended."""
@@ -128,7 +127,7 @@ class Crew:
             self._complain(worker, f"the line of {worker.worker_id} is closed: {error!r}")
             self._hang_up(worker)
 
-    def pass_on(self, message: Regroup | Meet | Leave | SaveNow) -> None:
+    def pass_on(self, message: ToWorker) -> None:
         """To the worker that it is for, if that is there and reads."""
         worker = self.workers.get(message.worker_id)
         if worker is None or worker.line is None:
@@ -154,11 +153,13 @@ class Crew:
             self._hang_up(worker)
             return False
         for message in worker.reader.feed(data):
-            if not isinstance(message, FromWorkerMessage):
+            if not isinstance(message, FromWorkerMessage | Wants):
                 what = str(message) if isinstance(message, BadInput) else f"a {type(message).__name__} from a worker"
                 self._complain(worker, f"refused from {worker.worker_id}: {what}")
             elif message.worker_id != worker.worker_id:
                 self._complain(worker, f"refused from {worker.worker_id}: it speaks for {message.worker_id}")
+            elif isinstance(message, Wants):
+                self.asked(message)
             else:
                 said = FromWorker(message=message)
                 if isinstance(message, Finished):

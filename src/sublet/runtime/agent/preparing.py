@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublet.runtime.agent.crew import Crew
-from sublet.runtime.agent.fetching import Fetching
+from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.log_streams import LogStreams
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.setups import Setups, key_of
 from sublet.runtime.agent.trees import Lost, Tree
 from sublet.runtime.agent.worker import why_not_started
 from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.fetching import Fetching
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
@@ -43,8 +44,8 @@ class _Waiting:
 class Preparations:
     """In `folder`. Whoever needs nothing starts at once; others are `waiting` until they can, or cannot."""
 
-    def __init__(self, folder: Path, machine: Machine, crew: Crew, say: Say) -> None:
-        self._folder, self._machine, self._crew, self._say = folder, machine, crew, say
+    def __init__(self, folder: Path, machine: Machine, crew: Crew, say: Say, keeping: Keeping) -> None:
+        self._folder, self._machine, self._crew, self._say, self._keeping = folder, machine, crew, say, keeping
         self._content = Content(folder / "content", machine.files)
         self._fetching = Fetching(self._content, say, machine.wall)
         self._trees: dict[tuple[str, str], Tree] = {}  # by job and code
@@ -60,15 +61,17 @@ class Preparations:
         """At once, or when all that it needs is there."""
         if order.worker_id in self.waiting or self._crew.knows(order.worker_id):
             return  # the order was said twice
-        if order.travel is None:
+        if (travel := order.travel) is None:
             self._crew.start(order, node_env, host)
             return
+        if travel.carries:
+            order = self._keeping.adopt(order)
         if not self.waiting:
             self._tell_s = self._machine.wall.monotonic()
-        waiting = self.waiting[order.worker_id] = _Waiting(order, order.travel, node_env, host)
-        if self._shares_disk(order.travel):
+        waiting = self.waiting[order.worker_id] = _Waiting(order, travel, node_env, host)
+        if self._shares_disk(travel):
             waiting.order, waiting.placed = replace(order, travel=None), True
-        elif not order.travel.code:
+        elif not travel.code:
             self._put_in(waiting, order.cwd)
         self._proceed()
 
@@ -94,6 +97,7 @@ class Preparations:
             self._fetching.take(message)
         except OSError as error:
             self._fail_all(error)
+        self._keeping.hear(message)
         self._proceed()
 
     def line_is_new(self) -> None:

@@ -25,6 +25,7 @@ class AlarmKind(StrEnum):
 
     ACCESS = "access"  # the credentials of a cloud end soon
     ADDRESS = "address"  # a node cannot be reached where it says that it is
+    CHECKPOINT = "checkpoint"  # one is on a node's disk only, or cannot be kept
     COPY = "copy"  # another controller has the same state directory
     HISTORY = "history"  # something cannot be told
     IMPOSTOR = "impostor"  # a node speaks for what is not there

@@ -20,12 +20,14 @@ from sublet.machine.files import Files
 from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.packing import pack
-from sublet.wire.messages import StartWorker
+from sublet.wire.messages import FromWorkerMessage, StartWorker, Travelling
+from sublet.wire.saves import BUCKET, DISK, Damaged, Saved
 from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
 
 __all__ = ["Carrier"]
@@ -44,6 +46,7 @@ class Carrier:
         self.content = Content(state_dir / "content", files)
         self._words = ""
         self.packer = pack
+        self.pulling: Pulling | None = None  # None = no checkpoints are carried here
 
     async def pack(self, spec: JobSpec) -> JobSpec:
         """The job with the name of its files as they are now; refused where they cannot travel."""
@@ -67,24 +70,60 @@ class Carrier:
         """The order with what its node must have before; mounts are nowhere but where they are put."""
         if not self.elsewhere and not spec.setup:
             return order
-        travel = Travel(code=spec.code, setup=_setup(spec) if self.elsewhere else spec.setup)
+        setup = _setup(spec) if self.elsewhere else spec.setup
+        travel = Travel(code=spec.code, setup=setup, carries=self.carries(spec))
         if self.elsewhere:
             words = "" if spec.mounts else self._witness_words()
             travel = replace(travel, witness=str(self._witness), words=words)
         return replace(order, travel=travel)
 
-    def hear(self, node_id: str, message: Lacks | Printed, may_speak: Callable[[str, str], bool]) -> None:
-        """A node wants parts, or tells what a worker of its own has printed."""
+    def carries(self, spec: JobSpec) -> bool:
+        """Its checkpoints lie on its nodes' own disks, from where they are carried here.
+
+        A directory or bucket that its owner has named is one that all nodes see.
+        """
+        return self.elsewhere and self.pulling is not None and spec.sdk and not spec.checkpoint_dir
+
+    def judge(self, spec: JobSpec, message: FromWorkerMessage) -> FromWorkerMessage:
+        """What a worker says of checkpoints that are carried here: at most that they are on its node's disk."""
+        if self.pulling is None or not self.carries(spec):
+            return message
+        if isinstance(message, Damaged):
+            names = (Path(path).name.removeprefix("step-") for path in message.paths)
+            self.pulling.drop(job_of(message.worker_id), [int(name) for name in names if name.isdecimal()])
+        return replace(message, tier=DISK) if isinstance(message, Saved) and message.tier != BUCKET else message
+
+    def hear(self, node_id: str, message: Travelling, may_speak: Callable[[str, str], bool]) -> None:
+        """A node wants parts or has some, tells what a worker of its own has printed, or has or wants a checkpoint."""
         if isinstance(message, Lacks):
             self._send_parts(node_id, message)
-        elif may_speak(node_id, message.worker_id):
+        elif isinstance(message, Part):
+            if self.pulling is not None:
+                self.pulling.take(node_id, message)
+        elif not may_speak(node_id, message.worker_id):
+            return
+        elif isinstance(message, Printed):
             self._keep_log(node_id, message)
+        elif self.pulling is not None:
+            self.pulling.hear(node_id, message)
+
+    def forget_node(self, node_id: str) -> None:
+        """It is gone."""
+        if self.pulling is not None:
+            self.pulling.forget_node(node_id)
 
     def _send_parts(self, node_id: str, message: Lacks) -> None:
-        for digest in message.digests[:MOST_PARTS]:
-            packed = self.content.packed(digest) or b""
-            if not self._engine.send(node_id, Part(digest=digest, data=base64.b64encode(packed).decode())):
-                return
+        lacking = [digest for digest in message.digests[:MOST_PARTS] if not self._send_part(node_id, digest)]
+        if self.pulling is not None and lacking:
+            lacking = self.pulling.send_parts(node_id, lacking)
+        for digest in lacking:
+            self._engine.send(node_id, Part(digest=digest))
+
+    def _send_part(self, node_id: str, digest: str) -> bool:
+        if not (packed := self.content.packed(digest)):
+            return False
+        self._engine.send(node_id, Part(digest=digest, data=base64.b64encode(packed).decode()))
+        return True
 
     def _keep_log(self, node_id: str, message: Printed) -> None:
         """The answer is how much of it is here now."""

@@ -27,7 +27,7 @@ from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
-from sublet.runtime.controller.alarms import Alarms
+from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.carrier import Carrier
@@ -44,6 +44,7 @@ from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.orders import Orders
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.planner import LIMIT_S, Planner, begin_thread
+from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.recovery import Recovery
@@ -151,6 +152,16 @@ class Controller:
             clock=clock,
             first_life=not self._life,
             paces=paces,
+        )
+        self.carrier.pulling = Pulling(
+            state_dir / "checkpoints",
+            files=files,
+            engine=engine,
+            wall=clock.wall,
+            terms=table.checkpoint_terms,
+            saved=self.router.note_carried,
+            alarm=lambda job_id, text: self.alarms.sound(AlarmKind.CHECKPOINT, text, job_id=job_id),
+            insist=store.insist,
         )
         self.leases = Leases(
             inbox,

@@ -77,6 +77,7 @@ class JobRecord:
     steps_made: int = 0  # the redone ones too
     checkpoint_step: int | None = None
     write_s: float = 0.0  # wall, of the last checkpoint
+    carry_s: float = 0.0  # wall, ... to carry it from the node's disk to the controller; 0 = it is written there
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
     starts_over: int = 0  # of a script without a session, in a row, without having saved
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
@@ -223,6 +224,7 @@ class JobRecord:
             "wide_again_s": self.wide_again_s,
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
+            "carry_s": self.carry_s,
             "pauses_s": self.pauses_s[-3:],
             "failures": dict(self.group.failures),
             "failed_s": self.failed_s,

@@ -84,7 +84,7 @@ class Reports:
             record.pauses_s.append(message.formed_s + message.state_s)
         if message.source == "fresh" and not message.step and record.checkpoint_step and not record.start_over:
             text = (
-                f"began at step 0 though a checkpoint of step {record.checkpoint_step} was written: its workers do not "
+                f"began at step 0 though a checkpoint of step {record.checkpoint_step} was saved: its workers do not "
                 "find it; next: give checkpoint.uri a place that all nodes see, s3://bucket/prefix for one"
             )
             self._inbox.note(HistoryRow(kind="Alarm", job_id=record.id, text=text))
@@ -112,8 +112,13 @@ class Reports:
             self._inbox.queue(news.ProgressReported(self._inbox.now_s(), record.id, record.share))
 
     def _saved(self, record: JobRecord, message: wire.Saved, wall_s: float) -> None:
-        record.checkpoint_step, record.write_s = message.step, message.seconds
+        """On a node's own disk it is written, and not saved: it counts when the controller has it, or a bucket."""
+        record.write_s = message.seconds
         self._bill.book_checkpoint(record.id, message.blocked_s * self._clock.speedup)
+        if not message.safe:
+            return
+        if message.step >= 0:
+            record.checkpoint_step = message.step
         for node_id, at in self._noticed_wall.items():
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._gauges.notice_to_commit_s.add(wall_s - at)

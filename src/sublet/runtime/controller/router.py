@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import replace
 
 from sublet.domain import actions as order
 from sublet.domain import events as news
@@ -26,7 +27,7 @@ from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.blame import Blame
 from sublet.runtime.controller.carrier import Carrier
-from sublet.runtime.controller.gauges import Gauges, ResizeCause
+from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -36,6 +37,7 @@ from sublet.runtime.controller.notice import can_save, must_save
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.reports import Reports
+from sublet.runtime.controller.resizes import why_resize
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.stragglers import Stragglers
 from sublet.runtime.controller.table import JobTable
@@ -43,7 +45,8 @@ from sublet.runtime.controller.unsized import LearnedSizes
 from sublet.runtime.controller.vouching import Vouching, job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
-from sublet.wire.travel import Lacks, Preparing, Printed
+from sublet.wire.saves import Offered, Saved, Uncarried, Wants
+from sublet.wire.travel import Lacks, Part, Preparing, Printed
 
 __all__ = ["Router"]
 
@@ -127,24 +130,13 @@ class Router:
             return
         if isinstance(action, order.ResizeJob):
             record.resizes += 1
-            self._gauges.count_resize(self._why_resize(record, action))
+            self._gauges.count_resize(why_resize(record, action, self._inbox.kernel.cluster.nodes))
         seats = first_gpus(action.placement, action.shape.used)  # a group that hears of no other trains on
         record.group.move(action.generation, seats, action.shape.batch or 0, self._clock.wall.monotonic())
 
     def _is_void(self, placement: Placement) -> bool:
         """It sends somebody to a node that is gone: the kernel did not know, hears of it next, and orders anew."""
         return any(node_id in self._gone for node_id, _ in placement)
-
-    def _why_resize(self, record: JobRecord, action: order.ResizeJob) -> ResizeCause:
-        if record.group.broken:
-            return ResizeCause.LOSS
-        nodes = self._inbox.kernel.cluster.nodes
-        if any(
-            w.node_id in nodes and nodes[w.node_id].phase is NodePhase.NOTICED for w in record.group.workers.values()
-        ):
-            return ResizeCause.NOTICE
-        wider = sum(gpus for _, gpus in action.placement) >= record.group.size
-        return ResizeCause.GROW if wider else ResizeCause.SHRINK
 
     def heal(self, record: JobRecord) -> None:
         """What the kernel ordered and the group follows are the same, or the order is given again."""
@@ -202,7 +194,7 @@ class Router:
     def _save_in_time(self, record: JobRecord, where: Collection[str]) -> None:
         now_s = self._inbox.now_s()
         left_s = {node_id: self._clock.wall_s(self.doomed_s[node_id] - now_s) for node_id in self._noticed_wall}
-        if can_save(where, left_s, record.write_s):
+        if can_save(where, left_s, record.write_s + record.carry_s):
             record.group.save_now()
         else:
             text = f"not saved at the notice: the last checkpoint took {record.write_s:.1f} s, and all nodes go sooner"
@@ -215,7 +207,7 @@ class Router:
 
     def _needs_s(self, node_id: str) -> float:
         """Wall seconds that those on a node need to get away from it, saving included."""
-        writes = [record.write_s for record in self._table.at_hand(self._jobs_on.get(node_id, ()))]
+        writes = [r.write_s + r.carry_s for r in self._table.at_hand(self._jobs_on.get(node_id, ()))]
         return 2.0 * max(writes, default=0.0) + AWAY_S
 
     def _evacuate(self, node_id: str) -> None:
@@ -284,6 +276,7 @@ class Router:
         self.agents.discard(node_id)
         self._spoke_wall.pop(node_id, None)
         self._vouching.forget(node_id)
+        self._carrier.forget_node(node_id)
         self._addresses.forget(node_id)
         return self._jobs_on.pop(node_id, set())
 
@@ -298,7 +291,7 @@ class Router:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._agent_noticed(node_id, message)
-            case Lacks() | Printed():
+            case Lacks() | Part() | Printed() | Offered() | Wants() | Uncarried():
                 self._carrier.hear(node_id, message, self._vouching.may_speak)
                 return
             case Preparing() | wire.WorkerUp() | wire.WorkerDown() | wire.WorkerSeen() if self._vouching.may_speak(
@@ -306,9 +299,17 @@ class Router:
             ):
                 self._worker_said(message, wall_s)
             case wire.FromWorker(message=said) if self._vouching.may_speak(node_id, said.worker_id):
-                self._worker_said(said, wall_s)
+                spec = self._table.records[job_of(said.worker_id)].spec
+                self._worker_said(self._carrier.judge(spec, said), wall_s)
             case _:
                 return
+        self._inbox.wake()
+
+    def note_carried(self, saved: Saved) -> None:
+        """The controller has a checkpoint that was on a node's disk, after so many seconds of carrying."""
+        record = self._table.records[job_of(saved.worker_id)]
+        record.carry_s = saved.seconds
+        self._worker_said(replace(saved, seconds=record.write_s), self._clock.wall.monotonic())
         self._inbox.wake()
 
     def _agent_noticed(self, node_id: str, message: wire.Noticed) -> None:

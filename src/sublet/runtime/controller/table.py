@@ -49,6 +49,11 @@ class JobTable:
             return ""
         return f"the checkpoint of step {record.checkpoint_step}" if record.checkpoint_step else "nothing"
 
+    def checkpoint_terms(self, job_id: str) -> tuple[int, int] | None:
+        """How many checkpoints it keeps, and its newest generation; None for a job that nobody has at hand."""
+        record = self.records.get(job_id)
+        return None if record is None else (max(1, record.spec.checkpoint_keep), record.group.round.number)
+
     def is_doubtful(self, job_id: str) -> bool:
         """It has finished, and nobody knows what that is worth."""
         record = self.records.get(job_id)

@@ -27,9 +27,9 @@ from sublet.wire.messages import (
     RenewLease,
     ToAgent,
     ToController,
+    Travelling,
     Welcome,
 )
-from sublet.wire.travel import Lacks, Printed
 
 __all__ = ["LEASE_S", "AgentServer"]
 
@@ -126,7 +126,7 @@ class AgentServer:
         """A line of an agent, or of somebody who says so."""
         if not line.node_id:
             self._admit(line, message)
-        elif isinstance(message, Noticed | AboutWorker | FromWorker | Lacks | Printed):
+        elif isinstance(message, Noticed | AboutWorker | FromWorker | Travelling):
             self._pass_up(line.node_id, message)
         elif not isinstance(message, Ping):
             what = message if isinstance(message, BadInput) else type(message).__name__

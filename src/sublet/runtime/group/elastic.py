@@ -289,14 +289,15 @@ class ElasticGroup(Regrouping):
 
     def _hear_saved(self, message: wire.Saved | wire.SaveFailed, wall_s: float) -> None:
         failed = isinstance(message, wire.SaveFailed)
-        if not failed:
+        safe = isinstance(message, wire.Saved) and message.safe  # one on a node's own disk is a sign of life, no more
+        if safe:
             self._kept = message.step
             if self._owed is not None and message.step >= self._owed:  # not one that was being written at the ask
                 self._owed = None
         match self.state:
             case Training() as state:
                 self.state = replace(state, progress_s=wall_s)
-            case Gathering(saving=Saving(step=step)) as state if failed or message.step >= step:
+            case Gathering(saving=Saving(step=step)) as state if failed or (safe and message.step >= step):
                 self._await_no_save(state, wall_s)
 
     def _await_no_save(self, state: Gathering, wall_s: float) -> None:

@@ -46,9 +46,12 @@ class Worker:
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
 
     def note_preparing(self, wall_s: float) -> None:
-        """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew."""
+        """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew.
+
+        So does the time that it has to leave: its node is busy with what it has saved.
+        """
         self.busy_s = wall_s
-        if self.phase is WorkerPhase.LAUNCHED:
+        if self.phase in (WorkerPhase.LAUNCHED, WorkerPhase.LEAVING):
             self.since_s = wall_s
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sublet.machine.files import FILES, Files
 
-__all__ = ["PART_BYTES", "Content", "digest_of", "is_digest"]
+__all__ = ["PART_BYTES", "Content", "digest_of", "is_digest", "packed_part"]
 
 PART_BYTES = 128 << 10  # of a part, unpacked: one line of the wire, even if it cannot be packed
 LEVEL = 1  # code packs well at any, and this is the quickest
@@ -50,7 +50,7 @@ class Content:
         """Its name; written if it is new, or if what is there is not it: a crash may have left half of it."""
         digest = digest_of(data)
         if self.data(digest) is None:
-            self._write(digest, _packed(data))
+            self._write(digest, packed_part(data))
         return digest
 
     def take(self, digest: str, packed: bytes) -> bool:
@@ -105,7 +105,7 @@ class Content:
             self._files.remove(self.folder / digest)
 
 
-def _packed(data: bytes) -> bytes:
+def packed_part(data: bytes) -> bytes:
     """What its beginning shows cannot be made smaller is wrapped and no more: that is ten times as quick."""
     sample = data[:SAMPLE_BYTES]
     return zlib.compress(data, LEVEL if len(zlib.compress(sample, LEVEL)) < WORTH * len(sample) else 0)

@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Protocol
 
 from sublet.errors import BadInput
-from sublet.runtime.travel.content import PART_BYTES, Content, is_digest
+from sublet.runtime.travel.content import PART_BYTES, is_digest
 
-__all__ = ["Entry", "entries_from", "in_parts", "names_in", "write_manifest"]
+__all__ = ["Entry", "Parts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,24 @@ class Entry:
     executable: bool = False
 
 
+class Parts(Protocol):
+    """Where parts are kept: a `Content`, say."""
+
+    def add(self, data: bytes) -> str:
+        """Its name."""
+
+
+def is_below(path: str) -> bool:
+    """It names a file below whatever folder it is put into, and nothing outside."""
+    return bool(path) and not path.startswith(("/", "~")) and ".." not in PurePosixPath(path).parts
+
+
 def in_parts(data: bytes) -> Iterator[bytes]:
     """Of a file; none of an empty one."""
     return (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
 
 
-def write_manifest(content: Content, entries: Iterable[Entry]) -> str:
+def write_manifest(content: Parts, entries: Iterable[Entry]) -> str:
     """The name of its root. The same files give the same name, in whatever order they were found."""
     rows = [[e.path, int(e.executable), e.size_bytes, *e.parts] for e in sorted(entries, key=lambda e: e.path)]
     text = json.dumps(rows, separators=(",", ":")).encode()

@@ -28,7 +28,8 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from sublet.wire.travel import Lacks, Preparing, Printed
+from sublet.wire.saves import Offered, Uncarried, Wants
+from sublet.wire.travel import Lacks, Part, Preparing, Printed
 
 __all__ = ["EngineSuite", "opened"]
 
@@ -227,7 +228,9 @@ class EngineSuite(Suite):
                 engine.expect("n", "token")
                 bad = [b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":"Hello"}\n', b"x" * (LONGEST_LINE + 5) + b"\n"]
                 hello = to_line(Hello(node_id="n", token=TOKEN, pid=1))
-                said: list[ToController] = [Preparing(worker_id="w"), Lacks(digests=("a",))]
+                said: list[ToController] = [Preparing(worker_id="w"), Lacks(digests=("a",)), Part(digest="a")]
+                said += [Offered(worker_id="w", generation=1, root="a", size_bytes=1), Uncarried(worker_id="w", why="")]
+                said += [Wants(worker_id="w", generation=1)]
                 said += [Printed(worker_id="w", offset=0, data=""), WorkerUp(worker_id="w", pid=1)]
                 talk = asyncio.create_task(asyncio.to_thread(rig.stranger, hello, *bad, *map(to_line, said)))
                 await ears.next(WorkerUp, worker_id="w")

@@ -129,9 +129,22 @@ class MemoryFiles:
     def make_folder(self, folder: Path) -> None:
         """It is there whenever something is in it."""
 
+    def append(self, path: Path, data: bytes) -> None:
+        """To a draft."""
+        self.write(path, self.contents.get(path, b"") + data)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """A file, or all that is in a folder."""
+        for path in [path for path in self.contents if path == source or source in path.parents]:
+            self.contents[target / path.relative_to(source)] = self.contents.pop(path)
+
     def remove(self, path: Path) -> None:
         """Whether it was there or not."""
         self.contents.pop(path, None)
+
+    def remove_tree(self, folder: Path) -> None:
+        """With all that is in it."""
+        self.contents = {path: data for path, data in self.contents.items() if folder not in path.parents}
 
     def names(self, folder: Path) -> list[str]:
         """What is in a folder, in order."""
@@ -147,7 +160,7 @@ def trip_wired() -> Iterator[None]:
     wired = [
         (WALL, ("monotonic", "unix")),
         (DICE, ("token", "random")),
-        (FILES, ("read", "write", "remove", "names", "make_folder")),
+        (FILES, ("read", "write", "append", "rename", "remove", "remove_tree", "names", "make_folder")),
     ]
     kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]
     TRIPS.clear()

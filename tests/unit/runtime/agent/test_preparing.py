@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.runtime.agent.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
+from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.preparing import TELL_S, Preparations
 from sublet.runtime.agent.trees import AT_ONCE
 from sublet.runtime.travel.content import PART_BYTES, Content
+from sublet.runtime.travel.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
 from sublet.runtime.travel.packing import pack_texts
 from sublet.testing.world.machine import MemoryFiles
 from sublet.testing.world.storage import Storage
@@ -37,7 +38,8 @@ class Scene:
             start=lambda order, env, host: self.started.append(order),
             never_began=lambda worker_id, code, why: self.ended.append((worker_id, code, why)),
         )
-        self.node = Preparations(Path("/node"), machine, crew, self.said.append)
+        keeping = Keeping(Path("/node"), machine, self.said.append, answer=None, tell_end=None)
+        self.node = Preparations(Path("/node"), machine, crew, self.said.append, keeping)
 
     def start(self, texts, worker_id="job-1.1.0"):
         travel = Travel(code=pack_texts(self.store, texts))

@@ -211,7 +211,7 @@ def test_files_that_the_controller_has_lost_cost_a_start_and_not_the_node(rig, w
             for path in content.folder.iterdir():
                 path.unlink()
             down = await sender.next(WorkerDown)
-            assert (down.code, down.error) == (EXIT_LOST, "cannot start: the controller no longer has its files")
+            assert (down.code, down.error) == (EXIT_LOST, "cannot start: its files are no longer there")
             sender.carrier.content = Content(content.folder)
             await sender.start("job-1.1.1", ("true",), cwd=str(work))
             assert (await sender.next(WorkerDown, worker_id="job-1.1.1")).code == 0

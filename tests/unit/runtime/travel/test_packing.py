@@ -10,9 +10,9 @@ import zlib
 import pytest
 
 from sublet.errors import BadInput
-from sublet.runtime.agent.fetching import Fetch
 from sublet.runtime.travel import packing
 from sublet.runtime.travel.content import PART_BYTES, Content, digest_of
+from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.ignoring import travelling_files
 from sublet.runtime.travel.packing import pack, pack_texts
 

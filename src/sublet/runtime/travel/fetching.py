@@ -1,4 +1,4 @@
-"""What a node asks its controller for: the parts of a manifest that it lacks, a few at a time, until all are there."""
+"""What one end of a line asks the other for: the parts of a manifest that it lacks, a few at a time, until all came."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MOST_DAMAGED = 5  # that are not what their names say, before a fetch is given u
 
 
 class Fetch:
-    """One manifest, level by level: its root, its parts, the parts of its files."""
+    """One manifest, level by level: its root, its parts, the parts of its files; these not yet, if it is `held`."""
 
-    def __init__(self, content: Content, root: str) -> None:
-        self._content, self._root = content, root
+    def __init__(self, content: Content, root: str, *, held: bool = False) -> None:
+        self._content, self._root, self._held = content, root, held
         self.entries: list[Entry] | None = None  # None = not known yet
         self.missing: dict[str, int] = {}  # part -> its length, or the most that it can have
         self.why_not = ""  # it will never be here
@@ -34,7 +34,7 @@ class Fetch:
     @property
     def here(self) -> bool:
         """All of it."""
-        return self.entries is not None and not self.missing
+        return self.entries is not None and not (self.missing or self._held or self.why_not)
 
     def note(self, digest: str) -> None:
         """This part has come."""
@@ -49,6 +49,12 @@ class Fetch:
         except BadInput as error:
             self.give_up(str(error))
 
+    def go_on(self, without: Collection[str]) -> None:
+        """To the parts of its files, but for those that somebody has."""
+        self._held = False
+        self.look()
+        self.missing = {digest: size for digest, size in self.missing.items() if digest not in without}
+
     def give_up(self, why: str) -> None:
         """It will never be here."""
         self.why_not, self.missing = why, {}
@@ -62,6 +68,8 @@ class Fetch:
         if len(text) < len(names):
             return dict.fromkeys(content.lacks(names), PART_BYTES)
         self.entries = entries_from(b"".join(text))
+        if self._held:
+            return {}
         sizes: dict[str, int] = {}
         for entry in self.entries:
             sizes |= dict.fromkeys(entry.parts, PART_BYTES)
@@ -71,19 +79,21 @@ class Fetch:
 
 
 class Fetching:
-    """All fetches of a node. `ask` passes a message on; what came to nothing is asked for again."""
+    """All fetches into `content`. `ask` passes a message on; what came to nothing is asked for again."""
 
-    def __init__(self, content: Content, ask: Callable[[Lacks], None], wall: Wall) -> None:
-        self._content, self._ask, self._wall = content, ask, wall
+    def __init__(
+        self, content: Content, ask: Callable[[Lacks], None], wall: Wall, *, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._content, self._ask, self._wall, self._most_bytes = content, ask, wall, most_bytes
         self._fetches: dict[str, Fetch] = {}
         self._asked: dict[str, int] = {}  # part -> its length
         self._again_s = float("inf")
         self.came = 0  # parts, ever
 
-    def of(self, root: str) -> Fetch:
+    def of(self, root: str, *, held: bool = False) -> Fetch:
         """The one of this manifest, begun if need be."""
         if root not in self._fetches:
-            self._fetches[root] = Fetch(self._content, root)
+            self._fetches[root] = Fetch(self._content, root, held=held)
             self._ask_for_more()
         return self._fetches[root]
 
@@ -101,7 +111,7 @@ class Fetching:
             return  # it was asked for twice
         if not part.data:
             for fetch in waiting:
-                fetch.give_up("the controller no longer has its files")
+                fetch.give_up("its files are no longer there")
         elif self._content.take(part.digest, _bytes_of(part.data)):
             self.came += 1
             for fetch in waiting:
@@ -131,7 +141,7 @@ class Fetching:
         wanted: dict[str, int] = {}
         for fetch in self._fetches.values():
             for digest, size in fetch.missing.items():
-                full = sum(self._asked.values()) + size > MOST_BYTES or len(self._asked) >= MOST_PARTS
+                full = sum(self._asked.values()) + size > self._most_bytes or len(self._asked) >= MOST_PARTS
                 if self._asked and full:
                     break
                 if digest not in self._asked:

@@ -1,0 +1,224 @@
+"""The newest checkpoint of a job, brought to a node before a worker goes on from it: only what the node lacks is sent.
+
+It is put together beside and renamed, so that a worker finds all of it or none. What lies on the node's own disk and is
+newer counts only if nobody else has gone on with the job since it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sublet.errors import BadInput
+from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.snapshots import AT_ONCE
+from sublet.runtime.agent.steps import steps_in
+from sublet.runtime.travel.content import PART_BYTES, Content, digest_of
+from sublet.runtime.travel.fetching import Fetch, Fetching
+from sublet.runtime.travel.manifest import Entry, is_below
+from sublet.wire.saves import Newest, Wants
+from sublet.wire.travel import Lacks, Part
+
+__all__ = ["Restoring"]
+
+AGAIN_S = 10.0  # without an answer: ask again
+WORKED, WAITS = True, False
+
+
+@dataclass(slots=True)
+class _Bringing:
+    """What is brought to `folder`, for a worker."""
+
+    wants: Wants
+    folder: Path
+    asked_s: float = 0.0
+    newest: Newest | None = None  # None = the controller has not said yet
+    work: Iterator[bool] = field(default_factory=lambda: iter(()))
+    worked: bool = WORKED
+
+
+class Restoring:
+    """Of one node; parts are kept in `folder` on the way. `done` hears of each worker: "", or why it cannot go on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        machine: Machine,
+        say: Callable[[Wants | Lacks], None],
+        done: Callable[[Wants, Newest | None, str], None],
+    ) -> None:
+        self._machine, self._say, self._done = machine, say, done
+        self._content = Content(folder, machine.files)
+        self._fetching = Fetching(self._content, say, machine.wall)
+        self._by_worker: dict[str, _Bringing] = {}
+
+    def want(self, wants: Wants, folder: str) -> None:
+        """The newest is to be there before this worker goes on."""
+        bringing = self._by_worker[wants.worker_id] = _Bringing(wants, Path(folder))
+        bringing.work = self._bring(bringing)
+        self._ask(bringing)
+
+    def forget(self, worker_id: str) -> None:
+        """It has ended."""
+        if self._by_worker.pop(worker_id, None) is not None:
+            self._tidy()
+
+    # ------------------------------------------------------------------ news
+
+    def hear(self, message: Newest | Part) -> None:
+        """From the controller."""
+        if isinstance(message, Part):
+            try:
+                self._fetching.take(message)
+            except OSError as error:
+                for worker_id, each in list(self._by_worker.items()):
+                    self._end(worker_id, each, f"the newest checkpoint cannot be kept: {error}")
+        elif (bringing := self._by_worker.get(message.worker_id)) is not None and bringing.newest is None:
+            bringing.newest = message
+        self._proceed()
+
+    def line_is_new(self) -> None:
+        """What was asked on the old one may not have arrived."""
+        for bringing in self._by_worker.values():
+            if bringing.newest is None:
+                self._ask(bringing)
+        self._fetching.ask_again()
+
+    def due_s(self) -> float:
+        """When `keep_time` is to be called next."""
+        due_s = self._fetching.due_s()
+        for bringing in self._by_worker.values():
+            if bringing.worked is WORKED:
+                return float("-inf")
+            if bringing.newest is None:
+                due_s = min(due_s, bringing.asked_s + AGAIN_S)
+        return due_s
+
+    def keep_time(self, now_s: float) -> None:
+        """Ask again, and go on with what is put together."""
+        self._fetching.keep_time(now_s)
+        for bringing in self._by_worker.values():
+            if bringing.newest is None and now_s >= bringing.asked_s + AGAIN_S:
+                self._ask(bringing)
+        self._proceed()
+
+    def _ask(self, bringing: _Bringing) -> None:
+        bringing.asked_s = self._machine.wall.monotonic()
+        self._say(bringing.wants)
+
+    # ------------------------------------------------------------------ from step to step
+
+    def _proceed(self) -> None:
+        """Each as far as it gets now, or a little."""
+        for worker_id, bringing in list(self._by_worker.items()):
+            try:
+                bringing.worked = next(bringing.work)
+            except StopIteration:
+                self._end(worker_id, bringing, "")
+            except (OSError, BadInput) as error:
+                self._end(worker_id, bringing, f"the newest checkpoint cannot be brought: {error}")
+
+    def _end(self, worker_id: str, bringing: _Bringing, why: str) -> None:
+        del self._by_worker[worker_id]
+        self._tidy()
+        self._done(bringing.wants, bringing.newest, why)
+
+    def _tidy(self) -> None:
+        """What nobody waits for is not fetched any further, and its parts are not kept."""
+        roots = {each.newest.root for each in self._by_worker.values() if each.newest is not None}
+        self._fetching.keep_only(roots)
+        if not self._by_worker:
+            self._content.keep_only(())
+
+    def _bring(self, bringing: _Bringing) -> Iterator[bool]:
+        while (newest := bringing.newest) is None:
+            yield WAITS
+        if not newest.root:
+            return
+        fetch = self._fetching.of(newest.root, held=True)
+        while fetch.entries is None:
+            _check(fetch)
+            yield WAITS
+        entries = fetch.entries
+        if not all(is_below(entry.path) for entry in entries):
+            raise BadInput("a checkpoint", "names files outside of its folder")
+        here: dict[str, tuple[str, int]] = {}  # part -> file of this node that has it, and where in it
+        yield from self._find(bringing.folder, entries, here)
+        if not self._is_whole(bringing.folder, entries, here):
+            fetch.go_on(here)
+            self._fetching.ask_again()
+            while not fetch.here:
+                _check(fetch)
+                yield WAITS
+            drafts = bringing.folder.with_name(f"{bringing.folder.name}.brought")
+            yield from self._write(drafts, entries, here)
+            self._put(drafts, bringing.folder, newest)
+        self._remove_stale(bringing.folder, newest)
+
+    def _find(self, folder: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> Iterator[bool]:
+        """Parts that the node has where they belong."""
+        done = 0
+        for entry in entries:
+            path = str(folder / entry.path)
+            for index, digest in enumerate(entry.parts):
+                data = self._piece(path, index * PART_BYTES)
+                if not data:
+                    break
+                if digest_of(data) == digest:
+                    here[digest] = (path, index * PART_BYTES)
+                done += len(data)
+                if done >= AT_ONCE:
+                    done = 0
+                    yield WORKED
+
+    def _is_whole(self, folder: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> bool:
+        try:
+            sizes = [self._machine.disk.facts(str(folder / entry.path)).size_bytes for entry in entries]
+        except OSError:
+            return False
+        return sizes == [entry.size_bytes for entry in entries] and all(
+            here.get(digest) is not None for entry in entries for digest in entry.parts
+        )
+
+    def _write(self, drafts: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> Iterator[bool]:
+        files, done = self._machine.files, 0
+        files.remove_tree(drafts)
+        for entry in entries:
+            path = drafts / entry.path
+            files.make_folder(path.parent)
+            files.append(path, b"")
+            for digest in entry.parts:
+                data = self._piece(*here[digest]) if digest in here else self._content.data(digest)
+                if data is None or digest_of(data) != digest:
+                    raise BadInput(path, "a part of it was here, and is gone")
+                files.append(path, data)
+                done += len(data)
+                if done >= AT_ONCE:
+                    done = 0
+                    yield WORKED
+
+    def _put(self, drafts: Path, folder: Path, newest: Newest) -> None:
+        """In place of what has its name and is not it."""
+        files, name = self._machine.files, f"step-{newest.step}"
+        files.make_folder(folder)
+        files.remove_tree(folder / name)
+        files.rename(drafts / name, folder / name)
+        files.remove_tree(drafts)
+
+    def _remove_stale(self, folder: Path, newest: Newest) -> None:
+        """Others have gone on with the job since these were written, from an older one."""
+        for step in steps_in(str(folder), self._machine.disk, above=newest.step):
+            if step.generation < newest.fence:
+                self._machine.files.remove_tree(folder / f"step-{step.number}")
+
+    def _piece(self, path: str, at: int) -> bytes:
+        try:
+            return self._machine.disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+        except OSError:
+            return b""
+
+
+def _check(fetch: Fetch) -> None:
+    if fetch.why_not:
+        raise BadInput("a checkpoint", fetch.why_not)

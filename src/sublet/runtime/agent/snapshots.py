@@ -1,0 +1,93 @@
+"""What is in a folder of checkpoints at one moment, by content: named part by part, read again when it is asked for.
+
+Nothing is copied. A file that changes between the two, or is thrown away, spoils the snapshot: what is not what its
+name says is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sublet.runtime.agent.disk import Disk, FileFacts
+from sublet.runtime.travel.content import PART_BYTES, digest_of
+from sublet.runtime.travel.manifest import Entry, write_manifest
+
+__all__ = ["AT_ONCE", "Snapshot", "Spoiled"]
+
+AT_ONCE = 4 << 20  # bytes, before the agent looks at its lines again
+
+
+class Spoiled(Exception):
+    """A file is another one than it was, or gone."""
+
+
+class Snapshot:
+    """Of files below `folder`, by their paths there. `root` is its name, once all of it has been read."""
+
+    def __init__(self, disk: Disk, folder: str, paths: Sequence[str]) -> None:
+        self._disk, self._folder, self._paths = disk, folder, tuple(paths)
+        self._pages: dict[str, bytes] = {}  # the manifest and its root
+        self._places: dict[str, tuple[str, int]] = {}  # part -> file, and where in it
+        self._work = self._read()
+        self.root = ""
+        self.size_bytes = 0
+
+    def work(self) -> bool:
+        """Read some more; whether that is all. Spoiled as it says."""
+        done = 0
+        for size in self._work:
+            done += size
+            if done >= AT_ONCE:
+                return False
+        return True
+
+    def has(self, digest: str) -> bool:
+        """It had such a part."""
+        return digest in self._pages or digest in self._places
+
+    def part(self, digest: str) -> bytes | None:
+        """None where there is no such part, or no longer."""
+        if digest in self._pages:
+            return self._pages[digest]
+        if digest not in self._places:
+            return None
+        path, at = self._places[digest]
+        try:
+            data = self._disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+        except OSError:
+            return None
+        return data if digest_of(data) == digest else None
+
+    def add(self, data: bytes) -> str:
+        """A page of the manifest."""
+        digest = digest_of(data)
+        self._pages[digest] = data
+        return digest
+
+    def _read(self) -> Iterator[int]:
+        entries = []
+        for name in self._paths:
+            path, parts = f"{self._folder}/{name}", list[str]()
+            before = self._facts(path)
+            for at in range(0, before.size_bytes, PART_BYTES):
+                data = self._piece(path, at)
+                parts.append(digest_of(data))
+                self._places[parts[-1]] = (path, at)
+                yield len(data)
+            if self._facts(path)[:2] != before[:2]:
+                raise Spoiled(path)
+            self.size_bytes += before.size_bytes
+            entries.append(Entry(path=name, parts=tuple(parts), size_bytes=before.size_bytes))
+        self.root = write_manifest(self, entries)
+
+    def _facts(self, path: str) -> FileFacts:
+        try:
+            return self._disk.facts(path, follow=False)
+        except OSError:
+            raise Spoiled(path) from None
+
+    def _piece(self, path: str, at: int) -> bytes:
+        try:
+            return self._disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+        except OSError:
+            raise Spoiled(path) from None

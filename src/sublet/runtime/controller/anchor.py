@@ -1,0 +1,126 @@
+"""The checkpoints of one job that the controller keeps for it: parts by content, and a register that names what counts.
+
+    checkpoints/JOB/parts/DIGEST    as they came from nodes, each whole and checked
+    checkpoints/JOB/HEAD            the generation that may commit, and the commits: step, generation, root, size
+
+`HEAD` is replaced in one go and for good, so a commit is seen whole or not at all, and so is its end. What it does not
+name is not there for a reader. Nobody of a generation below the one that was announced commits: a host that was away
+and comes back replaces nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from sublet.errors import BadInput
+from sublet.machine.files import Files
+from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.manifest import Entry, entries_from, names_in
+
+__all__ = ["Anchor", "Commit", "Head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One checkpoint. `step` counts what a script without the SDK has saved, which has no step of its own."""
+
+    step: int
+    generation: int  # of its writer
+    root: str
+    size_bytes: int
+    done: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What counts: commits, the newest last; who may commit; and who might before that was announced."""
+
+    generation: int = 0
+    before: int = 0
+    commits: tuple[Commit, ...] = ()
+
+    @property
+    def newest(self) -> Commit | None:
+        """The one to go on from."""
+        return self.commits[-1] if self.commits else None
+
+
+class Anchor:
+    """In `folder`. Errors are OSError; BadInput for a register that cannot be read, which is not an empty one.
+
+    `insist` raises where the directory has become another controller's: it is asked before every change.
+    """
+
+    def __init__(self, folder: Path, files: Files, insist: Callable[[], None] = lambda: None) -> None:
+        self.folder, self._files, self._insist = folder, files, insist
+        self.content = Content(folder / "parts", files)
+        self._head: Head | None = None  # None = nobody has looked yet
+
+    @property
+    def head(self) -> Head:
+        """As it is written."""
+        if self._head is None:
+            self._head = self._read()
+        return self._head
+
+    def announce(self, generation: int) -> Head:
+        """From now on nobody of a lower generation commits. Said again, it changes nothing."""
+        if generation > self.head.generation:
+            self._write(replace(self.head, generation=generation, before=self.head.generation))
+        return self.head
+
+    def commit(self, commit: Commit, *, keep: int) -> None:
+        """All its parts are here: from now on it counts. The oldest beyond `keep` go, with what only they need."""
+        head = self.head
+        commits = sorted([*(each for each in head.commits if each.step != commit.step), commit], key=lambda c: c.step)
+        self._write(replace(head, commits=tuple(commits[-keep:])))
+        self._sweep()
+
+    def drop(self, steps: Collection[int]) -> None:
+        """They are of no use: who loaded them says so."""
+        if any(commit.step in steps for commit in self.head.commits):
+            self._write(replace(self.head, commits=tuple(c for c in self.head.commits if c.step not in steps)))
+
+    def entries(self, commit: Commit) -> list[Entry]:
+        """Its files; BadInput if some of what names them is gone."""
+        return entries_from(b"".join(self._manifest(commit)[1]))
+
+    def read(self, entry: Entry) -> Iterator[bytes]:
+        """A file, part by part; BadInput where one is gone."""
+        return (self._part(digest) for digest in entry.parts)
+
+    def _sweep(self) -> None:
+        wanted = set[str]()
+        for commit in self.head.commits:
+            names, text = self._manifest(commit)
+            wanted |= {commit.root, *names}
+            wanted.update(digest for entry in entries_from(b"".join(text)) for digest in entry.parts)
+        self.content.keep_only(wanted)
+
+    def _manifest(self, commit: Commit) -> tuple[list[str], list[bytes]]:
+        names = names_in(self._part(commit.root))
+        return names, [self._part(name) for name in names]
+
+    def _part(self, digest: str) -> bytes:
+        if (data := self.content.data(digest)) is None:
+            raise BadInput(self.folder, f"part {digest[:12]} of a checkpoint is gone or damaged")
+        return data
+
+    def _read(self) -> Head:
+        try:
+            facts = json.loads(self._files.read(self.folder / "HEAD"))
+            commits = tuple(Commit(**commit) for commit in facts.pop("commits"))
+            return Head(**facts, commits=commits)
+        except FileNotFoundError:
+            return Head()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadInput(self.folder / "HEAD", f"cannot be read ({error})") from None
+
+    def _write(self, head: Head) -> None:
+        self._insist()
+        self._files.make_folder(self.folder)
+        self._files.write(self.folder / "HEAD", json.dumps(asdict(head)).encode())
+        self._head = head

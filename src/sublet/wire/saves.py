@@ -1,0 +1,132 @@
+"""What is said of checkpoints: where one is safe, and how it gets from a node's own disk to the controller and back.
+
+    worker -> agent -> controller    Saved, SaveFailed, Damaged
+    worker -> agent                  Wants, answered by Brought
+    agent -> controller              Offered, answered by Carried; Wants, answered by Newest; Uncarried
+
+The parts of what is offered, or wanted, travel as all files do (travel): whoever lacks one asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ANCHOR",
+    "BUCKET",
+    "DISK",
+    "Brought",
+    "Carried",
+    "Damaged",
+    "Newest",
+    "Offered",
+    "SaveFailed",
+    "Saved",
+    "Uncarried",
+    "Wants",
+]
+
+DISK = "disk"  # of the node: goes with it
+ANCHOR = "anchor"  # where the controller is, or a directory that it and the nodes see
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is committed; `tier` says what it outlives."""
+
+    worker_id: str
+    step: int
+    done: float
+    seconds: float  # of writing, in the background; to an anchor, of carrying
+    blocked_s: float  # of training that stood still for it
+    size_bytes: int
+    tier: str = ANCHOR
+
+    @property
+    def safe(self) -> bool:
+        """It outlives the nodes: it counts as saved."""
+        return self.tier != DISK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A checkpoint could not be written; training goes on, and the older ones stay."""
+
+    worker_id: str
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """Checkpoints that cannot be trusted were passed over, and that of `step` was loaded.
+
+    Without any (`step` is -1) the worker does not begin at 0: it waits for orders.
+    """
+
+    worker_id: str
+    paths: tuple[str, ...]
+    why: str  # of the newest
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A node has a checkpoint that its controller may lack; `root` names all of it. Said again until it is answered.
+
+    `generation` is that of its writer. What a script without the SDK has saved has no step (-1).
+    """
+
+    worker_id: str
+    generation: int
+    root: str
+    size_bytes: int
+    step: int = -1
+    done: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The controller has what was offered as `root`, for good, or something newer; or it does not want it (`why`)."""
+
+    worker_id: str
+    root: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """A worker of `generation` is to go on from the newest checkpoint: nobody of an older one commits from now on."""
+
+    worker_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest that the controller has; without a root, there is none.
+
+    What lies on the node's own disk, and is newer, counts if its writer was of generation `fence` or a later one.
+    """
+
+    worker_id: str
+    root: str = ""
+    step: int = -1
+    fence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """The newest checkpoint is in the worker's directory; or nobody knows whether there is one (`why`)."""
+
+    worker_id: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncarried:
+    """What the worker has saved stays on its node, and is lost with it."""
+
+    worker_id: str
+    why: str
