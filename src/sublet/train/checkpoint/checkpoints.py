@@ -127,8 +127,10 @@ class Checkpoints:
         self._under_way: Pending | None = None
         self._one_save = threading.Lock()
         self._closed = False
+        self._announced = False
         with contextlib.suppress(OSError, SubletError):  # a full or read-only disk is told by save(), and can be read
             self._kept.announce(generation)
+            self._announced = True
             self._kept.sweep(wait_s=OPEN_WAIT_S)
 
     @property
@@ -171,7 +173,15 @@ class Checkpoints:
         return pending
 
     def newest(self) -> Loaded | None:
-        """The highest step whose digests are right; None if there is none (then see `skipped`)."""
+        """The highest step whose digests are right; None if there is none (then see `skipped`).
+
+        Whoever came before us must not commit after we looked, so our generation is announced first. A disk that is
+        full or cannot be written may be read all the same. StoreFailed if a store fails: it may be written by others.
+        """
+        if not self._announced:
+            with contextlib.suppress(OSError):
+                self._kept.announce(self._generation)
+                self._announced = True
         self.skipped = []
         return _newest_of(self._kept, self.skipped)
 
