@@ -7,8 +7,9 @@ told (`Overtaken`). `sublet.machine.remote` opens such a store by its URI.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -42,6 +43,7 @@ class Found:
     key: str
     size: int
     changed_s: float  # since 1970, by the clock of the store
+    tag: str = ""  # another one for each content, where the store says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,23 @@ class Objects(Protocol):
     def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:
         """In one go; if there must be none yet, or still this one: Overtaken if that is not so."""
 
+    def upload(self, key: str, path: Path) -> str:
+        """A file of this machine as it is read now, over whatever was there; its tag."""
+
     def get(self, key: str) -> Content:
         """All of a small one."""
+
+    def look(self, key: str) -> Found:
+        """What a list would say of it."""
 
     def open(self, key: str) -> ObjectReading:
         """To be read."""
 
     def list(self, prefix: str = "") -> list[Found]:
         """All whose keys begin with the folder `prefix`, in order of their keys."""
+
+    def walk(self) -> Iterator[Found]:
+        """All, as the store tells them: whoever has seen enough need not hear the rest."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Whether they are there or not."""

@@ -27,7 +27,7 @@ from typing import Any, Self
 from sublet.errors import InvalidValue, MissingExtra
 from sublet.machine.objects import Content, Found, ObjectReading, Objects, Overtaken, StoreFailed, Version
 
-__all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_remote", "open_uri"]
+__all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_missing", "is_remote", "open_uri"]
 
 SCHEMES = ("s3", "gs", "az")
 CONNECT_S = 5.0
@@ -115,6 +115,18 @@ class RemoteObjects:
             done = self._library.put(self._store, key, content, mode=mode, chunk_size=size)
         return _version(done)
 
+    def upload(self, key: str, path: Path) -> str:
+        """In parts, and there once its last one is."""
+        size = max(PART_BYTES, -(-path.stat().st_size // MOST_PARTS))
+        with self._asking(key):
+            done = self._library.put(self._store, key, path, chunk_size=size)
+        return str(done.get("e_tag") or "")
+
+    def look(self, key: str) -> Found:
+        """Its size, and when it was written."""
+        with self._asking(key):
+            return _found(self._library.head(self._store, key))
+
     def get(self, key: str) -> Content:
         """All of it."""
         with self._asking(key):
@@ -131,10 +143,13 @@ class RemoteObjects:
         """However many there are."""
         with self._asking(prefix):
             rows = [row for page in self._library.list(self._store, prefix or None) for row in page]
-        return sorted(
-            (Found(row["path"], row["size"], row["last_modified"].timestamp()) for row in rows),
-            key=lambda found: found.key,
-        )
+        return sorted(map(_found, rows), key=lambda found: found.key)
+
+    def walk(self) -> Iterator[Found]:
+        """Page by page."""
+        with self._asking(""):
+            for page in self._library.list(self._store):
+                yield from map(_found, page)
 
     def delete(self, keys: Iterable[str]) -> None:
         """All of them."""
@@ -201,6 +216,10 @@ class _Pieces:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _found(row: Mapping[str, Any]) -> Found:
+    return Found(row["path"], int(row["size"]), row["last_modified"].timestamp(), str(row.get("e_tag") or ""))
+
+
 def _version(facts: Mapping[str, Any]) -> Version:
     return {name: facts[name] for name in ("e_tag", "version") if facts.get(name) is not None}
 
@@ -219,6 +238,11 @@ def _profile() -> Any:
         return Boto3CredentialProvider()
     except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
         raise ValueError(f"credentials: {error}") from error
+
+
+def is_missing(error: StoreFailed) -> bool:
+    """Whether it failed because there is no such bucket."""
+    return any(word in error.why for word in NO_BUCKET)
 
 
 def _failure_from(uri: str, error: Exception) -> StoreFailed:

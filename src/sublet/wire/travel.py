@@ -10,7 +10,8 @@ asked for and never came is asked for again: nobody remembers what is under way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["Kept", "Lacks", "Part", "Preparing", "Printed", "Travel"]
 
@@ -28,6 +29,7 @@ class Travel:
     code: str = ""  # names the working directory as it was submitted; "" = that of the order, which the node has
     setup: str = ""  # a script of bash, to be run once on the node in the working directory
     carries: bool = False  # it saves on the node's own disk, and its agent carries that to the controller
+    kept: Mapping[str, str] = field(default_factory=dict)  # folders that the worker has, by the URI they go back to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel.buckets import check_buckets
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.packing import pack
 from sublet.wire.messages import FromWorkerMessage, StartWorker, Travelling
@@ -33,6 +34,7 @@ from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
 __all__ = ["Carrier"]
 
 MOST_PARTS = 64  # in one answer
+BRINGING, MOUNTED = "sublet.runtime.travel.bringing", "sublet.runtime.travel.mounted"
 
 
 class Carrier:
@@ -47,34 +49,43 @@ class Carrier:
         self._words = ""
         self.packer = pack
         self.pulling: Pulling | None = None  # None = no checkpoints are carried here
+        self.buckets = check_buckets
 
     async def pack(self, spec: JobSpec) -> JobSpec:
         """The job with the name of its files as they are now; refused where they cannot travel."""
+        notes = await self.check(spec, make=True)
         if not self.elsewhere:
-            for there, source in spec.mounts.items():
-                if not _is_there(there, source, spec.cwd):
-                    allowed = "what is there already: nodes are processes of this machine, and its files are yours"
-                    raise InvalidValue(f"file_mounts.{there}", source, allowed)
             return replace(spec, code="")
-        for there, source in spec.mounts.items():
-            if is_remote(source):
-                check_uri(f"file_mounts.{there}", source)
         mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
         try:
             code = await asyncio.to_thread(self.packer, self.content, Path(spec.cwd), mounts, besides=[self._state_dir])
         except OSError as error:
             raise BadInput(self.content.folder, f"cannot be written ({error.strerror})", hint="make room") from error
-        return replace(spec, code=code)
+        return replace(spec, code=code, notes=(*spec.notes, *notes))
+
+    async def check(self, spec: JobSpec, *, make: bool = False) -> list[str]:
+        """What is to be noted of its files; refused where no node could have them. `make`: buckets that are to be."""
+        if self.elsewhere:
+            for there, source in spec.mounts.items():
+                if is_remote(source):
+                    check_uri(f"file_mounts.{there}", source)
+            return await self.buckets(spec, make=make)
+        for there, source in spec.mounts.items():
+            if not _is_there(there, source, spec.cwd):
+                allowed = "what is there already: nodes are processes of this machine, and its files are yours"
+                raise InvalidValue(f"file_mounts.{there}", source, allowed)
+        return []
 
     def load(self, order: StartWorker, spec: JobSpec) -> StartWorker:
         """The order with what its node must have before; mounts are nowhere but where they are put."""
         if not self.elsewhere and not spec.setup:
             return order
-        setup = _setup(spec) if self.elsewhere else spec.setup
-        travel = Travel(code=spec.code, setup=setup, carries=self.carries(spec))
-        if self.elsewhere:
-            words = "" if spec.mounts else self._witness_words()
-            travel = replace(travel, witness=str(self._witness), words=words)
+        if not self.elsewhere:
+            return replace(order, travel=Travel(code=spec.code, setup=spec.setup))
+        kept = {there: spec.mounts[there] for there in spec.kept_mounts}
+        words = "" if spec.mounts else self._witness_words()
+        travel = Travel(code=spec.code, setup=_setup(spec), kept=kept, witness=str(self._witness), words=words)
+        travel = replace(travel, carries=self.carries(spec))
         return replace(order, travel=travel)
 
     def carries(self, spec: JobSpec) -> bool:
@@ -168,7 +179,12 @@ def _is_there(there: str, source: str, cwd: str) -> bool:
 
 def _setup(spec: JobSpec) -> str:
     """What is to run on a node, the buckets that it brings first. Its agent says which Python has Sublet."""
-    pairs = [word for there, source in spec.mounts.items() if is_remote(source) for word in (source, there)]
-    if not pairs:
-        return spec.setup
-    return f'"${PYTHON}" -P -m sublet.runtime.travel.bringing {shlex.join(pairs)}\n{spec.setup}'
+    found = {there: source for there, source in spec.mounts.items() if is_remote(source)}
+    copied = [word for there, source in found.items() if there not in spec.kept_mounts for word in (source, there)]
+    kept = [word for there in spec.kept_mounts for word in (found[there], there)]
+    lines = [
+        f'"${PYTHON}" -P -m {module} {shlex.join(pairs)}'
+        for module, pairs in ((BRINGING, copied), (MOUNTED, kept))
+        if pairs
+    ]
+    return "\n".join([*lines, spec.setup]) if lines else spec.setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from sublet.domain import events as news
 from sublet.runtime.archive import Kept
@@ -119,6 +120,8 @@ class ControllerApi:
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
+        notes = await self._controller.carrier.check(spec)
+        spec = replace(spec, notes=(*spec.notes, *notes))
         return await answer_dry_run(self._controller, spec, warning)
 
     # ------------------------------------------------------------------ what there is

@@ -215,7 +215,7 @@ def script(field: str, text: str) -> None:
     _text(field, text)
 
 
-def mounts(given: Mapping[str, str], kept: Sequence[str] = ()) -> None:
+def mounts(given: Mapping[str, str], kept: Sequence[str] = (), new: Sequence[str] = ()) -> None:
     """Paths on the node, and what is brought there; `kept` are those of which something goes back."""
     if len(given) > MOST_MOUNTS:
         raise InvalidValue("file_mounts", f"{len(given)} of them", f"at most {MOST_MOUNTS}")
@@ -227,7 +227,7 @@ def mounts(given: Mapping[str, str], kept: Sequence[str] = ()) -> None:
         if not source.startswith("/") and not _URI.fullmatch(source):
             allowed = "an absolute path of this machine, or a URI such as s3://bucket/folder"
             raise InvalidValue(f"file_mounts.{there}", source, allowed)
-    for there in kept:
+    for there in (*kept, *new):
         if there not in given or given[there].startswith("/"):
             raise InvalidValue("file_mounts", there, "mounted from a URI, if what is written there is to be kept")
 

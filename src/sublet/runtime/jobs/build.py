@@ -107,6 +107,7 @@ def _build(
             setup=f"{GO_ON}\n{file.setup}" if file.setup and width.per_node else file.setup,
             mounts=mounts.given,
             kept_mounts=tuple(mounts.kept),
+            new_mounts=tuple(mounts.new),
             image=image,
             per_node=width.per_node,
             notes=tuple(dict.fromkeys(notes)),

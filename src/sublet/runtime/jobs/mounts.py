@@ -30,10 +30,11 @@ class Places:
 
 @dataclass(slots=True)
 class Mounts:
-    """What is brought, by the path on the node; `kept` are those paths of which something goes back."""
+    """What is brought, by the path on a node; of `kept` ones something goes back, for `new` ones a bucket is made."""
 
     given: dict[str, str] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wrong: list[InvalidValue] = field(default_factory=list)
 
@@ -85,6 +86,8 @@ def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[s
             found.kept += [at] if writes else []
         elif writes:
             found.notes.append(f"{key}: its files are brought to the node; what is written there stays on the node")
+    if bucket.source is None and writes:
+        found.new.append(there)
     if bucket.source is None and bucket.store is None:
         found.notes.append(f"{key}: no store is named, so it is the bucket {found.given[there]}")
     if not bucket.persistent:

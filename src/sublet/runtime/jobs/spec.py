@@ -30,6 +30,7 @@ class JobSpec:
     setup: str = ""  # a text for bash that every node runs once, in `cwd`, before the first worker there
     mounts: Mapping[str, str] = field(default_factory=dict)  # path on the node: a local file or folder, or a URI
     kept_mounts: tuple[str, ...] = ()  # of these paths what the job writes there has to go back to the URI
+    new_mounts: tuple[str, ...] = ()  # ... and of these the bucket is made, where there is none
     image: str = ""  # of a container, in which `setup` and `argv` are; "" = the node's own system
     per_node: int = 0  # GPUs of one process of `run`, all on one node; 0 = every process has one GPU
     notes: tuple[str, ...] = ()  # what the file says and the job has otherwise, or need not have
@@ -66,7 +67,7 @@ class JobSpec:
         bounds.path("workdir", self.cwd)
         bounds.checkpoints_at(self.checkpoint_dir, sdk=self.sdk)
         bounds.script("setup", self.setup)
-        bounds.mounts(self.mounts, self.kept_mounts)
+        bounds.mounts(self.mounts, self.kept_mounts, self.new_mounts)
         bounds.notes(self.notes)
         bounds.variables("envs", self.env)
         bounds.variables("secrets", self.secrets)

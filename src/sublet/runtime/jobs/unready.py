@@ -12,7 +12,6 @@ __all__ = ["asks_too_much", "refuse_unready"]
 
 # By the key of a job file: whether the job asks for it, and what to do instead.
 UNREADY: Final[Mapping[str, tuple[Callable[[JobSpec], bool], str]]] = {
-    "file_mounts": (lambda spec: bool(spec.kept_mounts), "with mode: COPY, and let the job write to the bucket itself"),
     "resources.image_id": (lambda spec: bool(spec.image), "left out, if the nodes have what setup and run need"),
 }
 

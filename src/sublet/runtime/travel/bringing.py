@@ -12,10 +12,9 @@ from pathlib import Path
 from sublet.errors import SubletError
 from sublet.machine.objects import Objects
 from sublet.machine.remote import open_uri
+from sublet.runtime.travel.mirror import fetch
 
 __all__ = ["bring", "main"]
-
-CHUNK_BYTES = 1 << 23
 
 
 def bring(uri: str, place: Path) -> int:
@@ -30,15 +29,7 @@ def bring(uri: str, place: Path) -> int:
 def _fetch(objects: Objects, key: str, place: Path, size: int | None) -> int:
     if size is not None and place.is_file() and place.stat().st_size == size:
         return 0
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft, written, memory = place.with_name(place.name + ".part"), 0, memoryview(bytearray(CHUNK_BYTES))
-    with objects.open(key) as source, draft.open("wb") as file:
-        while count := source.readinto(memory):
-            written += file.write(memory[:count])
-        whole = source.size
-    if written != whole:
-        raise OSError(f"{objects.uri}/{key}: {written} bytes came of {whole}")
-    draft.replace(place)
+    fetch(objects, key, place)
     return 1
 
 

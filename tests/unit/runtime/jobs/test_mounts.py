@@ -40,6 +40,7 @@ envs: {WHICH: mine, STORE: GCS}
     spec = job(text, tmp_path)
     assert spec.mounts == {"/named": "s3://mine", "/theirs": "gs://data", "/given": "s3://public/set"}
     assert spec.kept_mounts == ("/named", "/given")
+    assert spec.new_mounts == ("/named",), "a URI names a bucket that is there"
     assert spec.notes == ("file_mounts./named: no store is named, so it is the bucket s3://mine",)
 
 
@@ -119,6 +120,5 @@ def test_what_no_node_could_be_given_is_refused_over_the_api_too(facts):
 
 def test_a_job_that_would_run_without_something_that_it_asks_for_is_not_taken():
     refuse_unready(PLAIN)
-    for asked in ({"mounts": {"/a": "s3://b"}, "kept_mounts": ("/a",)}, {"image": "a/b", "sdk": False}):
-        with pytest.raises(InvalidValue, match="nodes cannot do this yet"):
-            refuse_unready(replace(PLAIN, **asked))
+    with pytest.raises(InvalidValue, match="nodes cannot do this yet"):
+        refuse_unready(replace(PLAIN, image="a/b", sdk=False))
