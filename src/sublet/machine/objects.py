@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from sublet.errors import SubletError
 
-__all__ = ["Content", "Found", "ObjectReading", "Objects", "Overtaken", "StoreFailed", "Version"]
+__all__ = ["Content", "FileObjects", "Found", "ObjectReading", "Objects", "Overtaken", "StoreFailed", "Version"]
 
 Version = Mapping[str, str]  # which write an object is of, in the store's own words
 
@@ -81,14 +81,8 @@ class Objects(Protocol):
     def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:
         """In one go; if there must be none yet, or still this one: Overtaken if that is not so."""
 
-    def upload(self, key: str, path: Path) -> str:
-        """A file of this machine as it is read now, over whatever was there; its tag."""
-
     def get(self, key: str) -> Content:
         """All of a small one."""
-
-    def look(self, key: str) -> Found:
-        """What a list would say of it."""
 
     def open(self, key: str) -> ObjectReading:
         """To be read."""
@@ -96,8 +90,18 @@ class Objects(Protocol):
     def list(self, prefix: str = "") -> list[Found]:
         """All whose keys begin with the folder `prefix`, in order of their keys."""
 
-    def walk(self) -> Iterator[Found]:
-        """All, as the store tells them: whoever has seen enough need not hear the rest."""
-
     def delete(self, keys: Iterable[str]) -> None:
         """Whether they are there or not."""
+
+
+class FileObjects(Objects, Protocol):
+    """... which are files of this machine as well, as far as somebody brings them there and back."""
+
+    def upload(self, key: str, path: Path) -> str:
+        """A file as it is read now, over whatever was there; its tag."""
+
+    def look(self, key: str) -> Found:
+        """What a list would say of it."""
+
+    def walk(self) -> Iterator[Found]:
+        """All, as the store tells them: whoever has seen enough need not hear the rest."""

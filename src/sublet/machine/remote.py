@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sublet.errors import InvalidValue, MissingExtra
-from sublet.machine.objects import Content, Found, ObjectReading, Objects, Overtaken, StoreFailed, Version
+from sublet.machine.objects import Content, FileObjects, Found, ObjectReading, Overtaken, StoreFailed, Version
 
 __all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_missing", "is_remote", "open_uri"]
 
@@ -68,7 +68,7 @@ def check_uri(field: str, uri: str) -> None:
         raise MissingExtra(f"obstore, which reads and writes {scheme}://,", "store")
 
 
-def open_uri(uri: str) -> Objects:
+def open_uri(uri: str) -> FileObjects:
     """All objects under it; nobody is asked yet. InvalidValue, MissingExtra, or StoreFailed where access is not set."""
     uri = uri.rstrip("/")
     check_uri("uri", uri)

@@ -28,10 +28,12 @@ FILES = ("aws.toml", "hosts.toml", "ray.toml", "ssh.json")  # what users, and a 
 SCRIPT = """\
 import torch
 from sublet import train
+from sublet.runtime.travel.contained import Engine
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 name = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
-print(f"torch {torch.__version__}, {name}", flush=True)
+engine, why = Engine.found()
+print(f"torch {torch.__version__}, {name}; containers: {engine.name if engine else why}", flush=True)
 model = torch.nn.Linear(8, 1).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = torch.utils.data.TensorDataset(torch.ones(160, 8), torch.ones(160, 1))

@@ -18,7 +18,6 @@ from pathlib import Path
 from sublet.errors import BadInput, SubletError
 from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.jobs.mounts import Places
-from sublet.runtime.jobs.unready import asks_too_much
 
 __all__ = ["GOAL", "Verdict", "main", "survey", "task_files"]
 
@@ -35,7 +34,8 @@ class Verdict:
     taken: bool  # by the rules for files
     here: bool  # so it is on this machine, without what only its author has
     notes: tuple[str, ...] = ()
-    unready: tuple[str, ...] = ()  # keys that are understood, and for which it is refused until nodes can do it
+    contained: bool = False  # it runs in a container, which no daemon here has tried
+    keeps: bool = False  # it writes into a bucket
     why: str = ""
 
 
@@ -88,7 +88,9 @@ def _judge(path: Path, clone: Path) -> Verdict:
         here = True
     except SubletError:
         here = False
-    return Verdict(file=name, taken=True, here=here, notes=spec.notes, unready=asks_too_much(spec))
+    return Verdict(
+        file=name, taken=True, here=here, notes=spec.notes, contained=bool(spec.image), keeps=bool(spec.kept_mounts)
+    )
 
 
 def _reason(line: str) -> str:
@@ -107,13 +109,9 @@ def _print(verdicts: Sequence[Verdict]) -> None:
         f"{len(taken):5} taken ({len(taken) / count:.1%}) by the rules for files, paths of their authors supposed there"
     )
     print(f"{here:5} taken ({here / count:.1%}) as this machine is")
-    ready = sum(not each.unready for each in taken)
-    print(
-        f"{ready:5} of the first ({ready / count:.1%}) ask for nothing that nodes cannot do yet; refused by submit:",
-        end="",
-    )
-    waiting = Counter(key for each in taken for key in each.unready)
-    print(f" {', '.join(f'{key} {files}' for key, files in waiting.most_common()) or 'none'}")
+    boxed, keep = sum(each.contained for each in taken), sum(each.keeps for each in taken)
+    print(f"{keep:5} of the first write into a bucket, {boxed} run in a container: by the node's docker or podman, of")
+    print(f"{'':5} which Sublet's tests have no daemon, only docker's client and a program in the daemon's place")
     print(f"\nrefused{'':53} files  one of them")
     first: dict[str, str] = {}
     for each in verdicts:

@@ -30,6 +30,9 @@ class Travel:
     setup: str = ""  # a script of bash, to be run once on the node in the working directory
     carries: bool = False  # it saves on the node's own disk, and its agent carries that to the controller
     kept: Mapping[str, str] = field(default_factory=dict)  # folders that the worker has, by the URI they go back to
+    image: str = ""  # of the container that it runs in
+    inside: str = ""  # ... with what this script, run in it once on the node, has made of it
+    seen: tuple[str, ...] = ()  # paths of the node that are there as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_the_table_says_how_many_are_taken_and_why_the_others_are_not(clone, cap
     told = capsys.readouterr().out
     assert "4 job files" in told
     assert "2 taken (50.0%) by the rules for files, paths of their authors supposed" in told
-    assert "2 of the first (50.0%) ask for nothing that nodes cannot do yet" in told
+    assert "0 of the first write into a bucket, 0 run in a container" in told
     assert "1 taken (25.0%) as this machine is" in told
     assert [line.split()[-2:] for line in told.splitlines() if line.startswith("file_mounts")] == [
         ["1", "llm/inside.yaml"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublet.runtime.agent.crew import Crew
+from sublet.runtime.agent.dressing import dressed
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.log_streams import LogStreams
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.mounting import with_mounts
 from sublet.runtime.agent.setups import Setups, key_of
 from sublet.runtime.agent.trees import Lost, Tree
 from sublet.runtime.agent.worker import why_not_started
@@ -157,7 +157,7 @@ class Preparations:
                     worked = self._place(waiting, may_work=not worked) or worked
                 if waiting.placed and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
                     del self.waiting[worker_id]
-                    self._crew.start(with_mounts(waiting.order, waiting.travel), waiting.node_env, waiting.host)
+                    self._crew.start(dressed(waiting.order, waiting.travel), waiting.node_env, waiting.host)
             except OSError as error:
                 self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
 

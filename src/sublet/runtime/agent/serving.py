@@ -7,6 +7,8 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,20 +18,39 @@ from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.agent.dialing import Secure, in_the_clear
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.identity.enrolment import Passport
+from sublet.runtime.travel.records import records
 
 __all__ = ["run"]
 
 CHUNK = 1 << 16
+SWEEP_S = 120.0  # for containers that are to be removed
 
 
 def run(facts: AgentFacts) -> None:
     """Serve until dismissed, ended or no longer renewed; nothing that was started is left then."""
     try:
+        _sweep_containers()
         _serve(_as_found(facts))
     finally:
+        _sweep_containers(os.getpid())
         me = processes.look(os.getpid())
         if me is not None and me.session == me.pid:
             processes.kill_instance(me.pid, me.start)
+
+
+def _sweep_containers(leaving: int = 0) -> None:
+    """What earlier agents of this machine have left, and at its end this one; nothing where none had any."""
+    if any(leaving in (0, each.agent) for each in records()):
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "sublet.runtime.travel.contained",
+            "sweep",
+            *([str(leaving)] * bool(leaving)),
+        ]
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            subprocess.run(command, check=False, timeout=SWEEP_S)  # noqa: S603 - ourselves
 
 
 def _as_found(facts: AgentFacts) -> AgentFacts:

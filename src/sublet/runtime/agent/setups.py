@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sublet.runtime.agent.dressing import preparing_text
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.messages import StartWorker
@@ -44,7 +45,7 @@ class _Run:
 
 def key_of(order: StartWorker, travel: Travel) -> Key:
     """Of the setup that this worker needs."""
-    return order.cwd, travel.setup, travel.code
+    return order.cwd, f"{travel.setup}\0{travel.image}\0{travel.inside}", travel.code
 
 
 class Setups:
@@ -58,10 +59,11 @@ class Setups:
     def is_done(self, order: StartWorker, travel: Travel, node_env: Mapping[str, str]) -> bool:
         """Whether this worker can start; the first that asks starts the script. OSError where that cannot be."""
         key = key_of(order, travel)
-        if not travel.setup or key in self._done:
+        text = preparing_text(order, travel)
+        if not text or key in self._done:
             return True
         if key not in self._running:
-            script = replace(order, argv=(*SHELL, travel.setup), note="", watch=False, reads=False, offers=False)
+            script = replace(order, argv=(*SHELL, text), note="", watch=False, reads=False, offers=False)
             own_env = {**node_env, "SUBLET_JOB_ID": order.job_id, PYTHON: sys.executable}
             process = self._machine.processes.start(script, own_env)
             process.close()  # it has no line to us

@@ -16,10 +16,11 @@ from sublet.runtime.agent.processes import met_at
 from sublet.runtime.agent.reading import Reading
 from sublet.wire.messages import WorkerSeen
 
-__all__ = ["LOOK_S", "Watch", "newest_below"]
+__all__ = ["LIFE", "LOOK_S", "Watch", "newest_below"]
 
 LOOK_S = 5.0  # wall, between two looks
 BUSY = 0.01  # of one core: below that are timers of a runtime that waits
+LIFE = "SUBLET_CONTAINER"  # the variable of a file with the pid of the first process in a container
 MOST_FILES = 5_000  # looked at below a checkpoint directory
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -49,10 +50,11 @@ class Watch:
         self._active_s = self._looked_s = now_s
         self._ticks, self._printed = 0, self._length()
         self._met = False
+        self._life = env.get(LIFE, "")  # of a container, whose processes do not descend from ours
 
     def look(self, now_s: float, everybody: Mapping[int, list[tuple[int, int]]]) -> WorkerSeen:
         """What there is to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
-        ticks, printed = _ticks(self._pid, everybody), self._length()
+        ticks, printed = sum(_ticks(pid, everybody) for pid in (self._pid, *self._inside())), self._length()
         allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
         if abs(ticks - self._ticks) > allowed or printed != self._printed:  # less: a child took its time with it
             self._active_s = now_s
@@ -87,6 +89,13 @@ class Watch:
             ago_s = max(0.0, self._wall.unix() - newest)
             self._newest, self._saved_s = newest, now_s - min(ago_s, now_s - self._looked_s)
         return None if self._saved_s is None else now_s - self._saved_s
+
+    def _inside(self) -> Iterable[int]:
+        try:
+            text = self._disk.tail(self._life, since_bytes=0, most_bytes=20) if self._life else b""
+        except OSError:
+            return ()
+        return (int(text),) if text.strip().isdigit() else ()
 
     def _length(self) -> int:
         try:

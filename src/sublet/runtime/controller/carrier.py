@@ -74,6 +74,9 @@ class Carrier:
             if not _is_there(there, source, spec.cwd):
                 allowed = "what is there already: nodes are processes of this machine, and its files are yours"
                 raise InvalidValue(f"file_mounts.{there}", source, allowed)
+        if spec.image:
+            allowed = "left out where nodes are processes of this machine: containers are for nodes of their own"
+            raise InvalidValue("resources.image_id", spec.image, allowed)
         return []
 
     def load(self, order: StartWorker, spec: JobSpec) -> StartWorker:
@@ -83,9 +86,12 @@ class Carrier:
         if not self.elsewhere:
             return replace(order, travel=Travel(code=spec.code, setup=spec.setup))
         kept = {there: spec.mounts[there] for there in spec.kept_mounts}
-        words = "" if spec.mounts else self._witness_words()
+        words = "" if spec.mounts or spec.image else self._witness_words()
         travel = Travel(code=spec.code, setup=_setup(spec), kept=kept, witness=str(self._witness), words=words)
         travel = replace(travel, carries=self.carries(spec))
+        if spec.image:
+            seen = tuple(there for there in spec.mounts if there.startswith(("/", "~")))
+            travel = replace(travel, image=spec.image, inside=spec.setup, seen=seen)
         return replace(order, travel=travel)
 
     def carries(self, spec: JobSpec) -> bool:
@@ -187,4 +193,5 @@ def _setup(spec: JobSpec) -> str:
         for module, pairs in ((BRINGING, copied), (MOUNTED, kept))
         if pairs
     ]
-    return "\n".join([*lines, spec.setup]) if lines else spec.setup
+    own = [] if spec.image else [spec.setup]  # which is run inside
+    return "\n".join([*lines, *own])

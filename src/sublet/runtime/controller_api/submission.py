@@ -10,7 +10,6 @@ from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.jobs.unready import refuse_unready
 
 __all__ = ["known_job", "refuse_impossible", "submit_job"]
 
@@ -43,7 +42,6 @@ def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
 
 def refuse_impossible(feasibility: Feasibility, spec: JobSpec) -> str:
     """What can never run is refused; the warning for what may not run."""
-    refuse_unready(spec)
     bounds.absolute("workdir", spec.cwd)
     bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
     feasibility.refuse_beyond_limits(spec)

@@ -11,6 +11,7 @@ __all__ = ["image_of"]
 
 FIELD: Final = "resources.image_id"
 CONTAINER, SYSTEM = "docker:", "skypilot:"
+ENGINE: Final = "docker or podman of its nodes runs it; a node that has neither ends the job with that"
 KEPT: Final = "the system of the nodes is the one that the controller rents them with"
 
 
@@ -34,4 +35,4 @@ def image_of(given: Any, variables: Mapping[str, str]) -> tuple[str, list[str]]:
         raise InvalidValue(FIELD, filled[0], allowed)
     if not name or any(letter.isspace() for letter in name) or name.startswith("-"):
         raise InvalidValue(FIELD, filled[0], "docker: and the name of an image")
-    return name, []
+    return name, [f"{FIELD} = {name}: {ENGINE}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sublet.errors import InvalidValue
+from sublet.machine.remote import SCHEMES as STORES
 
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import Bucket
@@ -111,8 +112,11 @@ def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str])
 
 
 def _whole(key: str, source: str, places: Places) -> str:
-    """A URI as it is, a local path as an absolute one that exists."""
-    if "://" in source:
+    """A URI of a store that nodes can ask, a local path as an absolute one that exists."""
+    scheme, separator, _ = source.partition("://")
+    if separator and scheme not in STORES:
+        raise InvalidValue(key, source, f"a bucket of a store that can be asked: {', '.join(STORES)}")
+    if separator:
         return source
     if not source.strip() or (found := find_path(source, places)) is None:
         raise InvalidValue(key, source, f"a file or folder that exists, or a URI; there is none in {places.bases[0]}")

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
-from sublet.machine.objects import Found, Objects, StoreFailed
+from sublet.machine.objects import FileObjects, Found, Objects, StoreFailed
 from sublet.runtime.travel.writers import open_for_writing
 
 __all__ = ["Mirror", "NotOurs", "Pushed", "fetch"]
@@ -67,7 +67,7 @@ class Pushed(NamedTuple):
 class Mirror:
     """`index` is a file that is there as long as the folder."""
 
-    def __init__(self, objects: Objects, place: Path, index: Path) -> None:
+    def __init__(self, objects: FileObjects, place: Path, index: Path) -> None:
         self._objects, self._place, self._index = objects, place, index
         self._last: dict[str, Shape] = {}  # as a push found them
         self.told: set[str] = set()  # names that are not taken back, as they were told
@@ -175,7 +175,7 @@ class Mirror:
             changed = [key for key, shape in here.items() if key not in files or files[key].shape != shape]
             if not last:
                 changed = [key for key in changed if self._last.get(key) == here[key]]
-                changed = self._closed(changed)
+            changed = self._closed(changed, besides=os.getpgrp() if last else None)
             self._last = here
             gone = [key for key, entry in files.items() if entry.ours and key not in here]
             if not (changed or gone) or not self._place.is_dir():
@@ -185,8 +185,9 @@ class Mirror:
             self._save(files)
         return done
 
-    def _closed(self, keys: list[str]) -> list[str]:
-        busy = open_for_writing() if keys else set()
+    def _closed(self, keys: list[str], *, besides: int | None) -> list[str]:
+        """What nobody writes; at the end of a worker what others do, who will take it back themselves."""
+        busy = open_for_writing(besides=besides) if keys else set()
         return [key for key in keys if (self._place / key).exists() and _identity(self._place / key) not in busy]
 
     def _upload(self, keys: Sequence[str], here: dict[str, Shape], files: dict[str, Entry]) -> Pushed:
@@ -262,7 +263,7 @@ class Mirror:
     def _load(self) -> dict[str, Entry]:
         return {key: Entry(**facts) for key, facts in self._read().get("files", {}).items()}
 
-    def _read(self) -> dict[str, dict[str, dict[str, int | str | bool]]]:
+    def _read(self) -> dict[str, Any]:
         try:
             found = json.loads(self._index.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):

@@ -56,7 +56,8 @@ class Mounted:
 
     def run(self, argv: Sequence[str]) -> int:
         """To its end, and what it wrote is in the buckets; its exit code, less than 0 for a signal."""
-        kept = [int(number)] if (number := os.environ.get("SUBLET_CONTROL_FD", "")).isdigit() else []
+        line = os.environ.get("SUBLET_CONTROL_FD", "")
+        kept = [int(line)] if line.isdigit() else []
         try:
             self._process = subprocess.Popen(argv, pass_fds=kept, preexec_fn=die_with_parent)  # noqa: PLW1509, S603 - it only asks the kernel; the user's command
         except OSError as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
 __all__ = ["open_for_writing"]
 
 
-def open_for_writing() -> set[tuple[int, int]]:
-    """Device and number of each: names differ between containers, these do not."""
+def open_for_writing(*, besides: int | None = None) -> set[tuple[int, int]]:
+    """Device and number of each, since names differ between containers; not by processes of the group `besides`."""
     found: set[tuple[int, int]] = set()
     for pid in os.listdir("/proc"):  # noqa: PTH208 - names are all it takes
-        if pid.isdigit():
-            _add(found, f"/proc/{pid}")
+        with contextlib.suppress(OSError):  # it has ended
+            if pid.isdigit() and os.getpgid(int(pid)) != besides:
+                _add(found, f"/proc/{pid}")
     return found
 
 

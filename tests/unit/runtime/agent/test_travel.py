@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
+from sublet.machine.remote import open_uri
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.jobs.spec import JobSpec
@@ -25,6 +28,7 @@ from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
+from tests.rigs import little_docker, moto_bucket
 
 DATA = "".join(f"{number} of many lines\n" for number in range(20_000))  # three parts
 SHOW = """
@@ -69,7 +73,7 @@ class Sender(Ears):
         spec = JobSpec(name="job", argv=argv, cwd=facts.pop("cwd"), **facts)
         spec = await self.carrier.pack(spec)
         log = str(self.logs.of("job-1").path(worker_id))
-        order = StartWorker(worker_id=worker_id, job_id="job-1", argv=argv, cwd=spec.cwd, log=log)
+        order = StartWorker(worker_id=worker_id, job_id="job-1", argv=argv, cwd=spec.cwd, log=log, env=dict(spec.env))
         self.send("n", self.carrier.load(order, spec))
 
     def log(self, worker_id):
@@ -95,6 +99,11 @@ async def scene(rig, *, blind=True):
         engine.send("n", Dismiss())
         await until(lambda: not rig.left())
         await engine.close()
+
+
+def open_in(env, uri):
+    with patch.dict(os.environ, env):
+        return open_uri(uri)
 
 
 @pytest.fixture
@@ -125,6 +134,38 @@ def test_a_worker_runs_in_files_that_its_node_has_fetched_and_its_output_comes_b
             assert sender.all(Preparing, worker_id="job-1.1.0")
 
     asyncio.run(live())
+
+
+def test_a_worker_in_a_container_finds_its_bucket_and_what_it_wrote_is_there_when_it_is_told_gone(
+    rig, work, monkeypatch
+):
+    pytest.importorskip("obstore")
+    if os.geteuid():
+        pytest.skip("namespaces need root")
+    little_docker.install(rig.folder / "docker", rig.folder / "bin", "ubuntu:20.04")
+    monkeypatch.setenv("PATH", f"{rig.folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(rig.folder))
+    env = {**moto_bucket.environment(), "HOME": str(rig.folder / "of the job")}
+    bucket = open_in(env, moto_bucket.a_bucket("worn"))
+    bucket.put("in.txt", b"from the bucket")
+    place = str(rig.folder / "mounted")
+    facts = {"mounts": {place: bucket.uri}, "kept_mounts": (place,), "image": "ubuntu:20.04", "sdk": False, "env": env}
+    script = f"cat {place}/in.txt /made; cat data/a.txt | head -1 > {place}/out.txt; exit 4"
+
+    async def live():
+        async with scene(rig) as sender:
+            await sender.start("job-1.1.0", ("bash", "-c", script), cwd=str(work), setup="echo made > /made", **facts)
+            down = await sender.next(WorkerDown)
+            assert down.code == 4, sender.log("job-1.1.0")
+            assert bucket.get("out.txt").data == b"0 of many lines\n"
+            await until(lambda: "from the bucketmade" in sender.log("job-1.1.0"))
+            assert len(os.listdir(rig.folder / "docker" / "images")) == 2, "and what setup has made of it"  # noqa: PTH208 - of names
+
+    asyncio.run(live())
+    assert list((rig.folder / "docker" / "containers").iterdir()) == []
+    assert [each.name for each in (rig.folder / "docker" / "images").iterdir()] == ["ubuntu_20.04"], (
+        "its agent has left"
+    )
 
 
 def test_an_unchanged_folder_costs_less_than_a_kilobyte_and_a_changed_file_only_itself(rig, work):

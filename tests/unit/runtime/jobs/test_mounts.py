@@ -10,7 +10,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.jobs.file import job_from_text
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.jobs.unready import refuse_unready
 
 PLAIN = JobSpec(name="x", argv=("true",), cwd="/")
 
@@ -116,9 +115,3 @@ def test_a_stored_job_of_before_loads_and_one_of_today_survives_the_wire():
 def test_what_no_node_could_be_given_is_refused_over_the_api_too(facts):
     with pytest.raises(InvalidValue):
         spec_from_json({"name": "x", "argv": ["true"], "cwd": "/", **facts})
-
-
-def test_a_job_that_would_run_without_something_that_it_asks_for_is_not_taken():
-    refuse_unready(PLAIN)
-    with pytest.raises(InvalidValue, match="nodes cannot do this yet"):
-        refuse_unready(replace(PLAIN, image="a/b", sdk=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,19 @@ def test_what_is_written_goes_back_when_it_was_quiet_and_is_closed(tmp_path, obj
     assert here.push().uploaded == 0
     assert here.push(last=True).uploaded == 1, "there is no later"
     assert data(objects)["new/model.pt"] == b"other"
+
+
+def test_what_another_worker_on_the_node_still_writes_is_left_to_it(tmp_path, objects):
+    here, place = node(tmp_path, objects), tmp_path / "node" / "data"
+    here.pull()
+    (place / "whole").write_text("x")
+    hold = ["bash", "-c", f"exec 9> {place}/half; echo half >&9; echo ready; read -r"]
+    with subprocess.Popen(hold, process_group=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        assert here.push(last=True).uploaded == 1
+        assert "half" not in data(objects)
+        other.communicate(b"\n")
+    assert here.push(last=True).uploaded == 1
 
 
 def test_only_what_the_job_wrote_here_is_deleted_there(tmp_path, objects):

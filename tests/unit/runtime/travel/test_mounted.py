@@ -19,7 +19,7 @@ from sublet.errors import InvalidValue
 from sublet.machine.dice import DICE
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import RemoteObjects, open_uri
-from sublet.runtime.agent.mounting import with_mounts
+from sublet.runtime.agent.dressing import dressed
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel import buckets, mounted
@@ -124,9 +124,9 @@ def test_a_folder_with_files_of_others_is_refused_and_the_command_never_runs(sto
 
 def test_a_worker_with_kept_folders_is_started_through_them_and_python_stays_the_agents(store, tmp_path, monkeypatch):
     order = StartWorker(worker_id="w", job_id="j", argv=("python", "x.py"))
-    kept = with_mounts(order, Travel(kept={"/data": "s3://bucket"}))
+    kept = dressed(order, Travel(kept={"/data": "s3://bucket"}))
     assert kept.argv[-5:] == ("s3://bucket", "/data", "--", "python", "x.py")
-    assert with_mounts(order, Travel()) is order
+    assert dressed(order, Travel()) is order
     (tmp_path / "x.py").write_text("import sys; open('exe', 'w').write(sys.executable)")
     words = ["s3://bucket", str(tmp_path / "data"), "--", "python", str(tmp_path / "x.py")]
     monkeypatch.chdir(tmp_path)
