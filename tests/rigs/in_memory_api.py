@@ -311,6 +311,7 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "resizes": 0,
         "steps_lost": 0,
         "checkpoint_step": None,
+        "checkpoint_tier": "",
         "failures_infra": 0,
         "failures_user": 0,
         "exit_code": None,
@@ -343,7 +344,7 @@ RUNNING: dict[str, Any] = {
 
 def cost_from(row: dict[str, Any]) -> CostView:
     shared = set(CostView.__annotations__) & set(row)
-    return {**{name: row[name] for name in shared}, "job_id": row["id"], "jobs": []}  # type: ignore[typeddict-item, return-value]
+    return {**{name: row[name] for name in shared}, "job_id": row["id"], "tiers": [], "jobs": []}  # type: ignore[typeddict-item, return-value]
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from sublet.domain.saving import least_interval_s
 from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, SubletError
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
@@ -33,6 +35,7 @@ class Saver:
     The first comes early and each waits as long as was trained until the last one, up to `every_s`: training that ends
     young has lost at most half of what was done, for a handful of writes in all. It counts from where the first worker
     began, and whoever becomes the writer goes on there: the time comes with the state, the last commit is on the disk.
+    Where a controller chose the interval, training is slowed by no more than it says, whatever a write costs.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Saver:
         own = os.environ.get("SUBLET_CHECKPOINT_TIER", ANCHOR)
         self.tier = BUCKET if directory is not None and is_remote(str(directory)) else own
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
+        self._most_slowdown = float(os.environ.get("SUBLET_CHECKPOINT_MOST_SLOWDOWN", math.inf))
+        self._least_s = 0.0  # for that, after what the last one cost
         self.blocked_s = 0.0  # since somebody asked last
         self._checkpoints: Checkpoints | None = None
         self._pending: Pending | None = None
@@ -132,7 +137,7 @@ class Saver:
         if self._is_new:
             self._is_new, age_s = False, self._checkpoints.commit_age_s()
             self._saved_s = max(self._saved_s, trained_s - age_s)
-        wait_s = min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s)
+        wait_s = max(min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s), self._least_s)
         if self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s):
             self._saved_s = trained_s
             self._begin(tree(), progress, world)
@@ -195,6 +200,7 @@ class Saver:
             return
         self._committed = pending.step
         self._worth_s = WORTH * pending.seconds
+        self._least_s = least_interval_s(pending.blocked_s, pending.seconds, self._most_slowdown)
         self._tell(
             Saved(
                 worker_id=self._writer,

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from sublet.cli.main import run
 from sublet.cli.print import report as live_report
-from sublet.cli.print.bill import bill_rows, bill_sentence
-from sublet.cli.print.figures import money
+from sublet.cli.print.bill import bill_rows, bill_sentence, print_bill
+from sublet.cli.print.figures import fine, money
 from sublet.cli.print.screen import frame, plain_lines
 from sublet.cli.status import ControllerStatus
 from sublet.cli.work import controller_process
@@ -51,6 +51,16 @@ def drawn(seen):
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None, legacy_windows=False)
     console.print(frame(seen))
     return console.file.getvalue()
+
+
+def test_the_bill_says_what_each_tier_of_checkpoints_cost_and_saved(capsys):
+    tier = {"commits": 3, "size_bytes": 1.5e9, "blocked_s": 0.25, "usd_blocked": 0.5}
+    tier |= {"resumes": 1, "steps_kept": 40, "usd_kept": 2.0}
+    print_bill(bill([job("mlp-1")], tiers=[{"tier": "anchor", **tier}]))
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("anchor")]
+    assert row == ["anchor", "3", "1.5", "0.25", fine(0.5), "1", "40", fine(2.0)]
+    print_bill(bill([job("mlp-1")]))
+    assert "checkpoints" not in capsys.readouterr().out  # none was made
 
 
 # ---------------------------------------------------------------------- names

@@ -77,7 +77,7 @@ def test_a_writer_that_was_succeeded_does_not_wait_to_write_the_last_one(tmp_pat
     assert not slept
 
 
-def saved_at(folder, seconds, monkeypatch, *, every_s=600.0, takes_s=0.0):
+def saved_at(folder, seconds, monkeypatch, *, every_s=600.0, takes_s=0.0, blocked_s=None):
     """The seconds of training at which checkpoints were begun, of a loop that looks at these."""
     monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", str(every_s))
     told, began = [], []
@@ -96,6 +96,7 @@ def saved_at(folder, seconds, monkeypatch, *, every_s=600.0, takes_s=0.0):
         if saver._pending is not None:
             saver._pending.wait()
             saver._pending.seconds = takes_s
+            saver._pending.blocked_s = saver._pending.blocked_s if blocked_s is None else blocked_s
     saver.close()
     return began
 
@@ -118,6 +119,16 @@ def test_a_state_that_is_slow_to_write_is_not_written_all_the_time(tmp_path, mon
     began = saved_at(tmp_path, range(601), monkeypatch, takes_s=10.0)
     assert began[0] <= 20  # what it costs is known only then
     assert all(late - early >= 200 for early, late in itertools.pairwise(began))
+
+
+@pytest.mark.parametrize(("blocked_s", "takes_s", "least_s"), [(1.0, 1.0, 50), (0.0, 10.0, 100)])
+def test_an_interval_of_the_controllers_never_slows_training_by_more_than_it_says(
+    tmp_path, monkeypatch, blocked_s, takes_s, least_s
+):
+    monkeypatch.setenv("SUBLET_CHECKPOINT_MOST_SLOWDOWN", "0.02")
+    began = saved_at(tmp_path, range(401), monkeypatch, every_s=2.0, takes_s=takes_s, blocked_s=blocked_s)
+    assert began[0] <= 20  # what it costs is known only then
+    assert all(least_s <= late - early <= least_s + 1 for early, late in itertools.pairwise(began))
 
 
 class Writers:

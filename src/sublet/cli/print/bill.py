@@ -8,8 +8,9 @@ import typer
 
 from sublet.cli.print.figures import fine, labels, money
 from sublet.cli.print.tables import print_table
+from sublet.domain.units import GB
 
-__all__ = ["bill_rows", "bill_sentence", "print_bill"]
+__all__ = ["bill_rows", "bill_sentence", "print_bill", "tier_rows"]
 
 PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total")
 
@@ -18,6 +19,9 @@ def print_bill(found: dict[str, Any]) -> None:
     """A row per job, one for what no job used, one for all of it; then the bill in a sentence."""
     titles, rows = bill_rows(found)
     print_table(titles, rows, words=(0,))
+    if found["tiers"]:
+        typer.echo("")
+        print_table(*tier_rows(found), words=(0,))
     typer.echo(f"\n{bill_sentence(found)}")
 
 
@@ -31,6 +35,25 @@ def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     unused = {part: found[f"usd_{part}"] - sum(job[f"usd_{part}"] for job in found["jobs"]) for part in PARTS}
     rows.append(["no job", *(fine(unused[part]) for part in PARTS), "", "", ""])
     rows.append(_row("all", found))
+    return titles, rows
+
+
+def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """What each tier of checkpoints cost and saved."""
+    titles = ["checkpoints", "commits", "GB", "blocked, s", "USD", "resumes", "steps kept", "USD kept"]
+    rows = [
+        [
+            tier["tier"],
+            f"{tier['commits']}",
+            f"{tier['size_bytes'] / GB:.3g}",
+            f"{tier['blocked_s']:.2f}",
+            fine(tier["usd_blocked"]),
+            f"{tier['resumes']}",
+            f"{tier['steps_kept']}",
+            fine(tier["usd_kept"]),
+        ]
+        for tier in found["tiers"]
+    ]
     return titles, rows
 
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from sublet.perf.preemption.cycles import RARE, checkpoint_interval_s
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["DRAG", "MOST_SLOWDOWN", "TIERS", "Ladder", "Tier", "Tiering", "best_tiering", "cost_of_write", "tiering"]
+__all__ = ["TIERS", "Ladder", "Tier", "Tiering", "best_tiering", "tiering"]
 
 # K tiers, nearest first; C cases (any shape): arrays are K by C
 Tier = Literal["peers", "disk", "anchor", "bucket"]
@@ -44,8 +44,6 @@ TIERS: Mapping[Tier, str] = MappingProxyType(
         "bucket": "the loss of the anchor",
     }
 )
-DRAG = 0.2  # of the speed of training, lost while a copy is written beside it: digests, memory and network are shared
-MOST_SLOWDOWN = 0.02  # of a live job by all its tiers
 ROUNDS = 2  # of multiples: the second starts from the intervals of the first
 MOST_TIMES = 1e6  # one tier as often as the next
 
@@ -87,11 +85,6 @@ class Tiering:
                 for each in fields(self)
             }
         )
-
-
-def cost_of_write(blocked_s: npt.ArrayLike, write_s: npt.ArrayLike) -> Floats:
-    """Seconds of training that a copy costs: those that it stands still for, and what the rest beside it drags."""
-    return np.asarray(blocked_s, dtype=np.float64) + DRAG * np.asarray(write_s, dtype=np.float64)
 
 
 def tiering(ladder: Ladder, every_s_KC: npt.ArrayLike) -> Tiering:

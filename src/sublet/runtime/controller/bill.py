@@ -294,9 +294,11 @@ class Bill:
             if node_id in nodes
         )
 
-    def book_checkpoint(self, job_id: str, cloud_s: float) -> None:
-        """Training waited so long for a checkpoint."""
-        self.jobs[job_id].move(Purpose.CHECKPOINT, self._rent(job_id, cloud_s))
+    def book_checkpoint(self, job_id: str, cloud_s: float) -> int:
+        """Training waited so long for a checkpoint; the grains of that."""
+        account, before = self.jobs[job_id], self.jobs[job_id].checkpoint
+        account.move(Purpose.CHECKPOINT, self._rent(job_id, cloud_s))
+        return account.checkpoint - before
 
     def book_hang(self, job_id: str, cloud_s: float) -> None:
         """It did nothing for so long, and was taken to train."""

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from sublet.domain.offer import Offer
-from sublet.domain.units import SECONDS_PER_H
+from sublet.domain.saving import MOST_SLOWDOWN
 from sublet.errors import InvalidValue
 from sublet.machine.remote import is_remote
-from sublet.perf.preemption import checkpoint_interval_s, expected_hits_per_h
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.intervals import Every, Losses, Pace, intervals, losses_of
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.controller.records import JobRecord, pools_for
 from sublet.runtime.controller.size_files import SizeFiles, group_of
+from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
+from sublet.runtime.controller.tiers import Tally
 from sublet.runtime.group.build import build_group
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
+from sublet.wire import saves
 from sublet.wire.profile import FITS
 
 __all__ = ["RecordFactory"]
@@ -80,7 +83,21 @@ class RecordFactory:
         pools = pools_for(spec, self._offers)
         profile, size_group = self.profiles.begin(spec), group_of(spec)
         size_h = self.sizes.of(size_group).expected_h(0.0)
-        return JobRecord(job_id, spec, group, submitted_s, pools, profile=profile, size_group=size_group, size_h=size_h)
+        record = JobRecord(
+            job_id, spec, group, submitted_s, pools, profile=profile, size_group=size_group, size_h=size_h
+        )
+        self.hold_without_checkpoints(record)
+        return record
+
+    def place(self, record: JobRecord) -> str:
+        """Where its checkpoints are."""
+        return record.spec.checkpoint_dir or str(self._state_dir / "jobs" / record.id / "checkpoints")
+
+    def hold_without_checkpoints(self, record: JobRecord) -> None:
+        """Of one that has them copied to a bucket: if there are none here, they may be there."""
+        may = record.spec.checkpoint_copy and not record.outcome and not record.paused
+        if may and not holds_files(self.place(record), self._disk):
+            record.paused = Hold.COPY
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
         """A job that will never run: for what-if."""
@@ -98,6 +115,7 @@ class RecordFactory:
 
     def _environment(self, record: JobRecord, checkpoints: str) -> dict[str, str]:
         every_s = record.every_s = self._checkpoint_every_s(record)
+        limit = {} if record.spec.checkpoint_every_s else {"SUBLET_CHECKPOINT_MOST_SLOWDOWN": str(MOST_SLOWDOWN)}
         left = self._purse_left()
         env = {
             "SUBLET_JOB_ID": record.id,
@@ -105,6 +123,7 @@ class RecordFactory:
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
             "SUBLET_CHECKPOINT_DIR": checkpoints,
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
+            **limit,
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
             "SUBLET_RESUME": "1" if _resumes(record, checkpoints, self._disk) else "0",
             "WANDB_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
@@ -130,18 +149,41 @@ class RecordFactory:
         return self._left[1]
 
     def _checkpoint_every_s(self, record: JobRecord) -> float:
-        """Wall seconds between checkpoints: what the user asked for, or Young and Daly's."""
-        speedup = self._clock.speedup
+        """Wall seconds between checkpoints: what the user asked for, or what loses the least."""
         if record.spec.checkpoint_every_s is not None:
-            return record.spec.checkpoint_every_s / speedup
+            return record.spec.checkpoint_every_s / self._clock.speedup
+        return self.intervals(record).worker_s
+
+    def intervals(self, record: JobRecord) -> Every:
+        """By the model of tiers, with the last copies of this job and the nodes that it has, or may get."""
+        tiers = record.tiers
+        written = next(
+            (tiers.of(tier) for tier in (saves.DISK, saves.ANCHOR, saves.BUCKET) if tier in tiers.tallies), Tally()
+        )
+        pace = Pace(
+            blocked_s=written.last_blocked_s,
+            write_s=record.write_s,
+            carry_s=record.carry_s,
+            copy_s=tiers.of(saves.BUCKET).seconds,
+        )
+        copies = bool(record.spec.checkpoint_copy)
+        return intervals(pace, self._losses(record), speedup=self._clock.speedup, copies=copies)
+
+    def _losses(self, record: JobRecord) -> Losses:
+        """Of the nodes that it has; else of the worst that it may get."""
+        kernel, spec = self._inbox.kernel, record.spec
+        survives = spec.sdk and spec.on_node_loss in (OnNodeLoss.CONTINUE, OnNodeLoss.REPLACE)
+        nodes = (kernel.cluster.nodes.get(node_id) for node_id, _ in kernel.tenancy.placement.get(record.id, ()))
+        if held := Counter(node.offer.id for node in nodes if node is not None):
+            has = [(kernel.supply.offering.state(offer, kernel.now_s), count) for offer, count in held.items()]
+            return losses_of(has, survives=survives)
         offers = [offer for offer in self._offers if not record.pools or offer.pool in record.pools]
-        workers = record.spec.max_workers
-        kernel = self._inbox.kernel
         states = [kernel.supply.offering.state(offer.id, kernel.now_s) for offer in offers]
-        hits_per_h = max((expected_hits_per_h(s, -(-workers // s.offer.gpus_per_node)) for s in states), default=0.0)
-        write_s = max(record.write_s, 0.05)
-        every_s = float(checkpoint_interval_s(write_s * speedup, np.array(hits_per_h / SECONDS_PER_H)))
-        return min(max(every_s / speedup, 10 * write_s), 600.0)
+        each = [
+            losses_of([(state, -(-spec.max_workers // state.offer.gpus_per_node))], survives=survives)
+            for state in states
+        ]
+        return max(each, key=lambda losses: losses.all_per_h, default=Losses(some_per_h=0.0, all_per_h=0.0))
 
 
 def _resumes(record: JobRecord, checkpoints: str, disk: Disk) -> bool:

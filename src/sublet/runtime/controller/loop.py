@@ -30,6 +30,7 @@ from sublet.runtime.controller.addresses import Addresses
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.bucket_copies import BucketCopies, Copying, copy_in_process
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.chronicle import Chronicle
 from sublet.runtime.controller.compaction import Compaction
@@ -96,6 +97,7 @@ class Controller:
         paces: Paces = PACES,
         aside: Callable[[Callable[[], None]], None] = begin_thread,
         elsewhere: bool = False,  # its nodes may not see this machine's disk
+        copy: Copying = copy_in_process,  # checkpoints between this machine's disk and buckets
     ) -> None:
         self.store, self.engine, self.clock = store, engine, clock
         self.limits, self.budget, self._paces = limits or {}, budget, paces
@@ -180,6 +182,16 @@ class Controller:
         self.decisions = Decisions(inbox, planner=self.planner, gauges=self.gauges, alarms=self.alarms, wall=clock.wall)
         self.feasibility = Feasibility(inbox, offers=offers, factory=self.factory, clock=clock)
         self.waits = Waits(inbox, table=table, feasibility=self.feasibility, decisions=self.decisions)
+        self.copies = BucketCopies(
+            table,
+            place=self.factory.place,
+            every_s=lambda record: self.factory.intervals(record).bucket_s,
+            saved=lambda record, told: record.tiers.saved(record.id, told, self.bill, clock.speedup),
+            freed=self.jobs.relearn,
+            alarm=lambda job_id, text: inbox.note(HistoryRow(kind="Alarm", job_id=job_id, text=text)),
+            aside=aside,
+            copy=copy,
+        )
         self._timers = Timers(inbox, clock)
         self._orders = Orders(
             inbox,
@@ -368,4 +380,5 @@ class Controller:
             else:
                 self.router.tick(record, wall_s)
         self.leases.end_unpaid()
+        self.copies.tick(wall_s)
         self.inbox.carry_on()

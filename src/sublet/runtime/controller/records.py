@@ -18,6 +18,7 @@ from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.suspicion import Suspicion
+from sublet.runtime.controller.tiers import Tiers
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
@@ -79,6 +80,7 @@ class JobRecord:
     write_s: float = 0.0  # wall, of the last checkpoint
     carry_s: float = 0.0  # wall, ... to carry it from the node's disk to the controller; 0 = it is written there
     every_s: float = 30.0  # wall, between two checkpoints; a first guess until its workers start
+    tiers: Tiers = field(default_factory=Tiers)  # of its checkpoints: what each cost and saved
     starts_over: int = 0  # of a script without a session, in a row, without having saved
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
     loads: bool = True  # as far as seen; False: it has started over beside what it had saved
@@ -225,6 +227,7 @@ class JobRecord:
             "checkpoint_step": self.checkpoint_step,
             "write_s": self.write_s,
             "carry_s": self.carry_s,
+            "tiers": self.tiers.facts(),
             "pauses_s": self.pauses_s[-3:],
             "failures": dict(self.group.failures),
             "failed_s": self.failed_s,
@@ -259,6 +262,7 @@ class JobRecord:
         self.replacements = Replacements.from_facts(plain.pop("replacements", {}))
         self.group.widths.restore(plain.pop("widths", {}))
         self.group.finished = plain.pop("finished", False)
+        self.tiers = Tiers.from_facts(plain.pop("tiers", {}))
         pinned = plain.pop("pinned", None)
         self.pinned = None if pinned is None else (pinned[0], pinned[1])
         awaited = plain.pop("awaited", None)

@@ -78,6 +78,7 @@ class Reports:
             self._bill.book_redone(record.id, lost, record.steps_made)
         if (at := record.lost_wall_s) is not None:
             record.lost_wall_s = None
+            record.tiers.resumed(record.id, message.step, message.source, self._bill, record.steps_made)
             self._gauges.recovery_s.add(wall_s - at)
             record.pauses_s.append(wall_s - at)
         elif message.formed_s or message.state_s:
@@ -114,7 +115,7 @@ class Reports:
     def _saved(self, record: JobRecord, message: wire.Saved, wall_s: float) -> None:
         """On a node's own disk it is written, and not saved: it counts when the controller has it, or a bucket."""
         record.write_s = message.seconds
-        self._bill.book_checkpoint(record.id, message.blocked_s * self._clock.speedup)
+        record.tiers.saved(record.id, message, self._bill, self._clock.speedup)
         if not message.safe:
             return
         if message.step >= 0:

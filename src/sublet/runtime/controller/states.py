@@ -17,6 +17,7 @@ class Hold(StrEnum):
     GIVEN_UP = "preemption"  # its nodes went too often: it saves, and has failed then
     BACK_OFF = "back-off"  # its nodes end within seconds of its start: it waits before the next
     DAMAGED = "damaged"  # all its checkpoints are: its owner decides
+    COPY = "copy"  # its checkpoints come from a bucket
     RULES = "rules"  # its specification, as the store has it, cannot be run by this version
 
 

@@ -53,6 +53,9 @@ class StoredJobs:
         record.restore(facts)
         if record.paused is Hold.RULES:  # unless it still is
             record.paused = Hold.NONE
+        if not record.refused and record.paused in (Hold.NONE, Hold.COPY):
+            record.paused = Hold.NONE
+            self._factory.hold_without_checkpoints(record)
         if record.refused and not record.outcome:
             record.paused = Hold.RULES
             text = f"is held, for it cannot be run: {record.refused}"

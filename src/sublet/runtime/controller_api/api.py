@@ -170,13 +170,15 @@ class ControllerApi:
     async def cost(self, job_id: str | None = None) -> views.CostView:
         """The bill of one job, or of everything."""
         controller, sources = self._controller, _settled_sources(self._controller)
-        records = controller.records.values() if job_id is None else [self.record(job_id)]
-        costs = [job_cost_view(job_view(record, sources), controller.bill.jobs[record.id]) for record in records]
+        records = list(controller.records.values()) if job_id is None else [self.record(job_id)]
+        jobs = controller.bill.jobs
+        costs = [job_cost_view(job_view(record, sources), jobs[record.id], record.tiers) for record in records]
         if job_id is not None:
             return costs[0]
         if (earlier := controller.shelving.shelf.sums()).jobs:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
-        return total_cost_view(costs, controller.bill, controller.kernel.ledger.burn())
+        tiers = [record.tiers for record in records]
+        return total_cost_view(costs, controller.bill, controller.kernel.ledger.burn(), tiers)
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""

@@ -34,6 +34,7 @@ HELD_BACK = {
     Hold.CANCEL: "saves, and is ended then",
     Hold.GIVEN_UP: "saves, and is given up then: its nodes went too often",
     Hold.DAMAGED: f"{ASKS} 'sublet resume JOB' looks again, '--start-over' begins at 0",
+    Hold.COPY: "its checkpoints are brought from checkpoint.copy; 'sublet resume JOB' goes on without",
     Hold.BACK_OFF: "its nodes ended within seconds of its start: it waits before the next",
 }
 UNMODIFIED = {  # of a script without the SDK nobody but itself makes a checkpoint
@@ -101,6 +102,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "resizes": record.resizes,
         "steps_lost": record.steps_lost,
         "checkpoint_step": record.checkpoint_step,
+        "checkpoint_tier": record.tiers.newest,
         "failures_infra": group.failures["infra"],
         "failures_user": group.failures["user"],
         "exit_code": record.exit_code,
@@ -151,7 +153,7 @@ def _phase_of(record: JobRecord, state: JobState | None, *, out_of_money: bool) 
         return JobPhase.STOPPING
     if state.phase is not Phase.WAITING:
         return PHASES[state.phase]
-    if record.paused and record.paused is not Hold.BACK_OFF:
+    if record.paused and record.paused not in (Hold.BACK_OFF, Hold.COPY):
         return JobPhase.OUT_OF_BUDGET if record.paused is Hold.BUDGET else JobPhase.PAUSED
     if out_of_money:
         return JobPhase.OUT_OF_BUDGET

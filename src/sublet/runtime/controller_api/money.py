@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import PURPOSES, Account, Bill
-from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView
+from sublet.runtime.controller.tiers import OUTWARD, Tally, Tiers
+from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, TierView
 from sublet.runtime.shelf import ShelfSums
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "change_budget",
     "earlier_cost_view",
     "job_cost_view",
+    "tier_views",
     "top_up_purse",
     "total_cost_view",
 ]
@@ -73,7 +75,27 @@ def bill_view(account: Account) -> BillView:
     }
 
 
-def job_cost_view(job: JobView, account: Account) -> CostView:
+def tier_views(tiers: Iterable[Tiers]) -> list[TierView]:
+    """Of one job, or of several together: the tiers that were used, nearest first."""
+    tiers = list(tiers)
+    found = [(tier, [each.tallies[tier] for each in tiers if tier in each.tallies]) for tier in OUTWARD]
+    return [_tier_view(tier, tallies) for tier, tallies in found if tallies]
+
+
+def _tier_view(tier: str, tallies: Sequence[Tally]) -> TierView:
+    return {
+        "tier": tier,
+        "commits": sum(tally.commits for tally in tallies),
+        "size_bytes": sum(tally.size_bytes for tally in tallies),
+        "blocked_s": sum(tally.blocked_s for tally in tallies),
+        "usd_blocked": Money(sum(tally.grains for tally in tallies)).usd,
+        "resumes": sum(tally.resumes for tally in tallies),
+        "steps_kept": sum(tally.kept_steps for tally in tallies),
+        "usd_kept": Money(sum(tally.kept_grains for tally in tallies)).usd,
+    }
+
+
+def job_cost_view(job: JobView, account: Account, tiers: Tiers) -> CostView:
     """The bill of one job."""
     return {
         **bill_view(account),
@@ -85,6 +107,7 @@ def job_cost_view(job: JobView, account: Account) -> CostView:
         "preemptions_noticed": job["preemptions_noticed"],
         "preemptions_unnoticed": job["preemptions_unnoticed"],
         "forecast_usd": job["forecast_usd"],
+        "tiers": tier_views([tiers]),
         "jobs": [],
     }
 
@@ -101,11 +124,12 @@ def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
         "preemptions_noticed": sums.noticed,
         "preemptions_unnoticed": sums.unnoticed,
         "forecast_usd": None,
+        "tiers": [],
         "jobs": [],
     }
 
 
-def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price) -> CostView:
+def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price, tiers: Iterable[Tiers]) -> CostView:
     """The bill of all jobs, and of what no job used."""
     whole = Account(idle=bill.unused)
     for account in bill.jobs.values():
@@ -121,5 +145,6 @@ def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price) -> CostVi
         "preemptions_noticed": sum(job["preemptions_noticed"] for job in jobs),
         "preemptions_unnoticed": sum(job["preemptions_unnoticed"] for job in jobs),
         "forecast_usd": None,
+        "tiers": tier_views(tiers),
         "jobs": list(jobs),
     }

@@ -44,6 +44,7 @@ def refuse_impossible(feasibility: Feasibility, spec: JobSpec) -> str:
     """What can never run is refused; the warning for what may not run."""
     bounds.absolute("workdir", spec.cwd)
     bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
+    bounds.absolute("checkpoint.copy", spec.checkpoint_copy)
     feasibility.refuse_beyond_limits(spec)
     feasibility.refuse_beyond_own_purse(spec.name, spec)
     return "; ".join(filter(None, (feasibility.refuse_late(spec), feasibility.doubt_core(spec))))

@@ -128,6 +128,7 @@ class JobView(BillView):
     resizes: int
     steps_lost: int  # steps that were done twice
     checkpoint_step: int | None  # last one committed
+    checkpoint_tier: str  # the farthest that has the newest: disk, anchor or bucket; "" before there is any
     failures_infra: int
     failures_user: int
     exit_code: int | None  # of the first worker that failed, or 0
@@ -167,6 +168,19 @@ class EventView(TypedDict):
     usd_total: float  # spent, after it
 
 
+class TierView(TypedDict):
+    """What one tier of checkpoints cost, and what it saved."""
+
+    tier: str  # peers, disk, anchor or bucket
+    commits: int
+    size_bytes: int  # of all of them
+    blocked_s: float  # of training that stood still for them, in cloud time
+    usd_blocked: float
+    resumes: int  # after a loss, from there
+    steps_kept: int  # that would have been made again without this tier
+    usd_kept: float  # what they had cost
+
+
 class CostView(BillView):
     """The bill of one job (`job_id`), or of all and of what no job used (`job_id` is "")."""
 
@@ -178,6 +192,7 @@ class CostView(BillView):
     preemptions_noticed: int
     preemptions_unnoticed: int
     forecast_usd: Quantiles | None
+    tiers: list[TierView]  # that were used, nearest first
     jobs: list[CostView]  # of all jobs; [] for one job
 
 

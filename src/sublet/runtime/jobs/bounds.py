@@ -30,6 +30,7 @@ __all__ = [
     "MarketChoice",
     "OnNodeLoss",
     "absolute",
+    "checkpoint_copies_at",
     "checkpoints_at",
     "checkpoints_kept",
     "command",
@@ -200,6 +201,22 @@ def checkpoints_at(place: str, *, sdk: bool) -> None:
     if is_remote(place) and not sdk:
         allowed = "a directory, where a script without the SDK can write its own files ($SUBLET_CHECKPOINT_DIR)"
         raise InvalidValue("checkpoint.uri", place, allowed)
+
+
+def checkpoint_copies_at(place: str, folder: str, *, sdk: bool) -> None:
+    """The URI of an object store; "" where none is given."""
+    path("checkpoint.copy", place)
+    if not place:
+        return
+    if not is_remote(place):
+        raise InvalidValue("checkpoint.copy", place, "s3://, gs:// or az://bucket/prefix")
+    if is_remote(folder):
+        raise InvalidValue("checkpoint.copy", place, "left out: checkpoint.uri is in an object store already")
+    if not sdk:
+        allowed = (
+            "left out: only checkpoints of the SDK are copied, of a script's own files nobody knows when they are whole"
+        )
+        raise InvalidValue("checkpoint.copy", place, allowed)
 
 
 def absolute(field: str, value: str) -> None:

@@ -125,6 +125,7 @@ def _build(
             work=file.training.work(),
             samples_per_s=file.training.samples_per_s,
             checkpoint_dir=folder,
+            checkpoint_copy=file.checkpoint.copy_to.rstrip("/"),
             checkpoint_every_s=None if file.checkpoint.interval == "auto" else file.checkpoint.interval,
             checkpoint_keep=file.checkpoint.keep,
             retries=Retries(preemption=file.retry.preemption, infra=file.retry.infra, user=file.retry.user),

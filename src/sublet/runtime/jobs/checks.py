@@ -43,6 +43,7 @@ def out_of_bounds(  # noqa: PLR0913 - what the file says, and what was made of i
         lambda: bounds.command(argv),
         lambda: bounds.path("workdir", cwd),
         lambda: bounds.path("checkpoint.uri", folder),
+        lambda: bounds.absolute("checkpoint.copy", file.checkpoint.copy_to),
         lambda: bounds.script("setup", file.setup),
         lambda: bounds.mounts(mounts),
         lambda: bounds.variables("envs", env),

@@ -217,6 +217,9 @@ class Checkpoint(_Group):
     """Where and how often the state is saved."""
 
     uri: str = Field(default="", description="A directory, or s3://, gs://, az://bucket/prefix; otherwise our own.")
+    copy_to: str = Field(
+        default="", alias="copy", description="s3://, gs://, az://bucket/prefix that the controller copies them to."
+    )
     interval: Interval = Field(default="auto", description="Time between two; auto = from hazard and write time.")
     keep: Annotated[int, Field(ge=LEAST_KEPT, le=MOST_KEPT)] = Field(
         default=3, description="How many to keep, at least 2."
@@ -309,7 +312,7 @@ def keys_at(path: Sequence[object]) -> list[str]:
     model: type[BaseModel] = JobFile
     for part in path:
         model = _INSIDE.get(str(part), model)
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 _INSIDE: dict[str, type[BaseModel]] = {

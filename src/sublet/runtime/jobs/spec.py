@@ -50,6 +50,7 @@ class JobSpec:
     samples_per_s: float | None = None  # of one worker, if the user knows; measured while it runs otherwise
     restart_s: float = 1.0  # pause at a resize, first guess; measured while it runs
     checkpoint_dir: str = ""  # or a URI of an object store; "" = under the controller's state directory
+    checkpoint_copy: str = ""  # URI of an object store that the controller copies them to; "" = nowhere
     checkpoint_every_s: float | None = None  # None = from hazard and write time
     checkpoint_keep: int = 3
     grace_s: float = 30.0  # for an unmodified script, between SIGTERM and SIGKILL
@@ -66,6 +67,7 @@ class JobSpec:
         bounds.command(self.argv)
         bounds.path("workdir", self.cwd)
         bounds.checkpoints_at(self.checkpoint_dir, sdk=self.sdk)
+        bounds.checkpoint_copies_at(self.checkpoint_copy, self.checkpoint_dir, sdk=self.sdk)
         bounds.script("setup", self.setup)
         bounds.mounts(self.mounts, self.kept_mounts, self.new_mounts)
         bounds.notes(self.notes)

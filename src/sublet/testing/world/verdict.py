@@ -17,7 +17,12 @@ from sublet.testing.world.written import missing, shelved, unpacked, written
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED)  # until somebody does something about it; who is given up has failed then
-UNDER_WAY = (Hold.GIVEN_UP, Hold.CANCEL, Hold.BACK_OFF)  # such a hold ends by itself, in an end or in another try
+UNDER_WAY = (
+    Hold.GIVEN_UP,
+    Hold.CANCEL,
+    Hold.BACK_OFF,
+    Hold.COPY,
+)  # such a hold ends by itself, in an end or in another try
 TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.perf.preemption import checkpoint_interval_s
-from sublet.perf.preemption.tiers import DRAG, Ladder, best_tiering, cost_of_write, tiering
+from sublet.perf.preemption.tiers import Ladder, best_tiering, tiering
 from tests.rigs.sizes import examples
 
 costs = st.floats(0.01, 100.0)
@@ -139,7 +139,3 @@ def test_many_cases_at_once_are_each_as_if_alone():
         alone = best_tiering(ladder(hits[:, at], cost[:, at], least[:, at]), most_slowdown=0.02)
         assert together.every_s_KC[:, at].tolist() == alone.every_s_KC[:, 0].tolist()
         assert together.lost[at] == alone.lost[0]
-
-
-def test_what_is_written_beside_training_drags_it():
-    assert cost_of_write(0.5, 10.0) == pytest.approx(0.5 + DRAG * 10.0)

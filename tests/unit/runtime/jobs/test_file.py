@@ -60,6 +60,8 @@ def test_checkpoints_may_lie_in_a_bucket_and_nobody_is_asked_about_it(folder, ur
     pytest.importorskip("obstore")
     spec = job(f"run: python train.py\ncheckpoint: {{uri: {uri}/}}", folder)
     assert spec.checkpoint_dir == uri
+    copied = job(f"run: python train.py\ncheckpoint: {{copy: {uri}/}}", folder)
+    assert (copied.checkpoint_dir, copied.checkpoint_copy) == ("", uri)
     assert spec_from_json(spec_to_json(spec, secrets=True)) == spec
 
 
@@ -128,6 +130,10 @@ def test_spot_may_be_said_as_a_flag(folder):
         ("run: python train.py\ncheckpoint: {uri: ftp://b/x}", 2, ("checkpoint.uri", "s3://bucket/prefix")),
         ("run: python train.py\ncheckpoint: {uri: s3:///x}", 2, ("checkpoint.uri", "s3://bucket/prefix")),
         ("run: python plain.py\ncheckpoint: {uri: s3://b/x}", 2, ("checkpoint.uri", "without the SDK")),
+        ("run: python train.py\ncheckpoint: {copy: /a/folder}", 2, ("checkpoint.copy", "s3://")),
+        ("run: python train.py\ncheckpoint: {copy: s3:///x}", 2, ("checkpoint.copy", "s3://bucket/prefix")),
+        ("run: python train.py\ncheckpoint: {uri: s3://b/x, copy: s3://b/y}", 2, ("checkpoint.copy", "already")),
+        ("run: python plain.py\ncheckpoint: {copy: s3://b/x}", 2, ("checkpoint.copy", "of the SDK")),
         ("run: python train.py\nresources: {use_spot: maybe}", 2, ("resources.use_spot = 'maybe'", "boolean")),
         ("run: python train.py\nresources: {use_spot: true, spot: auto}", 2, ("resources", "not both")),
         ("run: python train.py\nresources: {min_on_demand: 2}", 2, ("resources.min_on_demand = 2", "elastic.workers")),
