@@ -20,8 +20,9 @@ from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
 from sublet.wire.saves import ANCHOR, BUCKET, Saved
 
-__all__ = ["BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process"]
+__all__ = ["CARRIED", "BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process"]
 
+CARRIED = "carried:"  # before the path of what agents carried here, which is no directory of workers
 AGAIN_S = 30.0  # wall, after one that failed; doubled each time up to
 LONGEST_AGAIN_S = 1800.0
 LIMIT_S = 6 * 3600.0  # a copy that takes longer is dead

@@ -14,6 +14,7 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.bucket_copies import CARRIED
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.intervals import Every, Losses, Pace, intervals, losses_of
 from sublet.runtime.controller.logs import JobLogs
@@ -22,7 +23,7 @@ from sublet.runtime.controller.records import JobRecord, pools_for
 from sublet.runtime.controller.size_files import SizeFiles, group_of
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
-from sublet.runtime.controller.tiers import Tally
+from sublet.runtime.controller.tiers import OUTWARD
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
@@ -51,10 +52,11 @@ class RecordFactory:
         server_id: str,
         era: int,
         disk: Disk = DISK,
+        carries: Callable[[JobSpec], bool] = lambda _: False,
     ) -> None:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
-        self._disk, self._host_of = disk, host_of
+        self._disk, self._host_of, self._carries = disk, host_of, carries
         self.profiles = ProfileStore(state_dir / "profiles")
         self.sizes = SizeFiles(state_dir / "sizes")
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
@@ -91,12 +93,14 @@ class RecordFactory:
 
     def place(self, record: JobRecord) -> str:
         """Where its checkpoints are."""
+        if self._carries(record.spec):
+            return f"{CARRIED}{self._state_dir / 'checkpoints' / record.id}"
         return record.spec.checkpoint_dir or str(self._state_dir / "jobs" / record.id / "checkpoints")
 
     def hold_without_checkpoints(self, record: JobRecord) -> None:
         """Of one that has them copied to a bucket: if there are none here, they may be there."""
         may = record.spec.checkpoint_copy and not record.outcome and not record.paused
-        if may and not holds_files(self.place(record), self._disk):
+        if may and not holds_files(self.place(record).removeprefix(CARRIED), self._disk):
             record.paused = Hold.COPY
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
@@ -157,11 +161,9 @@ class RecordFactory:
     def intervals(self, record: JobRecord) -> Every:
         """By the model of tiers, with the last copies of this job and the nodes that it has, or may get."""
         tiers = record.tiers
-        written = next(
-            (tiers.of(tier) for tier in (saves.DISK, saves.ANCHOR, saves.BUCKET) if tier in tiers.tallies), Tally()
-        )
+        nearest = next((tier for tier in OUTWARD[1:] if tier in tiers.tallies), saves.ANCHOR)
         pace = Pace(
-            blocked_s=written.last_blocked_s,
+            blocked_s=tiers.of(nearest).last_blocked_s,
             write_s=record.write_s,
             carry_s=record.carry_s,
             copy_s=tiers.of(saves.BUCKET).seconds,

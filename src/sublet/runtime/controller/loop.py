@@ -130,6 +130,7 @@ class Controller:
             server_id=self._server_id,
             era=self._era,
             disk=disk,
+            carries=self.carrier.carries,
         )
         self.jobs = Lifecycle(
             inbox,
@@ -187,7 +188,7 @@ class Controller:
             place=self.factory.place,
             every_s=lambda record: self.factory.intervals(record).bucket_s,
             saved=lambda record, told: record.tiers.saved(record.id, told, self.bill, clock.speedup),
-            freed=self.jobs.relearn,
+            freed=self._free,
             alarm=lambda job_id, text: inbox.note(HistoryRow(kind="Alarm", job_id=job_id, text=text)),
             aside=aside,
             copy=copy,
@@ -351,6 +352,12 @@ class Controller:
             raise self.inbox.fail(error) from error
         if self.inbox.failure is not None:
             raise self.inbox.failure
+
+    def _free(self, record: JobRecord) -> None:
+        """Its checkpoints are here."""
+        if self.carrier.pulling is not None:
+            self.carrier.pulling.forget_job(record.id)
+        self.jobs.relearn(record)
 
     # ------------------------------------------------------------------ time
 

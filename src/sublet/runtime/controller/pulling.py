@@ -72,6 +72,10 @@ class Pulling:
         """It is gone: nothing more comes from there."""
         self._pulls = {job_id: pull for job_id, pull in self._pulls.items() if pull.node_id != node_id}
 
+    def forget_job(self, job_id: str) -> None:
+        """What is kept of it was changed by others: look again."""
+        self._anchors.pop(job_id, None)
+
     def drop(self, job_id: str, steps: Collection[int]) -> None:
         """They are of no use: who loaded them says so."""
         try:

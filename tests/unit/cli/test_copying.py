@@ -1,0 +1,98 @@
+"""The process that copies checkpoints to a bucket and back: of workers' directories, and of what agents carried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from obstore.store import MemoryStore
+
+from sublet.cli.work import copying
+from sublet.machine.files import FILES
+from sublet.machine.remote import RemoteObjects
+from sublet.runtime.controller.anchor import Anchor, Commit
+from sublet.runtime.controller.bucket_copies import CARRIED
+from sublet.runtime.travel.packing import pack
+from sublet.train.checkpoint.bucket import Bucket
+from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.train.checkpoint.store import open_store
+
+URI = "s3://bucket/job"
+
+
+@pytest.fixture(autouse=True)
+def bucket(monkeypatch):
+    found = Bucket(RemoteObjects(URI, MemoryStore()))
+    monkeypatch.setattr(copying, "open_store", lambda place: found if place == URI else open_store(place))
+    return found
+
+
+def save(folder, step, generation=3):
+    with Checkpoints(folder, writer="w", generation=generation) as checkpoints:
+        checkpoints.save(step, {"w": torch.arange(99_999.0) + step}, {"samples_done": 8 * step}).wait()
+
+
+def carried(folder, node, *steps):
+    """As agents bring them."""
+    anchor = Anchor(folder, FILES)
+    for step in steps:
+        save(node / str(step), step)
+        root = pack(anchor.content, node / str(step) / "nothing", {f"step-{step}": node / str(step) / f"step-{step}"})
+        anchor.commit(Commit(step=step, generation=3, root=root, size_bytes=1), keep=3)
+    return anchor
+
+
+def told(capsys, *words):
+    assert copying.main(*words) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_directory_goes_to_the_bucket_and_comes_back(tmp_path, capsys, bucket):
+    save(tmp_path / "here", 7)
+    done = told(capsys, str(tmp_path / "here"), URI, "3")
+    assert (done["step"], bucket.steps()) == (7, [7])
+    assert done["size_bytes"] > 4 * 99_999
+    assert told(capsys, URI, str(tmp_path / "there"), "3")["step"] == 7
+    assert newest(tmp_path / "there").state["w"][5] == 12.0
+
+
+def test_what_agents_carried_goes_to_the_bucket_and_comes_back_as_they_would_bring_it(tmp_path, capsys, bucket):
+    here, there = tmp_path / "checkpoints" / "job-1", tmp_path / "new" / "job-1"
+    carried(here, tmp_path / "node", 7, 9)
+    assert told(capsys, f"{CARRIED}{here}", URI, "3")["step"] == 9
+    assert bucket.steps() == [9]
+    assert told(capsys, URI, f"{CARRIED}{there}", "3")["step"] == 9
+    anchor = Anchor(there, FILES)
+    (commit,) = anchor.head.commits
+    assert (commit.step, commit.generation, commit.done) == (9, 3, 72.0)
+    for entry in anchor.entries(commit):
+        path = tmp_path / "node" / "9" / entry.path
+        assert b"".join(anchor.read(entry)) == path.read_bytes()
+    assert {entry.path for entry in anchor.entries(commit)} == {
+        str(path.relative_to(tmp_path / "node" / "9")) for path in (tmp_path / "node" / "9" / "step-9").iterdir()
+    }
+    assert not (there / "brought").exists()
+
+
+def test_a_carried_one_whose_part_is_damaged_is_passed_over(tmp_path, capsys, bucket):
+    here = tmp_path / "checkpoints" / "job-1"
+    anchor = carried(here, tmp_path / "node", 7, 9)
+    newest_commit = anchor.head.newest
+    data = next(entry for entry in anchor.entries(newest_commit) if "data" in entry.path)
+    (hurt,) = [path for path in Path(here / "parts").rglob(f"*{data.parts[0]}*") if path.is_file()]
+    hurt.write_bytes(b"rot")
+    assert told(capsys, f"{CARRIED}{here}", URI, "3")["step"] == 7
+
+
+def test_where_there_is_nothing_that_is_said(tmp_path, capsys):
+    assert told(capsys, URI, str(tmp_path / "x"), "3")["step"] == -1
+    assert told(capsys, URI, f"{CARRIED}{tmp_path / 'y'}", "3")["step"] == -1
+    assert told(capsys, f"{CARRIED}{tmp_path / 'z'}", URI, "3")["step"] == -1
+
+
+def test_what_goes_wrong_is_said_and_ends_with_1(tmp_path, capsys):
+    (tmp_path / "HEAD").write_text("not json")
+    assert copying.main(f"{CARRIED}{tmp_path}", URI, "3") == 1
+    assert "cannot be read" in capsys.readouterr().err
