@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sublet.errors import InvalidValue
 from sublet.machine.remote import check_uri, is_remote
@@ -18,6 +18,7 @@ from sublet.runtime.jobs.mistakes import shorten
 from sublet.runtime.jobs.mounts import Places, find_path, read_mounts
 from sublet.runtime.jobs.nodes import TORCHRUN, Width, starts_its_own, width_of
 from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.shell import as_skypilot
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
 from sublet.runtime.jobs.yaml_lines import Document
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Surroundings", "build_job"]
 
 Made = TypeVar("Made")
-GO_ON: Final = "set +eu +o pipefail  # as SkyPilot runs it: on after a command that fails"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def _build(
             name=file.name or surroundings.default_name,
             argv=command.argv,
             cwd=str(where),
-            setup=f"{GO_ON}\n{file.setup}" if file.setup and width.per_node else file.setup,
+            setup=as_skypilot(file.setup) if file.setup and width.per_node else file.setup,
             mounts=mounts.given,
             kept_mounts=tuple(mounts.kept),
             new_mounts=tuple(mounts.new),
@@ -189,7 +189,7 @@ def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> 
         allowed = "torchrun as the only command, or a job of whole nodes (no elastic): Sublet starts the workers itself"
         raise InvalidValue("run", shorten(file.run), allowed)
     if width.per_node and shell:
-        argv = ("bash", "-c", argv[-1])  # without the options that end it at the first error
+        argv = ("bash", "-c", as_skypilot(argv[-1]))
     return Command(argv, width, sdk=sdk, torchrun=torchrun)
 
 

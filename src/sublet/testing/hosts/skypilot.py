@@ -1,4 +1,4 @@
-"""Job files of SkyPilot, run as they are on hosts of the box: `python -m sublet.testing.hosts.skypilot CLONE`.
+"""Job files of SkyPilot, run as they are on hosts of the box: `python -m sublet.testing.hosts.skypilot CLONE [FILE]`.
 
 Of the files that `sublet.studies.skypilot` judges, those that need nothing that hosts here have not: no GPU, nothing
 from outside, no program that is not in their image, and an end. Each is submitted to one controller that rents two
@@ -44,7 +44,6 @@ NEEDS: Final[Mapping[str, re.Pattern[str]]] = {
     "conda": re.compile(r"\bconda\b"),
     "docker, mpirun or Ray of its own": re.compile(r"\bdocker\b|\bmpirun\b|sky_templates|\bray +start\b"),
     "SkyPilot's ~/sky_workdir": re.compile(r"sky_workdir"),
-    "SkyPilot's shell, which reads ~/.bashrc": re.compile(r"~/\.bashrc"),
     "files that another job leaves on the node": re.compile(r"cd JetStream"),
 }
 
@@ -107,9 +106,10 @@ def _count(box: Box, uri: str) -> str:
     return f"{len(sizes)} objects of {sum(sizes) / (1 << 20):.1f} MiB"
 
 
-def run(clone: Path) -> int:
-    """The table; 0 if all that can run here did."""
-    read = {path: _read(path, clone) for path in task_files(clone)}
+def run(clone: Path, wanted: Sequence[str] = ()) -> int:
+    """The table, of all or of those that are wanted; 0 if all that can run here did."""
+    files = [path for path in task_files(clone) if not wanted or str(path.relative_to(clone)) in wanted]
+    read = {path: _read(path, clone) for path in files}
     reasons = {path: found if isinstance(found, str) else why_not(found) for path, found in read.items()}
     chosen = {path: found for path, found in read.items() if isinstance(found, JobSpec) and not reasons[path]}
     try:
@@ -143,11 +143,11 @@ def _say(text: str, to: TextIO = sys.stdout) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """CLONE."""
-    if len(words) != 1:
-        _say("usage: python -m sublet.testing.hosts.skypilot CLONE", to=sys.stderr)
+    """CLONE, and files in it where not all are wanted."""
+    if not words:
+        _say("usage: python -m sublet.testing.hosts.skypilot CLONE [FILE ...]", to=sys.stderr)
         return 2
-    return run(Path(words[0]).expanduser().resolve())
+    return run(Path(words[0]).expanduser().resolve(), words[1:])
 
 
 if __name__ == "__main__":

@@ -155,6 +155,27 @@ def test_a_script_for_a_node_goes_on_after_a_command_that_fails_as_in_skypilot(f
     assert job("run: python plain.py > log", folder).argv[:3] == ("bash", "-euo", "pipefail")
 
 
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "",
+        "case $- in\n    *i*) ;;\n      *) return;;\nesac\n",
+        '[ -z "$PS1" ] && return\n',
+        "[[ $- != *i* ]] && return\n",
+    ],
+)
+def test_it_has_what_the_setup_left_in_bashrc_whoever_that_is_for(folder, guard):
+    import subprocess
+
+    text = "setup: echo 'export FOUND=it' >> ~/.bashrc\nrun: |\n  false\n  echo has $FOUND\n"
+    spec, env = job(text, folder), {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    (folder / ".bashrc").write_text(f"{guard}exit_code=3\necho hello\nfalse\n")
+    subprocess.run(["bash", "-euo", "pipefail", "-c", spec.setup], env=env, check=True)
+    assert subprocess.run(spec.argv, env=env, check=True, capture_output=True, text=True).stdout == "has it\n"
+    (folder / ".bashrc").unlink()
+    assert subprocess.run(spec.argv, env=env, check=True, capture_output=True, text=True).stdout == "has\n"
+
+
 def test_the_setup_of_such_a_script_goes_on_too_and_fails_by_its_last_command(folder):
     import subprocess
 
