@@ -1,0 +1,132 @@
+"""The state of one unit as one piece of memory: weights, then each moment of the optimizer, and gradients beside it.
+
+Parameters, moments and gradients are views of it, so a unit moves from memory to memory as one message, and sums as one
+tensor of each type. Which moments there are, the optimizer says itself, once it has made a step: what it keeps for a
+parameter in the parameter's shape is a moment (two for Adam, one or none for SGD), and the rest are counters, which are
+the same for all units and travel with the meeting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Arena", "Layout", "layout_of"]
+
+ALIGN = 64  # bytes: of a cache line, and more than any type needs
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One tensor in a piece of memory."""
+
+    start: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def seen_in(self, memory: torch.Tensor) -> torch.Tensor:
+        return memory[self.start : self.start + self.size_bytes].view(self.dtype).view(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where each tensor of a unit lies; the same at all workers, since it follows from shapes, types and moments."""
+
+    weights: tuple[Field, ...]
+    moments: tuple[tuple[str, Field], ...]  # row by row: (name, where), for each parameter that has it
+    owners: tuple[int, ...]  # of each moment, the number of its parameter
+    size_bytes: int
+    gradients: tuple[Field, ...]
+    gradient_bytes: int
+
+
+def layout_of(parameters: Sequence[torch.Tensor], moments: Sequence[Sequence[tuple[str, torch.dtype]]] = ()) -> Layout:
+    """Of parameters in their order, each with the names and types of its moments."""
+    weights, end = _laid(((each.shape, each.dtype) for each in parameters), 0)
+    owners = tuple(number for number, names in enumerate(moments) for _ in names)
+    rows, end = _laid(
+        ((parameters[number].shape, kind) for number, names in enumerate(moments) for _, kind in names), end
+    )
+    gradients, gradient_bytes = _laid(((each.shape, each.dtype) for each in parameters), 0)
+    named = tuple(zip((name for names in moments for name, _ in names), rows, strict=True))
+    return Layout(
+        weights=weights,
+        moments=named,
+        owners=owners,
+        size_bytes=end,
+        gradients=gradients,
+        gradient_bytes=gradient_bytes,
+    )
+
+
+@dataclass(eq=False)
+class Arena:
+    """Of the parameters of one unit, which become views of it."""
+
+    parameters: list[torch.nn.Parameter]
+    layout: Layout = field(init=False)
+    memory: torch.Tensor = field(init=False)  # bytes: what is sent
+    gradients: torch.Tensor = field(init=False)  # bytes
+
+    def __post_init__(self) -> None:
+        self._lay(layout_of(self.parameters))
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """What the optimizer keeps for these parameters lies here from now on; nothing to do where it does already."""
+        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        names = [
+            tuple(
+                (name, value.dtype)
+                for name, value in sorted(state.items())
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
+            )
+            for parameter, state in zip(self.parameters, states, strict=True)
+        ]
+        wanted = layout_of(self.parameters, names)
+        if wanted != self.layout:
+            self._lay(wanted, states)
+        self.hand_to(optimizer)
+
+    def hand_to(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer's moments are those of this memory."""
+        for owner, (name, where) in zip(self.layout.owners, self.layout.moments, strict=True):
+            optimizer.state[self.parameters[owner]][name] = where.seen_in(self.memory)
+
+    def replace(self, layout: Layout, memory: torch.Tensor) -> None:
+        """By what another worker has sent: nothing is copied, the parameters are views of it."""
+        self.layout, self.memory = layout, memory
+        self._see()
+
+    def _lay(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> None:
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
+        for parameter, where in zip(self.parameters, layout.weights, strict=True):
+            where.seen_in(memory).copy_(parameter.detach())
+        for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
+            where.seen_in(memory).copy_(states[owner][name])
+        self.layout, self.memory = layout, memory
+        self.gradients = torch.zeros(layout.gradient_bytes, dtype=torch.uint8, device=device)
+        self._see()
+
+    def _see(self) -> None:
+        for number, parameter in enumerate(self.parameters):
+            parameter.data = self.layout.weights[number].seen_in(self.memory)
+            if parameter.requires_grad:
+                parameter.grad = self.layout.gradients[number].seen_in(self.gradients)
+
+
+def _laid(tensors: Iterable[tuple[torch.Size, torch.dtype]], start: int) -> tuple[tuple[Field, ...], int]:
+    """One after the other, each on a border; and where they end."""
+    found = []
+    for shape, dtype in tensors:
+        place = Field(start, shape, dtype)
+        found.append(place)
+        start += -(-place.size_bytes // ALIGN) * ALIGN
+    return tuple(found), start

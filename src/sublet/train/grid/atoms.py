@@ -1,0 +1,43 @@
+"""The micro-batches of a step. They follow from the step alone, so that no grid changes what is computed.
+
+A copy takes a contiguous share of them. What a copy adds up is therefore the same sum in the same order as long as the
+number of copies is: one part or eight, before a loss or after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.domain.quantity import whole
+
+__all__ = ["Atom", "atoms", "share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """`count` samples from `start` on, in the order of the epoch. It is never cut."""
+
+    start: int
+    count: int
+
+
+def atoms(offset: int, size: int, micro_batch: int) -> tuple[Atom, ...]:
+    """Those of a step of `size` samples from `offset` on; the last may be smaller.
+
+    >>> atoms(10, 5, 2)
+    (Atom(start=10, count=2), Atom(start=12, count=2), Atom(start=14, count=1))
+    """
+    whole("offset", offset)
+    whole("size", size)
+    whole("micro_batch", micro_batch, 1)
+    starts = range(offset, offset + size, micro_batch)
+    return tuple(Atom(start, min(micro_batch, offset + size - start)) for start in starts)
+
+
+def share(of: tuple[Atom, ...], copy: int, copies: int) -> tuple[Atom, ...]:
+    """Those of one copy. Of more copies than atoms some have none.
+
+    >>> [len(share(atoms(0, 10, 2), copy, 3)) for copy in range(3)]
+    [1, 2, 2]
+    """
+    return of[copy * len(of) // copies : (copy + 1) * len(of) // copies]

@@ -1,0 +1,63 @@
+"""What those who meet after a change agree on, before anything moves: a step is applied by all of them or by none.
+
+A worker enters the agreement of a step only with the whole sum of its part (it is *pending*), applies the step only
+after the agreement, and begins the next one only after that. So where anybody has applied a step, everybody who is left
+has applied it or has it pending: who has it pending rolls forward with the numbers that were agreed. Where nobody who
+is left has applied it, nothing that survives has seen it: the sums are thrown away, and its atoms are done again.
+
+A worker that is further behind was away, and what it holds is old: it counts as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from sublet.train.grid.moves import Move, moves
+
+__all__ = ["NOTHING", "Meeting", "Standing", "meet"]
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What one worker brings: steps applied, the number of the step whose sums it has, and the units that it holds."""
+
+    applied: int = NOTHING  # nothing is held
+    pending: int = NOTHING  # no sums: it equals `applied` otherwise, since steps count from 0
+    units: AbstractSet[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """The same for all who meet. Workers are their numbers there."""
+
+    applied: int  # steps that all have applied when it is over; 0 with no holder at all: units are made from the seed
+    speaker: int | None  # who has the numbers that were agreed, for those who roll forward
+    roll: tuple[int, ...]  # those who apply the step that they have pending
+    empty: tuple[int, ...]  # those whose units are old: they let go of them
+    moves: tuple[Move, ...]
+
+    @property
+    def anew(self) -> bool:
+        """Nobody has anything."""
+        return self.speaker is None
+
+
+def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes: Mapping[int, int]) -> Meeting | None:
+    """What follows from what they bring; None if a unit is lost: then all go back to a checkpoint."""
+    goal = max((standing.applied for standing in standings), default=NOTHING)
+    everyone = range(len(standings))
+    if goal == NOTHING:
+        return Meeting(applied=0, speaker=None, roll=(), empty=(), moves=())
+    roll = tuple(each for each in everyone if standings[each].applied == standings[each].pending == goal - 1)
+    current = {each for each in everyone if standings[each].applied == goal}.union(roll)
+    empty = tuple(each for each in everyone if each not in current and standings[each].units)
+    have = [standings[each].units if each in current else frozenset[int]() for each in everyone]
+    needed = moves(have, want, sizes)
+    if needed is None:
+        return None
+    speaker = next(each for each in everyone if standings[each].applied == goal)
+    return Meeting(applied=goal, speaker=speaker, roll=roll, empty=empty, moves=needed)

@@ -1,0 +1,98 @@
+"""A unit's state is one piece of memory, and training does not notice."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet.train.grid.arena import ALIGN, Arena  # noqa: E402
+
+OPTIMIZERS = {
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    "Adam, amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "SGD, momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.2),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+}
+
+
+def a_model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1))
+
+
+def train(model, optimizer, steps, *, after=lambda: None, first=0):
+    for step in range(first, first + steps):
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        torch.manual_seed(step)
+        model(torch.randn(4, 5)).square().mean().backward()
+        optimizer.step()
+        after()
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_training_is_bitwise_what_it_would_have_been(make):
+    plain, ours = a_model(), a_model()
+    train(plain, make(plain.parameters()), 6)
+    arena = Arena(list(ours.parameters()))
+    optimizer = make(ours.parameters())
+    train(ours, optimizer, 6, after=lambda: arena.adopt(optimizer))
+    for expected, found in zip(plain.parameters(), ours.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_one_message_carries_a_unit_to_another_worker(make):
+    giver, taker = a_model(), a_model()
+    arena, optimizer = Arena(list(giver.parameters())), make(giver.parameters())
+    train(giver, optimizer, 3, after=lambda: arena.adopt(optimizer))
+
+    torch.nn.init.zeros_(taker[0].weight)  # it has been elsewhere
+    other, others = Arena(list(taker.parameters())), make(taker.parameters())
+    for to, of in zip(taker.parameters(), giver.parameters(), strict=True):  # counters come with the meeting
+        others.state[to] = copy.deepcopy(
+            {name: value for name, value in optimizer.state[of].items() if torch.is_tensor(value) and not value.dim()}
+        )
+    other.replace(arena.layout, arena.memory.clone())
+    other.hand_to(others)
+    train(giver, optimizer, 3, first=3)
+    train(taker, others, 3, first=3)
+    for expected, found in zip(giver.parameters(), taker.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_parameters_moments_and_gradients_are_views():
+    model = a_model()
+    arena, optimizer = Arena(list(model.parameters())), torch.optim.AdamW(model.parameters())
+    train(model, optimizer, 1, after=lambda: arena.adopt(optimizer))
+    memory = arena.memory.data_ptr(), arena.memory.data_ptr() + arena.memory.numel()
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]
+        for tensor in (parameter, state["exp_avg"], state["exp_avg_sq"]):
+            assert memory[0] <= tensor.data_ptr() < memory[1]
+            assert tensor.data_ptr() % ALIGN == arena.memory.data_ptr() % ALIGN
+        assert arena.gradients.data_ptr() <= parameter.grad.data_ptr()
+    arena.memory.zero_()
+    assert all(not parameter.any() for parameter in model.parameters())
+
+
+def test_types_may_differ_within_a_unit():
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.randn(3, dtype=torch.bfloat16)), torch.nn.Parameter(torch.randn(2, 2))]
+    before = [each.detach().clone() for each in parameters]
+    arena = Arena(parameters)
+    assert [each.dtype for each in parameters] == [torch.bfloat16, torch.float32]
+    assert all(torch.equal(*each) for each in zip(before, parameters, strict=True))
+    assert arena.memory.numel() == 2 * ALIGN
+
+
+def test_what_takes_no_gradient_is_carried_and_has_none():
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    Arena([frozen])
+    assert frozen.grad is None
+    assert frozen.tolist() == [1.0, 1.0]
