@@ -11,12 +11,14 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from sublet.errors import BadInput, InvalidValue, NoAccess
+from sublet.errors import BadInput, InvalidValue, MissingExtra, NoAccess
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import AgentServer
 from sublet.runtime.engines.tls import TlsEngine
-from sublet.runtime.identity import certificates
+from sublet.runtime.identity import certificates, requests
 from sublet.runtime.identity.authority import Authority
+from sublet.runtime.identity.names import CONTROLLER
+from sublet.runtime.travel.own_code import own_code
 from sublet.testing.conformance.engines import EngineSuite, opened
 from sublet.testing.rigs import Ears, until
 from sublet.wire.lines import to_line
@@ -141,6 +143,43 @@ def test_whoever_shakes_no_hands_counts_as_a_stranger_and_is_in_nobodys_way(rig)
                 out.close()
 
     asyncio.run(scene())
+
+
+def test_who_knows_the_secret_of_a_node_gets_our_code_by_its_digest_and_the_secret_stays_unused(rig):
+    good = {"node": "n", "secret": "secret", "code": own_code().digest}
+    asked = [{**good, "node": "m"}, {**good, "secret": "other"}, {**good, "code": "0" * 64}, {**good, "code": 1}, good]
+
+    def answer_to(facts):
+        told = json.dumps(facts).encode() + b"\n"
+        with (
+            socket.create_connection(rig.place, 10.0) as plain,
+            rig.passport("").wrap_socket(plain, server_hostname=CONTROLLER) as line,
+        ):
+            line.sendall(told)
+            return b"".join(iter(lambda: line.recv(65536), b""))
+
+    async def scene():
+        async with opened(rig) as (engine, _):
+            engine.expect("n", "secret")
+            answers = [await asyncio.to_thread(answer_to, facts) for facts in asked]
+            assert answers == [b"", b"", b"", b"", own_code().data]
+            rig.authority.enrol("n", "secret", certificates.new_request()[1])
+
+    asyncio.run(scene())
+
+
+def test_an_image_without_cryptography_makes_its_key_with_openssl(rig, monkeypatch):
+    def missing():
+        raise MissingExtra("cryptography", "tls")
+
+    monkeypatch.setattr(requests, "certificates", missing)
+    key, request = requests.new_request()
+    path = rig.folder / "node.pem"
+    path.write_bytes(key + rig.authority.enrol("n", "secret", request).encode())
+    rig.passport("").load_cert_chain(path)  # the certificate is of this key, or ssl refuses it
+    monkeypatch.setattr(requests.shutil, "which", lambda _: None)
+    with pytest.raises(MissingExtra, match="cryptography"):
+        requests.new_request()
 
 
 def test_an_agent_does_not_speak_with_a_controller_that_its_authority_does_not_vouch_for(rig):

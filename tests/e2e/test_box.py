@@ -82,7 +82,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def box():
     try:
-        here = Box(Image(env={"OMP_NUM_THREADS": "1"}))
+        here = Box(Image(env={"OMP_NUM_THREADS": "1"}, sublet=False))
     except NoBox as error:
         pytest.skip(str(error))
     with here:

@@ -35,7 +35,17 @@ setsid bash watch.sh < /dev/null > watch.log 2>&1 &
 over() { printf '%s' "$1" > over.new; mv over.new over; }
 if [ -n @INSTALL@ ]; then
   timeout @BOOT_S@ @PYTHON@ -m pip install --quiet --disable-pip-version-check @INSTALL@ > install.log 2>&1 \
-    || { over "sublet could not be installed"; exit 1; }
+    || { over "what the node needs could not be installed"; exit 1; }
+fi
+code=@CODE@
+if [ -n "$code" ]; then  # Sublet itself, of the controller's version, by its digest; for everybody here to read
+  place="${SUBLET_CODE_DIR:-/opt/sublet}/$code"
+  while [ ! -d "$place" ]; do
+    (umask 022; mkdir -p "${place%/*}" && @PYTHON@ -c @FETCH@ @FROM@ @NODE@ "$code" "$place") > fetch.log 2>&1
+    if [ $? -eq 3 ]; then over "the controller does not send its code"; exit 1; fi
+    [ -d "$place" ] || sleep @POLL_S@  # it may be away for a moment; the switch above ends what takes too long
+  done
+  export PYTHONPATH="$place"
 fi
 if [ -n @RAY@ ]; then  # a cluster of the user's that this machine shall belong to, too
   timeout @BOOT_S@ ray start --address @RAY@ > ray.log 2>&1 || { over "the Ray cluster could not be joined"; exit 1; }

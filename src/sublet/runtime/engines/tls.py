@@ -1,7 +1,8 @@
 """The engine between machines: agents come over TLS, and are whoever their certificate says.
 
-Who has none yet may ask for one, once, with the secret of a node that is expected, and is hung up on after the
-answer. Everybody counts as a stranger until its Hello: at most so many at once, whatever they send or do not send.
+Who has none yet may ask for one, once, with the secret of a node that is expected, or for the code that agents are
+made of, and is hung up on after the answer. Everybody counts as a stranger until its Hello: at most so many at once,
+whatever they send or do not send.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from sublet.runtime.engines.server import LEASE_S, AgentServer
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.identity.enrolment import LONGEST, answer_to, asked_in
 from sublet.runtime.identity.names import node_of
+from sublet.runtime.travel.own_code import Wanted, own_code, wanted_in
 from sublet.wire.messages import Hello
 
 __all__ = ["TlsEngine"]
+
+CODE_S = 60.0  # for a node to take the code, a megabyte
 
 
 class TlsEngine(AgentServer):
@@ -47,6 +51,8 @@ class TlsEngine(AgentServer):
 
     def vouch(self, line: bytes) -> bytes:
         """For whoever asks; b"" = no."""
+        if (wanted := wanted_in(line)) is not None:
+            return self._code_for(wanted)
         asked = asked_in(line)
         if asked is None or not self._knows(asked.node, asked.secret):
             self._complaints.log("hung up on a stranger: no certificate for it")
@@ -56,6 +62,13 @@ class TlsEngine(AgentServer):
         except (SubletError, OSError) as error:
             self._complaints.log("hung up on a stranger: %s", error)
             return b""
+
+    def _code_for(self, wanted: Wanted) -> bytes:
+        """It is no secret, but a stranger shall not make us send a megabyte. The node's own secret is not used up."""
+        if not self._knows(wanted.node, wanted.secret) or wanted.code != own_code().digest:
+            self._complaints.log("hung up on a stranger: no code for it")
+            return b""
+        return own_code().data
 
 
 class Arrival(Line):
@@ -114,4 +127,6 @@ class Applicant(Line):
         if self._transport is not None and not self._transport.is_closing():
             line, _, _ = self._said.partition(b"\n")
             self._transport.write(self._engine.vouch(line[: LONGEST + 1]))
+            self.settle()
+            self._deadline = asyncio.get_running_loop().call_later(CODE_S, self.cut)
             self.hang_up()

@@ -18,8 +18,8 @@ from typing import Any
 
 from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.dialing import host_and_port, is_secure
-from sublet.runtime.identity.extra import certificates
 from sublet.runtime.identity.names import CONTROLLER
+from sublet.runtime.identity.requests import new_request
 
 __all__ = ["LONGEST", "Asked", "Passport", "answer_to", "asked_in"]
 
@@ -56,7 +56,7 @@ class Passport:
 
     def __init__(self, node_id: str, secret: str, authority: str, folder: Path, *, files: Files = FILES) -> None:
         self._asks, self._authority, self._folder, self._files = (node_id, secret), authority, folder, files
-        self._key, self._request = certificates().new_request()  # the same one at each try: a secret has one key
+        self._key, self._request = new_request()  # the same one at each try: a secret has one key
         self._context: ssl.SSLContext | None = None
 
     def secure(self, line: socket.socket, address: str) -> socket.socket:

@@ -26,11 +26,19 @@ class Image:
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[str, ...] = ()  # folders of this machine that are there, too
+    sublet: bool = True  # our own code is there; else it has to come from somewhere
 
     def paths(self) -> list[str]:
         """Of this machine, that are seen; none within another."""
         packages = [path for path in sys.path if Path(path).name in PACKAGES]  # not the user's own folder
-        python = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *packages, SOURCE)
+        python = (
+            sys.prefix,
+            sys.base_prefix,
+            sys.exec_prefix,
+            sys.base_exec_prefix,
+            *packages,
+            *([SOURCE] if self.sublet else []),
+        )
         return _outermost(path for path in (*SYSTEM, *python, *self.shown) if Path(path).is_dir())
 
 

@@ -36,7 +36,7 @@ def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run 
     names = ["sdk"] if quick else ["sdk", "ddp", "trainer"]
     blows: Sequence[Blow] = [BLOWS[1], BLOWS[3]] if quick else BLOWS
     try:
-        box = Box(Image(env={"OMP_NUM_THREADS": "1"}))
+        box = Box(Image(env={"OMP_NUM_THREADS": "1"}, sublet=False))
     except NoBox as error:
         raise Infeasible(str(error), binding="hosts", needed=nodes, available=0) from None
     folder = Path(tempfile.mkdtemp(prefix="sublet-hosts-"))

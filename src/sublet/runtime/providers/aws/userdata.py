@@ -8,7 +8,10 @@ from functools import cache
 
 from sublet import data
 from sublet.errors import InvalidValue
+from sublet.runtime.agent.dialing import host_and_port
+from sublet.runtime.identity.names import CONTROLLER
 from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.travel.own_code import FETCH, own_code
 
 __all__ = ["user_data"]
 
@@ -20,7 +23,11 @@ BLANK = re.compile(r"@([A-Z_]+)@")
 
 
 def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "", poll_s: float = POLL_S) -> str:
-    """The template with its blanks filled in; every value is quoted for the shell."""
+    """The template with its blanks filled in; every value is quoted for the shell.
+
+    Where the controller is known by its authority, Sublet is fetched from it; else the image, or `install`, has it.
+    """
+    host, port = host_and_port(config.controller) if authority else ("", 0)
     values = {
         "TOKEN": token,
         "AUTHORITY": authority,
@@ -33,9 +40,12 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "
         "BOOT_S": f"{config.boot_s + INSTALL_S:.0f}",
         "LEASE_S": f"{config.lease_s + SLACK_S:.0f}",
         "POLL_S": f"{poll_s:g}",
+        "CODE": own_code().digest if authority else "",
+        "FETCH": FETCH,
     }
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     more = ["--authority authority"] if authority else []
+    quoted["FROM"] = shlex.join([host, str(port), CONTROLLER])
     quoted["MORE"] = " ".join([*more, *(f"--preload {shlex.quote(name)}" for name in config.preload)])
     text = BLANK.sub(lambda blank: quoted[blank[1]], _template())
     if len(text.encode()) > MOST_BYTES:

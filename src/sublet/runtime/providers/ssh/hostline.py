@@ -15,7 +15,7 @@ from typing import Any
 
 from sublet.errors import MissingExtra, RentFailed
 from sublet.runtime.providers.ssh.config import Host
-from sublet.runtime.providers.ssh.shipping import LOOK, UNPACK, Parcel, own_code
+from sublet.runtime.travel.own_code import LOOK, UNPACK, Parcel, own_code
 
 __all__ = ["HostAway", "HostLine", "Way", "import_asyncssh"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import re
@@ -19,12 +20,15 @@ from pathlib import Path
 import pytest
 
 from sublet.errors import InvalidValue
+from sublet.runtime.agent import __main__ as agent_main
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.identity import certificates
+from sublet.runtime.providers.aws import userdata
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.userdata import user_data
+from sublet.runtime.travel.own_code import Parcel, own_code
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, Noticed
 from tests.rigs.secure_lines import TlsRig
@@ -226,6 +230,7 @@ def booted(tmp_path):
         path = tmp_path / "user-data.sh"
         path.write_text(script, encoding="utf-8")
         env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SUBLET_RUN_DIR": str(run_dir)}
+        env["SUBLET_CODE_DIR"] = str(tmp_path / "code")
         shell = subprocess.Popen(["bash", str(path)], env=env, start_new_session=True)
         assert shell.wait(timeout=20) == 0
         return run_dir
@@ -309,11 +314,33 @@ def test_a_node_enrols_at_its_boot_and_what_its_user_data_told_opens_nothing_any
         engine.expect("n1", "to'ken")
         await asyncio.to_thread(boot, a_node(rig.address), rig.authority.certificate)
         assert (await ears.next(Hello)).token == ""
+        code = run_dir.parent / "code" / own_code().digest
+        assert (code / "sublet/runtime/agent/__main__.py").read_bytes() == inspect.getsource(agent_main).encode()
+        assert code.stat().st_mode & 0o777 == 0o755  # workers may be another user's
+        assert f"PYTHONPATH={code}\0" in await asyncio.to_thread(_shown, run_dir)
         assert (run_dir / "n1.pem").stat().st_mode & 0o777 == 0o600
         asked = {"node": "n1", "secret": "to'ken", "request": certificates.new_request()[1]}
         told = json.dumps(asked).encode() + b"\n"
         assert await asyncio.to_thread(rig.stranger, told, context=rig.passport("")) == b""
         engine.send("n1", Dismiss())
+        assert (await ended(shut_down)).startswith("shutdown -h now")
+        await engine.close()
+        rig.clean_up()
+
+    asyncio.run(scene())
+
+
+def test_a_node_whose_controller_has_other_code_ends_at_once(booted, monkeypatch):
+    boot, shut_down, _ = booted
+
+    async def scene():
+        rig, ears = TlsRig(), Ears()
+        engine = rig.engine(lease_s=30.0)
+        await engine.open(ears.hear)
+        engine.expect("n1", "to'ken")
+        monkeypatch.setattr(userdata, "own_code", lambda: Parcel(b"", "0" * 64))
+        with pytest.raises(AssertionError):  # the script says so by its exit code
+            await asyncio.to_thread(boot, a_node(rig.address), rig.authority.certificate)
         assert (await ended(shut_down)).startswith("shutdown -h now")
         await engine.close()
         rig.clean_up()
