@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sublet.domain.money import Money, Price
 from sublet.domain.quantity import at_least, whole
@@ -17,13 +17,15 @@ class Budget:
 
     `burn` and `purse` are promises, kept by the kernel: what is spent and what is reserved to give every node up safely
     never exceed the purse. `average` is an aim, for policies that weigh time against money; `until_s` is how long the
-    purse is to last.
+    purse is to last. `besides` is what an hour costs whether nodes are held or not, as of an anchor: it is paid out of
+    the same purse.
     """
 
     burn: Price | None = None
     average: Price | None = None
     purse: Money | None = None
     until_s: float | None = None
+    besides: Price = field(default=Price(0), repr=False)  # stores remember a budget by how it is shown
 
     def __post_init__(self) -> None:
         if self.purse is not None and self.purse.grains < 0:

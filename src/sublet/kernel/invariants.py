@@ -174,6 +174,7 @@ def _the_bill_is_intervals_times_prices(kernel: Kernel) -> None:
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.closed[count:])
     _audited[ledger] = (len(ledger.closed), grains, ledger.billed_anew)
     grains += sum(_billed_anew(kernel, lease) for lease in ledger.open_leases())
+    grains += ledger.besides(kernel.now_s).grains
     spent = ledger.spent(kernel.now_s)
     if grains != spent.grains:
         _broken("the bill is intervals times prices", f"{Money(grains)} != {spent}")

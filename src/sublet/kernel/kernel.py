@@ -85,7 +85,7 @@ class Kernel:
             raise
         if self.seen == 1:  # the budget begins to count
             self.began_s = event.at_s
-            self.ledger.aim(self.supply.budget.average, event.at_s)
+            self.ledger.follow(self.supply.budget, event.at_s)
         self._follow_up()
         return self._actions
 
@@ -139,7 +139,7 @@ class Kernel:
                 self._end(state)
             case news.BudgetChanged():
                 self.supply.refill(event.budget)
-                self.ledger.aim(event.budget.average, event.at_s)
+                self.ledger.follow(event.budget, event.at_s)
                 self._call_for_plan()
             case news.OffersChanged():
                 self.supply.reoffer(event.offers, event.limits, event.quotas, event.at_s)
@@ -312,7 +312,7 @@ class Kernel:
     def _watch_purse(self) -> None:
         """Give nodes up in time; until then, be woken when it is time."""
         purse, now_s = self.supply.purse, self.now_s
-        left, burn = purse.until_next_step(now_s), self.ledger.burn().micro_usd_per_h
+        left, burn = purse.until_next_step(now_s), self.ledger.outflow().micro_usd_per_h
         if left is None or purse.broke or (burn == 0 and not purse.is_exceeded(now_s)):
             return
         lasts_us = left.grains // burn if burn else 0  # its last node may have ended while nobody was there

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.kernel.values_json import from_plain, to_plain
@@ -70,6 +71,7 @@ class Ledger:
         self._closed_grains = 0
         self.forgotten_grains = 0  # of leases that ended before the snapshot which this ledger began with
         self._aim, self._aim_since_us, self._allowed_grains = 0, 0, 0
+        self._besides, self._besides_since_us, self._besides_grains = 0, 0, 0
         self.closed: list[Lease] = []
         self.billed_anew = 0  # leases that had ended
         self._final_us = 0  # no lease that ended until then is billed anew
@@ -193,13 +195,19 @@ class Ledger:
         """The bill so far, open leases up to now."""
         now_us = microseconds(at_s)
         running = sum(m.open_count * m.at(now_us) - m.open_readings for m in self._meters.values() if m.open_count)
-        return Money(self._closed_grains + running)
+        return Money(self._closed_grains + running + self.besides(at_s).grains)
 
-    def aim(self, price: Price | None, at_s: float) -> None:
-        """From now on this much is to be spent per hour."""
-        now_us = microseconds(at_s)
+    def follow(self, budget: Budget, at_s: float) -> None:
+        """From now on this much is to be spent per hour, and so much is paid whether nodes are held or not."""
+        now_us, aim = microseconds(at_s), budget.average
         self._allowed_grains += self._aim * (now_us - self._aim_since_us)
-        self._aim, self._aim_since_us = 0 if price is None else price.micro_usd_per_h, now_us
+        self._aim, self._aim_since_us = 0 if aim is None else aim.micro_usd_per_h, now_us
+        self._besides_grains = self.besides(at_s).grains
+        self._besides, self._besides_since_us = budget.besides.micro_usd_per_h, now_us
+
+    def besides(self, at_s: float) -> Money:
+        """What was paid for no node, as for an anchor."""
+        return Money(self._besides_grains + self._besides * (microseconds(at_s) - self._besides_since_us))
 
     def allowed(self, at_s: float) -> Money:
         """What the aims so far have come to."""
@@ -208,6 +216,10 @@ class Ledger:
     def burn(self) -> Price:
         """What an hour costs at today's prices with what is held now."""
         return Price(sum(m.open_count * m.price.micro_usd_per_h for m in self._meters.values()))
+
+    def outflow(self) -> Price:
+        """The same with what is paid besides nodes: how fast the purse empties."""
+        return Price(self._besides + self.burn().micro_usd_per_h)
 
     def ordered_s(self, node_id: str) -> float | None:
         """Since when a node is being paid for, as far as we know; None if it is not."""
@@ -249,6 +261,7 @@ class Ledger:
             "closed_grains": self._closed_grains,
             "final_us": self._final_us,
             "aim": [self._aim, self._aim_since_us, self._allowed_grains],
+            "besides": [self._besides, self._besides_since_us, self._besides_grains],
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -277,6 +290,7 @@ class Ledger:
         self._final_us = facts.get("final_us", max((lease.end_us or 0 for lease in self.closed), default=0))
         self.forgotten_grains = self._closed_grains - sum(lease.cost.grains for lease in self.closed)
         self._aim, self._aim_since_us, self._allowed_grains = facts["aim"]
+        self._besides, self._besides_since_us, self._besides_grains = facts.get("besides", (0, 0, 0))
 
 
 def _first_needed(changes: Sequence[tuple[int, Price]], earliest_us: int | None) -> int:

@@ -10,7 +10,9 @@ from sublet.domain.offer import Offer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
 
-__all__ = ["Purse", "begin_to_end"]
+__all__ = ["BESIDES_S", "Purse", "begin_to_end"]
+
+BESIDES_S = 900.0  # to end what is paid besides nodes, once all of them are gone
 
 
 class Purse:
@@ -37,7 +39,17 @@ class Purse:
                 grains += held(node.offer).grains
             else:
                 grains += node.offer.ending(max(0, node.gone_by_us - now_us) / 1e6).grains
-        return Money(grains)
+        return Money(grains + self._besides(now_us))
+
+    def _besides(self, now_us: int) -> int:
+        """Grains for what is paid besides nodes, until the last of them can be gone, and for a while to end it, too."""
+        if not (price := self.budget.besides.micro_usd_per_h):
+            return 0
+        ends = [
+            microseconds(node.offer.wind_down_s) if node.gone_by_us is None else node.gone_by_us - now_us
+            for node in self._cluster.nodes.values()
+        ]
+        return price * (max([0, *ends]) + microseconds(BESIDES_S))
 
     def left(self, now_s: float) -> Money | None:
         """What is neither spent nor reserved; None without a purse."""

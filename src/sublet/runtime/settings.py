@@ -32,6 +32,7 @@ class Settings:
     burn_usd_per_h: float | None = None  # a cap on the rent of every moment
     average_usd_per_h: float | None = None  # an aim in the long run
     purse_usd: float | None = None  # in all; None = no limit
+    besides_usd_per_h: float = 0.0  # what is paid besides nodes, out of the same purse: the machine of the controller
     speedup: float = 1.0  # cloud seconds per wall second
     market: tuple[str, ...] = ()  # spot traces to replay, by name or path; () = a steady market
     polarity: Polarity | None = None  # what the numbers of a trace file mean, if somebody has said it
@@ -56,6 +57,7 @@ class Settings:
         for name in ("burn_usd_per_h", "average_usd_per_h", "purse_usd"):
             if (value := getattr(self, name)) is not None:
                 positive(name, value)
+        at_least("besides_usd_per_h", self.besides_usd_per_h, 0.0)
         positive("speedup", self.speedup)
         positive("lease_s", self.lease_s)
         positive("decide_limit_s", self.decide_limit_s)

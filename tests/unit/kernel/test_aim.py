@@ -53,7 +53,7 @@ def test_the_ledger_adds_up_the_aims_to_the_grain(script, later_us):
     ledger, now_us, history = Ledger([OFFER]), 0, []
     for wait_us, aim in script:
         now_us += wait_us
-        ledger.aim(aim, now_us / US)
+        ledger.follow(Budget(average=aim), now_us / US)
         history.append((now_us, aim))
         assert ledger.allowed(now_us / US) == owed(history, now_us)
     assert ledger.allowed((now_us + later_us) / US) == owed(history, now_us + later_us)

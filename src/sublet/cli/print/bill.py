@@ -16,7 +16,7 @@ PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total"
 
 
 def print_bill(found: dict[str, Any]) -> None:
-    """A row per job, one for what no job used, one for all of it; then the bill in a sentence."""
+    """A row per job, for the anchor, for what no job used, and for all of it; then the bill in a sentence."""
     titles, rows = bill_rows(found)
     print_table(titles, rows, words=(0,))
     if found["tiers"]:
@@ -33,6 +33,10 @@ def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     called = labels(found["jobs"], "job_id")
     rows = [_row(called[job["job_id"]], job) for job in found["jobs"]]
     unused = {part: found[f"usd_{part}"] - sum(job[f"usd_{part}"] for job in found["jobs"]) for part in PARTS}
+    if besides := found.get("usd_besides", 0.0):
+        anchor = {part: besides if part in ("idle", "total") else 0.0 for part in PARTS}
+        unused = {part: unused[part] - anchor[part] for part in PARTS}
+        rows.append(["anchor", *(fine(anchor[part]) for part in PARTS), "", "", ""])
     rows.append(["no job", *(fine(unused[part]) for part in PARTS), "", "", ""])
     rows.append(_row("all", found))
     return titles, rows

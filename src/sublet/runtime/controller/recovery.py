@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from sublet.domain import actions as order
@@ -220,6 +220,10 @@ class Recovery:
             self.store.put(MetaKey.BUDGET, repr(self.budget))
             if self.budget != self.pump.kernel.supply.budget:  # which may have been changed since
                 self.pump.tell(news.BudgetChanged(self.pump.now_s(), self.budget))
+        in_force = self.pump.kernel.supply.budget
+        if in_force.besides != self.budget.besides:  # it has moved to a machine that is paid for, or from one
+            in_force = replace(in_force, besides=self.budget.besides)
+            self.pump.tell(news.BudgetChanged(self.pump.now_s(), in_force))
         for record in self.table.records.values():  # what was stopped with the controller may go on
             known = self.pump.kernel.jobs.get(record.id)
             if known is not None and _asks(known.job) != _asks(self.jobs.describe(record)):

@@ -93,4 +93,5 @@ def budget_from(settings: Settings) -> Budget:
         burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
         average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),
         purse=None if settings.purse_usd is None else Money.from_usd(settings.purse_usd),
+        besides=Price.from_usd_per_h(settings.besides_usd_per_h),
     )

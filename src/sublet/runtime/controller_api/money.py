@@ -36,7 +36,7 @@ def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
         "spent_usd": spent.usd,
         "reserved_usd": reserved.usd,
         "left_usd": None if budget.purse is None else (budget.purse - spent - reserved).usd,
-        "burn_usd_per_h": kernel.ledger.burn().usd_per_h,
+        "burn_usd_per_h": kernel.ledger.outflow().usd_per_h,
         "exhausted": kernel.supply.purse.most_nodes == 0,
     }
 
@@ -50,6 +50,7 @@ def change_budget(
         average=old.average if average_usd_per_h is None else Price.from_usd_per_h(average_usd_per_h),
         purse=old.purse if purse_usd is None else Money.from_usd(purse_usd),
         until_s=old.until_s if purse_usd is None else None,
+        besides=old.besides,
     )
 
 
@@ -129,8 +130,10 @@ def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
     }
 
 
-def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price, tiers: Iterable[Tiers]) -> CostView:
-    """The bill of all jobs, and of what no job used."""
+def total_cost_view(
+    jobs: Sequence[CostView], bill: Bill, burn: Price, tiers: Iterable[Tiers], besides: Money
+) -> CostView:
+    """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as for an anchor."""
     whole = Account(idle=bill.unused)
     for account in bill.jobs.values():
         for purpose in (*PURPOSES, "on_demand"):
@@ -147,4 +150,5 @@ def total_cost_view(jobs: Sequence[CostView], bill: Bill, burn: Price, tiers: It
         "forecast_usd": None,
         "tiers": tier_views(tiers),
         "jobs": list(jobs),
+        "usd_besides": besides.usd,
     }
