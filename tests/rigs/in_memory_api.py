@@ -16,6 +16,7 @@ from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import NoSuchJob, NotNow, OutOfBudget
 from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Api, Submitted
 from sublet.runtime.controller_api.views import (
     ENDED,
@@ -31,6 +32,7 @@ from sublet.runtime.controller_api.views import (
     NodeView,
 )
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel.content import Content
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {
@@ -61,6 +63,7 @@ class InMemoryApi:
 
     def __post_init__(self) -> None:
         self.over = asyncio.Event()
+        self.parts = Parts(Content(self.folder / "content"))
 
     async def run(self) -> None:
         await self.over.wait()

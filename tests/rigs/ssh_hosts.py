@@ -90,6 +90,9 @@ class SshServer:
             def server_requested(self, listen_host, listen_port):
                 return listen_host == "127.0.0.1"
 
+            def connection_requested(self, dest_host, dest_port, orig_host, orig_port):
+                return dest_host == "127.0.0.1"
+
         listen = self._asyncssh.listen(
             "127.0.0.1",
             0,

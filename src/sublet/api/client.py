@@ -16,10 +16,12 @@ from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
 from sublet.errors import BadInput, NoController, NoSuchJob, Refused
 from sublet.machine.dice import DICE
+from sublet.runtime.anchor.record import AnchorRecord, anchored
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
 __all__ = ["Client", "connect", "segment"]
 
+FAR_S = 30.0  # through ssh, from anywhere
 TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
 FIRST_ERROR = 400
 CHUNK = 1 << 14
@@ -41,6 +43,8 @@ class Client:
     token: str = field(repr=False)
     timeout_s: float = TIMEOUT_S  # without an answer, or a further part of it
     pid: int = 0  # its process; 0 = not known
+    named: str = ""  # host:port that it knows itself by, where that is not what we dial
+    remote: bool = False  # it does not see our files
 
     @property
     def address(self) -> str:
@@ -111,20 +115,32 @@ class Client:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        connection.request(method, path, body, {"Authorization": f"Bearer {self.token}", **headers})
+        named = {"Host": self.named} if self.named else {}
+        connection.request(method, path, body, {"Authorization": f"Bearer {self.token}", **named, **headers})
         return connection.getresponse()
 
 
 def connect(state_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Client:
-    """The controller of `$SUBLET_SERVER` and `$SUBLET_TOKEN`, or the one that lives in the state directory."""
+    """The controller of `$SUBLET_SERVER` and `$SUBLET_TOKEN`, or that of the state directory, here or on its anchor."""
     if state_dir is None and (server := environment.get("SUBLET_SERVER")):
         parts = urlsplit(server)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK or parts.port is None:
             raise BadInput("SUBLET_SERVER", f"{server!r} is no loopback address", hint="give http://127.0.0.1:PORT")
         return Client(host=parts.hostname, port=parts.port, token=environment.get("SUBLET_TOKEN", ""))
     state = StateDir(state_dir or default_state_dir(environment))
+    if (record := anchored(state.path)) is not None:
+        return _through(record, state.path)
     address = state.address()
     return Client(host=address.host, port=address.port, token=state.token(), timeout_s=TIMEOUT_S, pid=address.pid)
+
+
+def _through(record: AnchorRecord, state_dir: Path) -> Client:
+    """By ssh, as long as this process lives."""
+    from sublet.runtime.anchor.channel import open_way
+
+    port, facts, token = open_way(record, state_dir)
+    named = f"{facts['host']}:{facts['port']}"
+    return Client(host="127.0.0.1", port=port, token=token, timeout_s=FAR_S, named=named, remote=True)
 
 
 def _query(query: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sublet.api.limits import LONGEST_BODY
 from sublet.api.state import digest
 from sublet.runtime.settings import LOOPBACK
 
@@ -24,7 +25,6 @@ __all__ = ["OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
 SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
 READING = ("GET", "HEAD")  # no such request changes anything
-LONGEST_BODY = 1 << 20  # bytes: a job is a page
 HEADERS = [
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),

@@ -12,6 +12,7 @@ from typing import Protocol
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
+from sublet.runtime.anchor.record import refuse_if_away
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
@@ -35,6 +36,7 @@ def main() -> None:
         settings = settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
         with state.hold_lock():
             state.failure.unlink(missing_ok=True)
+            refuse_if_away(state.path)
             _run_or_leave_reason(state, settings)
     except SubletError as error:
         sys.stderr.write(f"error: {error}\n")

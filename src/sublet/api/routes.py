@@ -18,6 +18,7 @@ from sublet.api.idempotency import Idempotency
 from sublet.api.job_refs import job_id_from
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
+from sublet.api.parts import add_parts
 from sublet.errors import (
     BadInput,
     Infeasible,
@@ -126,6 +127,7 @@ def routes_to(api: Api) -> FastAPI:
     _add_jobs(app, api)
     _add_money(app, api)
     _add_controller(app, api)
+    add_parts(app, api)
     return app
 
 

@@ -29,6 +29,7 @@ from sublet.cli.verbs.explain import explain
 from sublet.cli.verbs.forecast import forecast
 from sublet.cli.verbs.gc import gc
 from sublet.cli.verbs.logs import logs
+from sublet.cli.verbs.move import move
 from sublet.cli.verbs.offers import offers
 from sublet.cli.verbs.pause import pause
 from sublet.cli.verbs.plan import plan
@@ -92,7 +93,7 @@ app = typer.Typer(
 SEEING = "See what they do, and what they cost"
 VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     "Run jobs": (
-        *(("demo", demo), ("up", up), ("down", down), ("submit", submit), ("run", run_job)),
+        *(("demo", demo), ("up", up), ("down", down), ("move", move), ("submit", submit), ("run", run_job)),
         *(("cancel", cancel), ("pause", pause), ("resume", resume), ("scale", scale), ("schema", schema)),
     ),
     SEEING: (

@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_GPUS",
     "DEFAULT_OFFER",
     "TRACE",
+    "AnchorType",
     "AsGpu",
     "Average",
     "Budget",
@@ -41,6 +42,7 @@ __all__ = [
     "RestartS",
     "RoundS",
     "Seed",
+    "SendCredentials",
     "Speedup",
     "SpotPrice",
     "WorkloadName",
@@ -193,6 +195,12 @@ Forecast = Annotated[
 Purse = Annotated[
     str | None,
     typer.Option(metavar="USD", help="Spend this much in all and not a cent more; jobs that are left can be resumed."),
+]
+AnchorType = Annotated[
+    str | None, typer.Option("--anchor-type", metavar="TYPE", help="What the anchor is. [default: as aws.toml says]")
+]
+SendCredentials = Annotated[
+    bool, typer.Option("--send-credentials", help="Send your own AWS credentials to the anchor, for want of a role.")
 ]
 Hurry = Annotated[
     bool, typer.Option("--hurry", help="The quickest within the limits; without it money is saved where it can be.")

@@ -8,7 +8,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
-from sublet.cli.work import controller_process
+from sublet.cli.work import anchored, controller_process
 
 __all__ = ["down"]
 
@@ -23,22 +23,28 @@ def down(
     """Save and stop all jobs, give back everything that is rented, and stop the controller."""
     from sublet.api.state import StateDir
     from sublet.errors import NoController
+    from sublet.runtime.anchor.record import read_record
     from sublet.runtime.settings import default_state_dir
 
-    state = StateDir(default_state_dir())
+    state, document = StateDir(default_state_dir()), opt.wants_document(output, json)
+    away = read_record(state.path) is not None
+    if away:
+        anchored.bring_back(state, end_jobs=end_jobs, quiet=document)
     try:
         state.address()
         ran = True
     except NoController:
-        ran = False
-    stopped = ran and controller_process.stop(state, end_jobs=end_jobs)
-    if not ran:
+        ran = away
+    stopped = away or (ran and controller_process.stop(state, end_jobs=end_jobs))
+    if away:
+        text = f"stopped; nothing is rented, the anchor has ended, and what it knew is in {state.path}"
+    elif not ran:
         text = f"no controller runs ({state.path})"
     elif stopped:
         text = "stopped; nothing is rented" + ("" if end_jobs else ", jobs go on at the next 'sublet up'")
     else:
         text = "it was gone already; what it rented ends with its lease, and 'sublet up' resumes the jobs"
-    if opt.wants_document(output, json):
+    if document:
         facts = {"state_dir": str(state.path), "ran": ran, "stopped": stopped, "jobs_ended": stopped and end_jobs}
         print_document({"schema_version": 1, **facts, "told": text})
     else:

@@ -156,7 +156,7 @@ def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
     elif ours and not why_not:
         orphan, why = True, "our controller does not run"
     else:
-        whose = why_not if ours else f"of controller {instance.server}"
+        whose = why_not if ours else f"of controller {instance.server}"  # an anchor's begins with anchor-
         orphan, why = expired, f"{whose}, not renewed in time" if expired else f"{whose}, which renewed it"
     since = stamp_from(instance.launched_unix)
     where = f"{instance.region} {instance.kind}"

@@ -21,6 +21,7 @@ __all__ = ["up"]
 
 Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
+LIMITS = {**dict(zip(BUDGET, BUDGET, strict=True)), "burn_usd_per_h": "burn_limit_usd_per_h"}  # as the API calls them
 DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
 FLAGS = {  # what a setting is called on the command line
     "burn_usd_per_h": "--budget",
@@ -115,6 +116,12 @@ def up(  # noqa: PLR0913 - one argument per option
         bool, typer.Option("--moved", help="This directory was moved: take over what it rented at its old place.")
     ] = False,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="CLOUD", help="Not here, but on a small machine rented there, the anchor: aws."),
+    ] = None,
+    anchor_type: opt.AnchorType = None,
+    send_credentials: opt.SendCredentials = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
@@ -157,6 +164,12 @@ def up(  # noqa: PLR0913 - one argument per option
     if provider is not None and engine is None:
         chosen["engine"] = _engine_for(provider)
     _check_strikes(strike or ())
+    if on is not None:
+        if on != "aws" or provider not in (None, "aws"):
+            raise InvalidValue("--on", on, "aws, and then --provider is aws, too")
+        document = opt.wants_document(output, json)
+        _start_on(chosen, kind=anchor_type or "", send_credentials=send_credentials, document=document)
+        return
     _start(chosen, fresh=fresh, moved=moved, foreground=foreground, document=opt.wants_document(output, json))
 
 
@@ -216,6 +229,43 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
             + (f", as {trace.gpu}s did; here each costs what a {PRICED_GPU} costs ({PRICED_LIKE})" if trace.gpu else "")
         )
     typer.echo("next: sublet submit FILE | sublet ps -w | sublet budget show | sublet down")
+
+
+def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, document: bool) -> None:
+    """The same on an anchor; one that is there, or was stopped, goes on as it was."""
+    from sublet.api.client import connect
+    from sublet.api.state import StateDir
+    from sublet.cli.parse.values import parse_price
+    from sublet.cli.work import anchored
+    from sublet.runtime import last_run
+    from sublet.runtime.anchor.record import anchored as is_anchored
+    from sublet.runtime.settings import Settings, default_state_dir
+
+    state = StateDir(default_state_dir())
+    state.prepare()
+    chosen = {**chosen, "provider": "aws", "engine": "local"}
+    before = last_run.last_settings(state.path)
+    if before is None:
+        if not chosen.keys() & {"burn_usd_per_h", "purse_usd"}:
+            chosen = {**chosen, "burn_usd_per_h": parse_price("--budget", DEFAULT_BURN).usd_per_h}
+        settings = _named_by_option(partial(Settings, state_dir=str(state.path), **chosen))
+    else:
+        settings = _named_by_option(partial(replace, before, **chosen))
+        last_run.refuse_while_rented(state.path, last_run.list_changes(before, settings))
+        if chosen.keys() & set(BUDGET):
+            last_run.reset_budget(state.path)
+    there = is_anchored(state.path) is not None
+    record = anchored.raise_anchor(state, settings, kind=kind, send_credentials=send_credentials, quiet=document)
+    if there and (limits := {LIMITS[name]: chosen[name] for name in BUDGET if chosen.get(name) is not None}):
+        connect(state.path).post("/v1/budget", limits)
+    if document:
+        facts = {"state_dir": str(state.path), "anchor": record.instance, "address": record.address}
+        print_document({"schema_version": 1, **facts, "settings": asdict(settings)})
+        return
+    typer.echo(
+        f"controller on {record.instance} ({record.address}), {_describe_limits(settings)}; you may close the lid"
+    )
+    typer.echo("next: sublet submit FILE | sublet ps -w | sublet cost | sublet down")
 
 
 def _named_by_option(make: Callable[[], Made]) -> Made:

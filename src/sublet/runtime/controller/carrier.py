@@ -18,6 +18,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.dice import Dice
 from sublet.machine.files import Files
 from sublet.machine.remote import check_uri, is_remote
+from sublet.runtime.agent.fetching import Fetch
 from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.pulling import Pulling
@@ -52,8 +53,15 @@ class Carrier:
         self.buckets = check_buckets
 
     async def pack(self, spec: JobSpec) -> JobSpec:
-        """The job with the name of its files as they are now; refused where they cannot travel."""
+        """The job with the name of its files as they are now; refused where they cannot travel.
+
+        One that came with that name has had its files brought, from a machine whose paths mean nothing here.
+        """
         notes = await self.check(spec, make=True)
+        if spec.code and self.elsewhere:
+            if not await asyncio.to_thread(lambda: Fetch(self.content, spec.code).here):
+                raise BadInput(f"the files of {spec.name}", "have not come, or not all of them", hint="submit it again")
+            return replace(spec, notes=(*spec.notes, *notes))
         if not self.elsewhere:
             return replace(spec, code="")
         mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}

@@ -27,6 +27,7 @@ from sublet.runtime.controller_api.money import (
     total_cost_view,
 )
 from sublet.runtime.controller_api.nodes import node_views
+from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
 from sublet.runtime.jobs.spec import JobSpec
@@ -52,6 +53,7 @@ class ControllerApi:
             feasibility=controller.feasibility,
             secret_files=controller.secret_files,
         )
+        self.parts = Parts(controller.carrier.content)
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
 
@@ -177,8 +179,9 @@ class ControllerApi:
             return costs[0]
         if (earlier := controller.shelving.shelf.sums()).jobs:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
+        ledger, bill = controller.kernel.ledger, controller.bill
         tiers = [record.tiers for record in records]
-        return total_cost_view(costs, controller.bill, controller.kernel.ledger.burn(), tiers)
+        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s))
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NotRequired, Protocol, TypedDict
 
+from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.views import (
     BudgetView,
     CostView,
@@ -41,6 +42,8 @@ class Submitted(TypedDict):
 
 class Api(Protocol):
     """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
+
+    parts: Parts  # of files that whoever submits has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""

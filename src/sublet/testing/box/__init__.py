@@ -7,6 +7,7 @@
     image        what all hosts are started from, read-only
     metadata     what an instance can ask about itself (IMDSv2)
     cloud        the moto server: EC2 and S3
+    sshd         a host's ssh server, where its image has one
 
 Needs root, `ip`, `unshare`, and the extra `box`; docs/guides/hosts-that-share-nothing.md says what is real about it.
 """

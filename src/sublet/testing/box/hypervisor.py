@@ -11,6 +11,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 from sublet.testing.box.claim import claim
@@ -95,7 +96,7 @@ class Box:
             raise
         given = image or Image()
         found = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_DEFAULT_REGION": REGION, "AWS_REGION": REGION}
-        self._image = Image(files=given.files, env={**found, **given.env}, shown=given.shown)
+        self._image = replace(given, env={**found, **given.env})
         self._hosts: dict[str, Host] = {}
         self._seen: set[str] = set()  # instances that were started, ever
         self._lock = threading.RLock()
@@ -113,6 +114,14 @@ class Box:
     def account(self) -> dict[str, str]:
         """The variables that the controller finds its credentials by."""
         return dict(ACCOUNT)
+
+    def subnet(self) -> str:
+        """A new one with the box's own addresses: what is launched into it is where EC2 says that it is."""
+        ec2 = self.cloud.client("ec2")
+        with self._lock:
+            network = ec2.create_vpc(CidrBlock=self._network.block)["Vpc"]["VpcId"]
+            made = ec2.create_subnet(VpcId=network, CidrBlock=self._network.block)
+        return str(made["Subnet"]["SubnetId"])
 
     def hosts(self) -> list[Host]:
         """Those that are on, the oldest first."""
@@ -210,7 +219,7 @@ class Box:
         self._seen.add(instance_id)
         ask = self.cloud.client("ec2").describe_instance_attribute
         told = ask(InstanceId=instance_id, Attribute="userData")["UserData"].get("Value", "")
-        user_data, cable = b64decode(told), self._network.cable()
+        user_data, cable = b64decode(told), self._network.cable(row.get("PrivateIpAddress", ""))
         facts = {
             "user-data": user_data.decode(),
             "meta-data/instance-id": instance_id,

@@ -31,12 +31,19 @@ class Network:
         _ip("addr", "add", f"{self.address}/24", "dev", self._claim.bridge)
         _ip("link", "set", self._claim.bridge, "up")
 
-    def cable(self) -> Cable:
-        """To a new host."""
+    @property
+    def block(self) -> str:
+        """All its addresses."""
+        return f"198.18.{self._claim.number}.0/24"
+
+    def cable(self, wanted: str = "") -> Cable:
+        """To a new host, with the address that EC2 says it has, if that is one of ours."""
         self._hosts += 1
         if self._hosts > MOST_HOSTS:
             raise NoBox(f"{MOST_HOSTS} hosts were started in this box already")
         address = f"198.18.{self._claim.number}.{FIRST_HOST + self._hosts}"
+        if wanted.startswith(self.address.removesuffix("1")) and int(wanted.rpartition(".")[2]) <= FIRST_HOST:
+            address = wanted
         return Cable(f"{self._claim.bridge}h{self._hosts}", address, self._claim.bridge, self.address)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sublet.domain.budget import Limit
+from sublet.errors import InvalidValue
 from sublet.machine.dice import DICE, Dice
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.agent.dialing import is_secure
@@ -37,6 +38,8 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     moved = take_moved_mark(store, state_dir)
     client_maker()  # that the extra is missing is said before that the file is
     config = read_config(config_path(state_dir))
+    if not config.controller:
+        raise InvalidValue("controller", "", "tls:host:port that nodes reach this machine at; or 'sublet up --on aws'")
     authority = Authority(state_dir / "identity", wall=clock.wall) if is_secure(config.controller) else None
     provider = AwsProvider(
         state_dir=state_dir,

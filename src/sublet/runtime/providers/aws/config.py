@@ -27,9 +27,9 @@ class AwsConfig:
     regions: tuple[str, ...]
     instance_types: tuple[str, ...]
     image: str | Mapping[str, str]  # an AMI id, `resolve:ssm:NAME`, or one per region
-    controller: str  # that agents reach us at: tls:host:port, or tcp:host:port through a tunnel of the user's
+    controller: str = ""  # that agents reach us at: tls:host:port, or tcp: through a tunnel; "" = an anchor says it
     agents_port: int = 7070  # on this machine: on all its addresses with tls:, or on loopback, where the tunnel ends
-    install: str = ""  # what pip installs on a node: the address of a wheel; "" = the image has it
+    install: str = ""  # what pip installs on a node; over tls: Sublet itself comes from the controller; "" = nothing
     python: str = "python3"  # on the node
     ray: str = ""  # host:port of a Ray cluster that nodes join, too; `install` must bring Ray then; "" = none
     markets: tuple[Market, ...] = (Market.SPOT, Market.ON_DEMAND)
@@ -42,6 +42,15 @@ class AwsConfig:
     boot_s: float = 180.0  # from RunInstances to Hello: a guess until measured
     lease_s: float = 900.0  # a node that hears nothing for so long ends itself
     preload: tuple[str, ...] = ("torch",)
+    anchor_type: str = "t3.small"  # of the machine that the controller lives on, where it does (`sublet up --on aws`)
+    anchor_usd_per_h: float = 0.0208  # what it costs: the list price of a t3.small in us-east-1
+    anchor_image: str = ""  # "" = that of the nodes
+    anchor_python: str = ""  # with what a controller needs; "" = as on the nodes
+    anchor_install: str = ""  # what pip installs there; "" = the image has it
+    anchor_user: str = "ubuntu"  # who logs in there
+    anchor_profile: str = ""  # its instance profile: with the rights of a controller
+    anchor_subnet: str = ""  # "" = the account's default
+    anchor_backup: str = ""  # s3://bucket/prefix: where its state is copied to every minute; "" = its disk has all
     metadata_url: str = METADATA_URL
     endpoint_url: str = ""  # "" = AWS; tests have their own
 
@@ -56,7 +65,9 @@ class AwsConfig:
         missing = [] if isinstance(self.image, str) else [r for r in self.regions if r not in self.image]
         if missing or not self.image:
             raise InvalidValue("image", self.image, "an AMI id or resolve:ssm:NAME, for " + ", ".join(self.regions))
-        address_from(self.controller)
+        if self.controller:
+            address_from(self.controller)
+        at_least("anchor_usd_per_h", self.anchor_usd_per_h, 0.0)
         whole("agents_port", self.agents_port, 1)
         if self.most_nodes is not None:
             whole("most_nodes", self.most_nodes, 1)

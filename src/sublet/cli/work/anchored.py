@@ -1,0 +1,87 @@
+"""A controller on an anchor, from the laptop's side: what `up --on`, `down` and `move` share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sublet.cli.work import controller_process
+
+if TYPE_CHECKING:
+    from sublet.api.state import StateDir
+    from sublet.runtime.anchor.life import Anchor
+    from sublet.runtime.anchor.record import AnchorRecord
+    from sublet.runtime.settings import Settings
+
+__all__ = ["bring_back", "raise_anchor"]
+
+
+def raise_anchor(
+    state: StateDir, settings: Settings, *, kind: str = "", send_credentials: bool = False, quiet: bool = False
+) -> AnchorRecord:
+    """The controller of this state runs on an anchor when it returns."""
+    from sublet.api.client import connect
+    from sublet.runtime.anchor.record import anchored
+
+    if anchored(state.path) is None:
+        controller_process.refuse_second(state)
+        state.write(state.settings, _as_text(settings))
+    anchor = _anchor(state.path, quiet=quiet, credentials=_own_credentials() if send_credentials else {})
+    record = asyncio.run(anchor.up(settings, kind))
+    connect(state.path).get("/v1/health")  # by the way that all other commands will take
+    return record
+
+
+def bring_back(state: StateDir, *, end_jobs: bool = False, quiet: bool = False) -> None:
+    """Its jobs are saved, its nodes given back, its state is here again, and the anchor has ended."""
+    anchor = _anchor(state.path, quiet=quiet)
+    anchor.stop_there = partial(_ask_to_stop, state.path, end_jobs=end_jobs)
+    asyncio.run(anchor.back())
+
+
+def _anchor(state_dir: Path, *, quiet: bool, credentials: Mapping[str, str] | None = None) -> Anchor:
+    from sublet.runtime.anchor.life import Anchor
+    from sublet.runtime.providers.ssh.hostline import import_asyncssh
+
+    import_asyncssh()
+    tell = partial(typer.echo, err=quiet)
+    return Anchor(state_dir=state_dir, tell=tell, credentials=credentials or {})
+
+
+def _ask_to_stop(state_dir: Path, *, end_jobs: bool) -> None:
+    """One that does not answer is fenced all the same; its nodes end with their leases."""
+    from sublet.api.client import connect
+    from sublet.errors import NoController
+
+    try:
+        connect(state_dir).post("/v1/shutdown", {"end_jobs": end_jobs})
+    except NoController as error:
+        typer.echo(f"its controller does not answer: what it rented ends with its leases ({error})", err=True)
+
+
+def _as_text(settings: Settings) -> str:
+    from sublet.runtime.settings import settings_to_json
+
+    return settings_to_json(replace(settings, provider="aws", engine="local"))
+
+
+def _own_credentials() -> dict[str, str]:
+    """Of this laptop, as boto3 finds them; they are sent because their owner said so."""
+    from sublet.errors import NoAccess
+    from sublet.runtime.providers.aws.calls import client_maker
+
+    client_maker()  # that the extra is missing is said as such
+    import boto3
+
+    found: Any = boto3.session.Session().get_credentials()
+    if found is None:
+        raise NoAccess("AWS", "there are no credentials to send", hint="aws configure, or AWS_PROFILE")
+    keys = found.get_frozen_credentials()
+    facts = {"AWS_ACCESS_KEY_ID": keys.access_key, "AWS_SECRET_ACCESS_KEY": keys.secret_key}
+    return {**facts, **({"AWS_SESSION_TOKEN": keys.token} if keys.token else {})}

@@ -1,0 +1,78 @@
+"""What is left of an anchor that was ended: its log, and what nodes and jobs are known by, in a bucket.
+
+Two objects: `state.tar.gz` when the log has grown, and `content.tar.gz`, the parts of jobs' files, when there are
+others. Checkpoints are not among them: they have places of their own (`checkpoint.uri`).
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sublet.errors import MissingData
+from sublet.machine.remote import open_uri
+from sublet.runtime.anchor.parcel import unpack_state
+
+__all__ = ["Backup", "restore_backup"]
+
+STATE, CONTENT = "state.tar.gz", "content.tar.gz"
+KEPT = ("settings.json", "aws.toml", "identity", "profiles", "aws")  # beside the log
+
+
+class Backup:
+    """Of one state directory, to one URI; what has not changed since the last time is not written again."""
+
+    def __init__(self, state_dir: Path, uri: str) -> None:
+        self._state_dir, self._objects = state_dir, open_uri(uri)
+        self._seen: object = None
+        self._names: list[str] = []
+
+    def write(self) -> bool:
+        """Whether there was anything new."""
+        log = self._state_dir / "log.sqlite"
+        if not log.is_file():
+            return False
+        seen = [(path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(self._state_dir.glob("log.sqlite*"))]
+        names = sorted(path.name for path in (self._state_dir / "content").glob("*"))
+        if names != self._names:
+            self._objects.put(CONTENT, _packed(self._state_dir, ["content"]))
+            self._names = names
+        if seen == self._seen:
+            return False
+        copy = self._state_dir / ".backup"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(mode=0o700)
+        source, target = sqlite3.connect(log), sqlite3.connect(copy / "log.sqlite")
+        try:
+            source.backup(target)  # whole, whoever writes meanwhile
+        finally:
+            source.close()
+            target.close()
+        self._objects.put(STATE, _packed(self._state_dir, KEPT, copy / "log.sqlite"))
+        shutil.rmtree(copy)
+        self._seen = seen
+        return True
+
+
+def _packed(state_dir: Path, names: Sequence[str], *more: Path) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for path in [*(state_dir / name for name in names), *more]:
+            if path.exists():
+                archive.add(path, path.name)
+    return packed.getvalue()
+
+
+def restore_backup(uri: str, state_dir: Path, spare: Sequence[str]) -> None:
+    """What was last written there takes the place of what is here."""
+    objects = open_uri(uri)
+    found = {each.key for each in objects.list()}
+    if STATE not in found:
+        raise MissingData(f"{uri}/{STATE}", hint="nothing was ever written there: begin anew with 'sublet down'")
+    for key in (CONTENT, STATE):
+        if key in found:
+            unpack_state(objects.get(key).data, state_dir, spare)

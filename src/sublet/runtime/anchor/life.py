@@ -1,0 +1,308 @@
+"""The life of an anchor, as its laptop leads it: rented, met, given the state, started; and back, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sublet.errors import BadInput, NoController, Refused, SubletError
+from sublet.machine.dice import DICE
+from sublet.machine.wall import WALL
+from sublet.runtime.anchor import instance
+from sublet.runtime.anchor.backup import restore_backup
+from sublet.runtime.anchor.channel import Remote, connected, meet, new_key, ship
+from sublet.runtime.anchor.handover import Situation, Step, next_step
+from sublet.runtime.anchor.parcel import pack_state, unpack_state
+from sublet.runtime.anchor.record import AnchorRecord, Home, forget, keep, read_record
+from sublet.runtime.home import home_of
+from sublet.runtime.providers.aws.build import server_id_from
+from sublet.runtime.providers.aws.calls import Calls, client_maker
+from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
+from sublet.runtime.providers.aws.fleet import EXPIRES_S
+from sublet.runtime.settings import Settings, settings_to_json
+from sublet.runtime.store import Store
+from sublet.runtime.travel.own_code import whole_code
+
+__all__ = ["Anchor"]
+
+DESK = "sublet.runtime.anchor.desk"
+MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
+UP_S, DOWN_S = 120.0, 180.0
+OURS = ("settings.json", "aws.toml", "hosts.toml")  # files that stay as the laptop has them
+PLACE = ".local/state/sublet"  # of its state directory, below the home over there
+
+Tell = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class Anchor:
+    """Of one state directory. `tell` hears what goes on; `credentials` are sent only if they are given."""
+
+    state_dir: Path
+    tell: Tell
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    stop_there: Callable[[], None] | None = None  # asks the controller there to save all and end
+
+    def __post_init__(self) -> None:
+        self.config: AwsConfig = read_config(config_path(self.state_dir))
+        self._calls = Calls(client_maker(self.config.endpoint_url))
+        self._server = _server_of(self.state_dir)
+
+    # ------------------------------------------------------------------ up
+
+    async def up(self, settings: Settings, kind: str = "") -> AnchorRecord:
+        """A controller with these settings runs on the anchor when it returns; where it fails, nothing is rented."""
+        record = await self._after_its_end(read_record(self.state_dir))
+        begun = record is not None and record.home is Home.ANCHOR
+        if not begun and not self.config.anchor_profile and not self.credentials:
+            raise _no_credentials()
+        try:
+            record = await self._rented(record, kind or self.config.anchor_type)
+            record = await self._met(record)
+            return await self._given(record, settings)
+        except BaseException:
+            if not begun:
+                await self._give_up()
+            raise
+
+    async def _after_its_end(self, record: AnchorRecord | None) -> AnchorRecord | None:
+        """None where the anchor was ended by somebody else: its backup is here then, and another may be rented."""
+        if record is None or record.home is Home.HERE:
+            return record
+        if not await instance.has_ended(self._calls, record, self._server):
+            return record
+        if not self.config.anchor_backup:
+            why = f"the anchor {record.instance} was ended, and its disk with it: what it knew since it began is lost"
+            hint = "'sublet down' goes back to what is here, from before; anchor_backup = \"s3://...\" prevents it"
+            raise BadInput(self.state_dir, why, hint=hint)
+        await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS)
+        forget(self.state_dir)
+        self.tell(f"the anchor {record.instance} was ended: its last backup is here, and goes to another")
+        return None
+
+    async def _rented(self, record: AnchorRecord | None, kind: str) -> AnchorRecord:
+        region = self.config.regions[0] if record is None else record.region
+        found = {row["InstanceId"] for row in await instance.find(self._calls, region, self._server)}
+        if record is None:
+            if found:
+                why = f"{', '.join(sorted(found))} is an anchor of this controller, and was made from another place"
+                hint = "use it from there; or end it by 'sublet gc' once nobody renews it"
+                raise BadInput(self.state_dir, why, hint=hint)
+            record = AnchorRecord(
+                region=region,
+                token=DICE.token(16),
+                nonce=DICE.token(32),
+                expires_unix=int(WALL.unix() + EXPIRES_S),
+                kind=kind,
+                user=self.config.anchor_user,
+                python=self.config.anchor_python or self.config.python,
+            )
+            keep(self.state_dir, record)  # before anything is paid
+        if not record.instance and found:
+            record = keep(self.state_dir, replace(record, instance=min(found)))
+        if not record.instance:
+            key = new_key(self.state_dir)
+            request = instance.launch_request(
+                record, self.config, server=self._server, home=home_of(self.state_dir), key=key
+            )
+            record = keep(self.state_dir, await instance.launch(self._calls, record, request))
+            self.tell(f"anchor {record.instance}: a {record.kind} on demand, USD {self.config.anchor_usd_per_h:g}/h")
+        return keep(self.state_dir, await instance.wait_until_on(self._calls, record))
+
+    async def _met(self, record: AnchorRecord) -> AnchorRecord:
+        """Its host key is pinned, and our code is there."""
+        until_s = WALL.monotonic() + MEET_S
+        while not record.host_key:
+            try:
+                record = keep(self.state_dir, await meet(record, self.state_dir))
+            except NoController:
+                if WALL.monotonic() > until_s:
+                    raise
+                await asyncio.sleep(LOOK_S)
+        async with self._remote(record, until_s=until_s) as remote:
+            home = (await remote.shell('printf %s "$HOME"')).decode()
+            code = await ship(remote, record.python, home, whole_code())
+            record = keep(self.state_dir, replace(record, code=code, state_dir=f"{home}/{PLACE}"))
+        self.tell(f"anchor {record.instance}: reached at {record.address}, Sublet is there")
+        return record
+
+    async def _given(self, record: AnchorRecord, settings: Settings) -> AnchorRecord:
+        """The state, and a controller."""
+        async with self._remote(record) as remote:
+            facts = await self._look(remote, record)
+            if facts["lacks"]:
+                lacks = " ".join(facts["lacks"])
+                hint = f"take an image that has them, or write anchor_install = {lacks!r} into aws.toml"
+                raise BadInput(f"the anchor's {record.python}", f"has no {lacks}", hint=hint)
+            if self.credentials:
+                text = "".join(f"{name}={value}\n" for name, value in self.credentials.items())
+                await remote.module(DESK, "trust", record.state_dir, data=text.encode())
+            copied = False
+            while step := next_step(_situation(record, facts, fresh_there=copied), Home.ANCHOR):
+                if step is Step.COPY_THERE:
+                    state = await asyncio.to_thread(pack_state, self.state_dir, self._as_there(record, settings))
+                    await remote.module(DESK, "put", record.state_dir, data=state)
+                    copied = True
+                elif step is Step.TURN_TO_ANCHOR:
+                    record = keep(self.state_dir, replace(record, home=Home.ANCHOR))
+                elif step is Step.FREE:
+                    await remote.module(DESK, "free", record.state_dir)
+                else:
+                    await self._start(remote, record)
+                    break
+                facts = await self._look(remote, record)
+            await self._wait_for_controller(remote, record)
+        await instance.stay_when_off(self._calls, record)
+        return record
+
+    async def _start(self, remote: Remote, record: AnchorRecord) -> None:
+        words = (record.state_dir, record.instance, record.region)
+        await remote.module(DESK, "start", *words)
+
+    async def _wait_for_controller(self, remote: Remote, record: AnchorRecord) -> None:
+        until_s = WALL.monotonic() + UP_S
+        while WALL.monotonic() < until_s:
+            there = await remote.shell(f"ls {record.state_dir}")
+            if b"controller.json" in there.split():
+                return
+            facts = await self._look(remote, record)
+            if facts["failure"] and not facts["running"]:
+                raise Refused(str(facts["failure"]).partition("\n")[2])
+            await asyncio.sleep(LOOK_S)
+        raise NoController(f"anchor {record.instance}", f"its controller was not up within {UP_S:g} s")
+
+    # ------------------------------------------------------------------ back
+
+    async def back(self) -> None:
+        """The controller there has ended, its state is here, and the anchor is no more."""
+        record = read_record(self.state_dir)
+        if record is None:
+            return
+        if record.home is Home.ANCHOR and await instance.has_ended(self._calls, record, self._server):
+            if self.config.anchor_backup:
+                await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS)
+            what = "its last backup" if self.config.anchor_backup else "what is"
+            self.tell(f"the anchor {record.instance} was ended by somebody else: {what} here counts")
+            forget(self.state_dir)
+            return
+        if record.home is Home.ANCHOR:
+            record = await self._brought_back(keep(self.state_dir, await instance.wait_until_on(self._calls, record)))
+        await instance.end(self._calls, record, self._server)
+        forget(self.state_dir)
+        self.tell(f"anchor {record.instance}: ended")
+
+    async def _brought_back(self, record: AnchorRecord) -> AnchorRecord:
+        async with self._remote(record, until_s=WALL.monotonic() + MEET_S) as remote:
+            facts = await self._look(remote, record)
+            if facts["running"] and not facts["fenced"] and self.stop_there is not None:
+                await asyncio.to_thread(
+                    self.stop_there
+                )  # it saves, and gives back all nodes; then nobody starts it again
+            copied = False
+            while step := next_step(_situation(record, facts, fresh_here=copied), Home.HERE):
+                if step is Step.FENCE:
+                    await remote.module(DESK, "fence", record.state_dir)
+                elif step is Step.STOP_THERE:
+                    await self._wait_for_end(remote, record)
+                elif step is Step.COPY_HERE:
+                    state = await remote.module(DESK, "get", record.state_dir)
+                    await asyncio.to_thread(unpack_state, state, self.state_dir, OURS)
+                    copied = True
+                else:
+                    record = keep(self.state_dir, replace(record, home=Home.HERE))
+                facts = await self._look(remote, record)
+        return record
+
+    async def _wait_for_end(self, remote: Remote, record: AnchorRecord) -> None:
+        until_s = WALL.monotonic() + DOWN_S
+        while (await self._look(remote, record))["running"]:
+            if WALL.monotonic() > until_s:
+                hint = "try again; see controller.log there"
+                raise NoController(f"anchor {record.instance}", f"it did not stop within {DOWN_S:g} s", hint=hint)
+            await asyncio.sleep(LOOK_S)
+
+    async def _give_up(self) -> None:
+        """A start that failed leaves nothing that is paid for; where that fails too, it is said."""
+        try:
+            await self.back()
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody must know
+            self.tell(f"the anchor may still be there, and cost money: 'sublet down' tries again ({error})")
+
+    # ------------------------------------------------------------------
+
+    def _remote(self, record: AnchorRecord, *, until_s: float = 0.0) -> _Reached:
+        return _Reached(record, self.state_dir, until_s)
+
+    async def _look(self, remote: Remote, record: AnchorRecord) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(await remote.module(DESK, "look", record.state_dir or "/nowhere"))
+        return facts
+
+    def _as_there(self, record: AnchorRecord, settings: Settings) -> dict[str, str]:
+        """The two files that are others over there; ours stay as they are, for the way back."""
+        there = replace(settings, state_dir=record.state_dir, provider="aws", engine="local", hosts="")
+        there = replace(there, besides_usd_per_h=self.config.anchor_usd_per_h)
+        facts = tomllib.loads(config_path(self.state_dir).read_text(encoding="utf-8"))
+        facts["controller"] = f"tls:{record.inner}:{self.config.agents_port}"
+        text = "".join(f"{name} = {_toml(value)}\n" for name, value in facts.items())
+        return {"settings.json": settings_to_json(there), "aws.toml": text}
+
+
+class _Reached:
+    """A connection that is tried again until a moment."""
+
+    def __init__(self, record: AnchorRecord, state_dir: Path, until_s: float) -> None:
+        self._record, self._state_dir, self._until_s = record, state_dir, until_s
+
+    async def __aenter__(self) -> Remote:
+        while True:
+            self._connection = connected(self._record, self._state_dir)
+            try:
+                return Remote(await self._connection.__aenter__(), self._record)
+            except NoController:
+                if WALL.monotonic() > self._until_s:
+                    raise
+                await asyncio.sleep(LOOK_S)
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._connection.__aexit__(*error)  # type: ignore[arg-type] # as they came
+
+
+def _situation(
+    record: AnchorRecord, facts: Mapping[str, Any], *, fresh_here: bool = False, fresh_there: bool = False
+) -> Situation:
+    return Situation(
+        home=record.home,
+        runs_there=bool(facts["running"]),
+        fenced=bool(facts["fenced"] or not facts["held"]),  # where there is no state, nothing can run
+        fresh_here=fresh_here,
+        fresh_there=fresh_there,
+    )
+
+
+def _server_of(state_dir: Path) -> str:
+    store = Store(state_dir / "log.sqlite")
+    try:
+        return server_id_from(store)
+    finally:
+        store.close()
+
+
+def _no_credentials() -> SubletError:
+    why = "the anchor has no way to rent: its controller needs credentials of its own"
+    hint = (
+        "make a role with the policy of 'sublet check --iam', and write its instance profile into aws.toml: "
+        "anchor_profile = NAME; or send your own along with --send-credentials, which lie on the anchor's disk then"
+    )
+    return BadInput("aws.toml", why, hint=hint)
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers and lists are TOML's, too; a table is written in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)

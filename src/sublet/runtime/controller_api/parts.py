@@ -1,0 +1,33 @@
+"""Files that whoever submits a job has, and the controller does not: their parts are brought before the job is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from sublet.errors import BadInput
+from sublet.runtime.travel.content import Content
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """Over the store from which nodes get theirs. Both wait for the disk, in a thread."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Those that are not here."""
+        return await asyncio.to_thread(self._content.lacks, digests)
+
+    async def take(self, parts: Mapping[str, bytes]) -> None:
+        """Kept when it returns; BadInput for one that is not what its name says."""
+        for digest, packed in parts.items():
+            try:
+                if not await asyncio.to_thread(self._content.take, digest, packed):
+                    raise BadInput(f"part {digest}", "is something else than its name says", hint="send it again")
+            except OSError as error:
+                raise BadInput(
+                    self._content.folder, f"cannot be written ({error.strerror})", hint="make room"
+                ) from error

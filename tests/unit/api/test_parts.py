@@ -1,0 +1,81 @@
+"""Files of a job on another machine than its controller: sent by content, once, and refused where they are damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+
+import pytest
+
+from sublet.cli.work import sending
+from sublet.errors import BadInput, Refused
+from sublet.machine.dice import DICE
+from sublet.machine.files import FILES
+from sublet.runtime.agent.fetching import Fetch
+from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.travel.content import Content, digest_of
+from tests.rigs.in_memory_api import served
+
+
+@pytest.fixture
+def there(tmp_path):
+    with served(tmp_path / "there") as found:
+        yield found
+
+
+def a_job(folder, texts):
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return replace(job_from_command(["true"], name="echo"), cwd=str(folder))
+
+
+def test_a_folder_is_sent_once_and_then_only_what_has_changed(there, tmp_path):
+    texts = {"train.py": "print(1)", "lib/a.py": "a" * 300_000, ".gitignore": "big", "big": "x" * 999}
+    spec = a_job(tmp_path / "work", texts)
+    sent, bytes_sent = sending.send_files(there.client, spec, tmp_path / "laptop")
+    here = Fetch(there.api.parts._content, sent.code)
+    assert here.here
+    assert sorted(entry.path for entry in here.entries) == [".gitignore", "lib/a.py", "train.py"]
+    assert bytes_sent > 0
+    assert sending.send_files(there.client, spec, tmp_path / "laptop") == (sent, 0)
+    (tmp_path / "work" / "train.py").write_text("print(2)", encoding="utf-8")
+    changed, few = sending.send_files(there.client, spec, tmp_path / "laptop")
+    assert changed.code != sent.code
+    assert 0 < few < 1000  # one file, and the manifest
+
+
+def test_more_than_one_request_holds_travels_in_several(there, tmp_path, monkeypatch):
+    monkeypatch.setattr("sublet.api.limits.MOST_ASKED", 2)
+    monkeypatch.setattr("sublet.api.limits.MOST_BYTES", 100)
+    spec = a_job(tmp_path / "work", {f"{n}.txt": str(n) * 80 for n in range(5)})
+    sent, _ = sending.send_files(there.client, spec, tmp_path / "laptop")
+    assert Fetch(there.api.parts._content, sent.code).here
+
+
+def test_what_is_not_what_its_name_says_is_refused(there, tmp_path):
+    packed = Content(tmp_path / "other")
+    good, bad = packed.add(b"good"), digest_of(b"bad")
+    text = base64.b64encode(packed.packed(good)).decode()
+    with pytest.raises(Refused, match="something else"):
+        there.client.post("/v1/parts", {"parts": {bad: text}})
+    with pytest.raises(Refused, match="base64"):
+        there.client.post("/v1/parts", {"parts": {good: "%"}})
+    for name in ("../../x", "A" * 64, ""):
+        with pytest.raises(Refused):
+            there.client.post("/v1/parts", {"parts": {name: text}})
+    assert there.client.post("/v1/parts/lacking", {"digests": [good, bad, good]})["lacking"] == [good, bad]
+
+
+def test_a_job_that_comes_with_its_files_keeps_them_and_is_refused_where_one_is_missing(tmp_path):
+    carrier = Carrier(tmp_path, files=FILES, dice=DICE, engine=None, logs=None, elsewhere=True)
+    spec = a_job(tmp_path / "work", {"train.py": "print(1)"})
+    packed = asyncio.run(carrier.pack(spec))
+    far = replace(packed, cwd="/of/a/laptop")
+    assert asyncio.run(carrier.pack(far)) == far
+    (tmp_path / "content" / digest_of(b"print(1)")).unlink()
+    again = Carrier(tmp_path, files=FILES, dice=DICE, engine=None, logs=None, elsewhere=True)
+    with pytest.raises(BadInput, match="not all of them"):
+        asyncio.run(again.pack(far))
