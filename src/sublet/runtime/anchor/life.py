@@ -21,7 +21,7 @@ from sublet.runtime.anchor.parcel import pack_state, unpack_state
 from sublet.runtime.anchor.record import AnchorRecord, Home, forget, keep, read_record
 from sublet.runtime.home import home_of
 from sublet.runtime.providers.aws.build import server_id_from
-from sublet.runtime.providers.aws.calls import Calls, client_maker
+from sublet.runtime.providers.aws.calls import Calls, client_maker, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.settings import Settings, settings_to_json
@@ -62,7 +62,8 @@ class Anchor:
         if not begun and not self.config.anchor_profile and not self.credentials:
             raise _no_credentials()
         try:
-            record = await self._rented(record, kind or self.config.anchor_type)
+            with while_it_opens():
+                record = await self._rented(record, kind or self.config.anchor_type)
             record = await self._met(record)
             return await self._given(record, settings)
         except BaseException:
@@ -194,7 +195,8 @@ class Anchor:
             record = await self._brought_back(keep(self.state_dir, await instance.wait_until_on(self._calls, record)))
         await instance.end(self._calls, record, self._server)
         forget(self.state_dir)
-        self.tell(f"anchor {record.instance}: ended")
+        if record.instance:
+            self.tell(f"anchor {record.instance}: ended")
 
     async def _brought_back(self, record: AnchorRecord) -> AnchorRecord:
         async with self._remote(record, until_s=WALL.monotonic() + MEET_S) as remote:

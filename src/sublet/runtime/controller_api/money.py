@@ -110,6 +110,7 @@ def job_cost_view(job: JobView, account: Account, tiers: Tiers) -> CostView:
         "forecast_usd": job["forecast_usd"],
         "tiers": tier_views([tiers]),
         "jobs": [],
+        "usd_besides": 0.0,
     }
 
 
@@ -127,6 +128,7 @@ def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
         "forecast_usd": None,
         "tiers": [],
         "jobs": [],
+        "usd_besides": 0.0,
     }
 
 

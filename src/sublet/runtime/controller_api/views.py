@@ -194,7 +194,7 @@ class CostView(BillView):
     forecast_usd: Quantiles | None
     tiers: list[TierView]  # that were used, nearest first
     jobs: list[CostView]  # of all jobs; [] for one job
-    usd_besides: NotRequired[float]  # of all: what was paid for no node, but for the anchor; a part of usd_idle
+    usd_besides: float  # of all: what was paid for no node, but for the anchor; a part of usd_idle
 
 
 class AlternativeView(TypedDict):

@@ -30,6 +30,15 @@ def _remove_old_keys() -> None:
         old.unlink()
 
 
+async def _pour(source: Any, sink: Any) -> None:
+    """Until its end, which is told to a command and not to a client: that one hears how the command ended."""
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+    if isinstance(sink, asyncio.StreamWriter):
+        sink.close()
+
+
 async def serve() -> None:
     """Until the host is off."""
     import asyncssh
@@ -62,10 +71,11 @@ async def serve() -> None:
             cwd="/root",
             env=os.environ,
         )
-        out, err = await child.communicate(await process.stdin.read())
-        process.stdout.write(out)
-        process.stderr.write(err)
-        process.exit(child.returncode or 0)
+        feeding = asyncio.ensure_future(_pour(process.stdin, child.stdin))
+        await asyncio.gather(_pour(child.stdout, process.stdout), _pour(child.stderr, process.stderr))
+        code = await child.wait()
+        feeding.cancel()
+        process.exit(code)
 
     await asyncssh.listen("", PORT, server_factory=Server, server_host_keys=[key], process_factory=run, encoding=None)
     (KEYS / "ssh_host_ed25519_key.pub").write_bytes(key.export_public_key())
