@@ -12,10 +12,10 @@ from sublet.cli.work import sending
 from sublet.errors import BadInput, Refused
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
-from sublet.runtime.agent.fetching import Fetch
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.travel.content import Content, digest_of
+from sublet.runtime.travel.fetching import Fetch
 from tests.rigs.in_memory_api import served
 
 

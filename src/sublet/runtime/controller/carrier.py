@@ -18,7 +18,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.dice import Dice
 from sublet.machine.files import Files
 from sublet.machine.remote import check_uri, is_remote
-from sublet.runtime.agent.fetching import Fetch
 from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.pulling import Pulling
@@ -27,6 +26,7 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.buckets import check_buckets
 from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.packing import pack
 from sublet.wire.messages import FromWorkerMessage, StartWorker, Travelling
 from sublet.wire.saves import BUCKET, DISK, Damaged, Saved
