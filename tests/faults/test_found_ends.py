@@ -189,6 +189,7 @@ FORMS_NO_MORE_WHERE_IT_DID = Story(
         Fault(at_s=181.945, kind="too_wide", dice=287013715),
         Fault(at_s=247.088, kind="too_wide", dice=433844310),
     ),
+    paces=Paces(silence_s=1000.0),  # a node without an agent is waited for, as it was when this was found
 )
 ENDED_WHILE_UNREADABLE = Story(
     seed=305,

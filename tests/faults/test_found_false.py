@@ -71,6 +71,7 @@ ASLEEP_AS_THE_FAULTS_END = Story(
         Fault(at_s=279.108, kind="stop_agent", dice=938895016),
     ),
     most_nodes=2,
+    paces=Paces(silence_s=1000.0),  # such a node is waited for, as it was when this was found
 )
 FORKED_AS_THE_MACHINE_WENT_DOWN = Story(
     seed=2768,

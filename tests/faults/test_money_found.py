@@ -184,8 +184,8 @@ HEARD_AFTER_OTHER_THINGS = a_story(
     [a_job("job0", 21.792, 600, 0.2, 1.925, 1.82, checkpoint_every_s=8.0)],
     [
         (60.767, "reprice", 845197393),
-        (108.21, "stop_controller", 400266149),
-        (140.244, "stop_controller", 647539666),
+        (108.21, "stop_controller", 469828692),
+        (140.244, "stop_controller", 986990922),
         (144.632, "reprice", 974681729),
     ],
     told_inside=True,

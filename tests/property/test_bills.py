@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
-from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
+from sublet.domain.events import (
+    AvailabilityChanged,
+    JobFinished,
+    NodeLost,
+    NodeNoticed,
+    NodeReady,
+    NodeSilent,
+    PriceChanged,
+    PriceDoubted,
+)
 from sublet.domain.money import Price, microseconds
 from sublet.domain.plan import Phase
 from sublet.kernel.kernel import Kernel
@@ -25,7 +34,7 @@ OFFERS = (
     an_offer("b", gpus=7, usd_per_h="3.3", pool="q", gpu="A100", billed_by_s=90.0),
 )
 LIMITS = {"o": Limit(min_nodes=1, max_nodes=3), "b": Limit(max_nodes=2)}
-verbs = st.sampled_from(["submit", "submit", "price", "doubt", "lose", "notice", "finish", "supply"])
+verbs = st.sampled_from(["submit", "submit", "price", "doubt", "lose", "notice", "finish", "supply", "silent", "heard"])
 happenings = st.lists(st.tuples(verbs, st.integers(0, 5), st.floats(0.0, 500.0)), min_size=5, max_size=25)
 
 
@@ -46,6 +55,10 @@ def _life(script):
             driver.tell(NodeLost(now_s, nodes[which % len(nodes)]))
         elif verb == "notice" and nodes:
             driver.tell(NodeNoticed(now_s, nodes[which % len(nodes)], now_s + 60.0))
+        elif verb == "silent" and nodes:
+            driver.tell(NodeSilent(now_s, nodes[which % len(nodes)]))
+        elif verb == "heard" and nodes:
+            driver.tell(NodeReady(now_s, nodes[which % len(nodes)]))
         elif verb == "finish" and jobs:
             driver.tell(JobFinished(now_s, jobs[which % len(jobs)]))
         elif verb == "supply":

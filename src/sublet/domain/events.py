@@ -34,6 +34,7 @@ __all__ = [
     "NodeNoticed",
     "NodeReady",
     "NodeReleased",
+    "NodeSilent",
     "NodeSlow",
     "NodesFound",
     "OffersChanged",
@@ -149,6 +150,15 @@ class NodeNoticed:
 @dataclass(frozen=True, slots=True)
 class NodeSlow:
     """It keeps its job waiting, and another is cheaper than to wait: it takes no more work, and goes when left."""
+
+    at_s: float
+    node_id: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    """It is cut off, and those on it go on without it. It is paid for as before, and ready again when it is heard."""
 
     at_s: float
     node_id: str
@@ -309,6 +319,7 @@ Event = (
     | NodeReady
     | NodeNoticed
     | NodeSlow
+    | NodeSilent
     | NodeLost
     | NodeReleased
     | RentRefused
@@ -322,4 +333,5 @@ Event = (
     | TimerFired
     | PlanMade
 )
-NodeNews = NodeReady | NodeNoticed | NodeSlow | NodeLost | NodeReleased | RentRefused  # what became of one node
+# What became of one node.
+NodeNews = NodeReady | NodeNoticed | NodeSlow | NodeSilent | NodeLost | NodeReleased | RentRefused

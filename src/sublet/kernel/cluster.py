@@ -78,6 +78,12 @@ class Cluster:
         node.phase = NodePhase.READY
         self._show(node)
 
+    def lose_touch(self, node: Node) -> None:
+        """It is ready no more, and may be again: as if it were on its way."""
+        self._hide(node)
+        node.phase = NodePhase.REQUESTED
+        self.requested[node.offer.id][node.id] = None
+
     def withdraw(self, node: Node, phase: NodePhase) -> None:
         """It takes no more work (noticed or being released)."""
         if node.phase is NodePhase.READY:

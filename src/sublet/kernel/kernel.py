@@ -24,6 +24,7 @@ from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, MoveDue, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
+from sublet.kernel.leaving import leave
 from sublet.kernel.ordering import subject_of
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests, frees_money
@@ -112,7 +113,7 @@ class Kernel:
                 self.tenancy.note_progress(event.job_id, event.done)
             case news.NodeReady() | news.NodeNoticed() | news.NodeSlow() | news.NodeLost():
                 self._hear_of_node(event)
-            case news.NodeReleased() | news.RentRefused():
+            case news.NodeSilent() | news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
             case news.NodesFound():
                 self.supply.numbered = max(self.supply.numbered, event.highest)
@@ -243,11 +244,10 @@ class Kernel:
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node, event.lost_s)
-            case news.NodeSlow():
+            case news.NodeSlow() | news.NodeSilent():
                 if node.phase is not NodePhase.READY:
                     return  # it goes already
-                self.supply.mark_noticed(node)
-                self.tenancy.line_up_tenants(node)
+                leave(self.supply, self.tenancy, node, event)
             case news.NodeLost():
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     let_go(self.supply, node, self.tenancy.promises, event.at_s)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sublet.domain.actions import Action
-from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost
+from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost, NodeSilent
 from sublet.domain.job import Job
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Pool
@@ -170,7 +170,7 @@ class Tenancy(Ordering):
             if not self.settle(state):
                 self._order_stop(state)
 
-    def lose_node(self, node: Node, event: NodeLost) -> None:
+    def lose_node(self, node: Node, event: NodeLost | NodeSilent) -> None:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped.
 
         But for those who lost spares alone: they train on.
@@ -226,7 +226,7 @@ class Tenancy(Ordering):
         if pays(state, smaller, boot_s) or self.growing.rests(state, self.now_s):
             self._order_move(state, smaller, kept)
 
-    def _keep_to_survivors(self, state: JobState) -> bool:
+    def keep_to_survivors(self, state: JobState) -> bool:
         """It trains on, on those of its nodes that stay; False = it cannot."""
         kept, smaller = self._survivors(state)
         if smaller is not None:
@@ -312,7 +312,7 @@ class Tenancy(Ordering):
             calm = self._placing.find(state, kept, self.now_s, shunned=shunned, owed=owed, closed=closed)
             if calm is not None:
                 placement = calm
-            elif kept == held or self._keep_to_survivors(state):
+            elif kept == held or self.keep_to_survivors(state):
                 self.growing.put_aside[job_id] = None
                 return True
         if state.phase is not Phase.RUNNING or placement != held or not as_ordered(self._ordered[job_id], shape):

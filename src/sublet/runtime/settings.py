@@ -18,6 +18,7 @@ __all__ = ["LOOPBACK", "Settings", "default_state_dir", "settings_from_json", "s
 PRICED_LIKE, PRICED_GPU = "aws:g4dn.xlarge", "T4"  # what a node of the cloud in a box costs: one T4, 4 vCPU
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HIGHEST_PORT = 65_535
+SHORTEST_SILENCE_S, LONGEST_SILENCE_S = 20.0, 50.0  # a line is known to be lost before, a group to hang after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Settings:
     mix_markets: bool = False  # one job may have nodes of both markets: a pool is a kind, not a kind on a market
     decide_limit_s: float = 60.0  # wall: a policy that has not answered by then is asked anew
     lease_s: float = 30.0  # wall: an agent whose controller is silent for so long ends itself
+    silence_s: float = 25.0  # wall: a job that stands goes on without a node that is silent for so long
     hosts: str = ""  # where the list of one's own machines is, for the provider ssh; "" = hosts.toml in state_dir
     seed: int = 0
     host: str = "127.0.0.1"
@@ -61,6 +63,9 @@ class Settings:
         positive("speedup", self.speedup)
         positive("lease_s", self.lease_s)
         positive("decide_limit_s", self.decide_limit_s)
+        if not SHORTEST_SILENCE_S <= self.silence_s <= LONGEST_SILENCE_S:
+            allowed = f"from {SHORTEST_SILENCE_S:g} to {LONGEST_SILENCE_S:g} seconds"
+            raise InvalidValue("silence_s", self.silence_s, allowed)
         if self.polarity not in (None, "availability", "preempted"):
             raise InvalidValue("polarity", self.polarity, "availability or preempted")
         at_least("market_start_s", self.market_start_s, 0.0)

@@ -9,8 +9,8 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
                                      ShortOfMemory, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
-Both sides say something every sixth of a lease (RenewLease, Ping); a line silent for half a lease is lost, whatever the
-network says, and the agent dials again. What they say of files and logs is in travel, of checkpoints in saves.
+Both sides say something every few seconds (RenewLease, Ping); a line that is silent for three times as long is lost,
+whatever the network says, and the agent dials again. Of files and logs they speak in travel, of checkpoints in saves.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Hello:
     version: int = WIRE_VERSION
     host: str = "127.0.0.1"
     workers: Mapping[str, str] = field(default_factory=dict)
-    pings: bool = False  # it says Ping every sixth of a lease, so that its silence means something
+    pings: bool = False  # it says Ping every few seconds, so that its silence means something
     machine: str = ""  # the same for all agents of one machine and its network; "" = it does not say
     trouble: str = ""  # why it cannot serve, and goes
 

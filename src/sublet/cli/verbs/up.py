@@ -30,6 +30,7 @@ FLAGS = {  # what a setting is called on the command line
     "most_nodes": "--nodes",
     "mix_markets": "--mix-markets",
     "decide_limit_s": "--decide-limit",
+    "silence_s": "--silence-s",
     "notice_s": "--notice-s",
     "boot_s": "--boot-s",
     "speedup": "--speedup",
@@ -107,6 +108,10 @@ def up(  # noqa: PLR0913 - one argument per option
         float | None,
         typer.Option("--decide-limit", metavar="S", help="Seconds that the policy may think about one plan."),
     ] = None,
+    silence_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="A job that stands goes on without a node that is not heard for so long."),
+    ] = None,
     port: Annotated[int | None, typer.Option(metavar="N", help="Listen here, on 127.0.0.1; 0 = any free port.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all that is drawn at random.")] = None,
     fresh: Annotated[
@@ -155,6 +160,7 @@ def up(  # noqa: PLR0913 - one argument per option
         "most_nodes": nodes,
         "mix_markets": mix_markets,
         "decide_limit_s": decide_limit_s,
+        "silence_s": silence_s,
         "seed": seed,
         "port": port,
     }

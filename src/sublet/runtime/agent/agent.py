@@ -20,7 +20,7 @@ from sublet.runtime.agent.crew import Crew
 from sublet.runtime.agent.devices import Devices
 from sublet.runtime.agent.host import NoAddress
 from sublet.runtime.agent.keeping import Keeping
-from sublet.runtime.agent.link import Link
+from sublet.runtime.agent.link import Link, lost_s
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.preparing import Preparations
@@ -181,9 +181,8 @@ class Agent:
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
         if not self._link.watch(self._lease_s, PING):
-            self._log(
-                f"the controller has been silent for {self._lease_s / 2:g} s: its line is lost, and dialled again"
-            )
+            silent_s = lost_s(self._lease_s)
+            self._log(f"the controller has been silent for {silent_s:g} s: its line is lost, and dialled again")
         if self._link.due_s() <= now_s:
             self._link.connect()
 

@@ -15,14 +15,25 @@ from sublet.runtime.agent.dialing import Dialer, Secure, address_from, dial, in_
 from sublet.runtime.agent.line_reader import LineReader
 from sublet.wire.lines import Message
 
-__all__ = ["Link"]
+__all__ = ["PING_S", "Link", "lost_s", "ping_s"]
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+PING_S = 5.0  # both sides say something as often, or more where a lease is short
 CONNECT_S = 5.0  # for a host that does not answer
 MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
 CHUNK = 1 << 16
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def ping_s(lease_s: float) -> float:
+    """Between two words that the line carries."""
+    return min(lease_s / 6, PING_S)
+
+
+def lost_s(lease_s: float) -> float:
+    """Of silence, after which a line is lost, whatever the network says: it is cut, and dialled again."""
+    return 3 * ping_s(lease_s)
 
 
 class Link:
@@ -68,20 +79,20 @@ class Link:
         """When `watch` is to be called next."""
         if not self._connected:
             return float("inf")
-        return min(self._spoke_s + lease_s / 6, self._heard_s + lease_s / 2)
+        return min(self._spoke_s + ping_s(lease_s), self._heard_s + lost_s(lease_s))
 
     def watch(self, lease_s: float, ping: bytes) -> bool:
-        """Say something every sixth of a lease; a line silent for half of one is lost: False, and it is dialled again.
+        """Say something now and then; a line that is silent for three times as long is lost: False, and it is dialled.
 
         A network that drops everything tells nobody: without this an agent would wait on such a line until its end.
         """
         now_s = self._wall.monotonic()
         if not self._connected:
             return True
-        if now_s >= self._heard_s + lease_s / 2:
+        if now_s >= self._heard_s + lost_s(lease_s):
             self._fail()
             return False
-        if now_s >= self._spoke_s + lease_s / 6:
+        if now_s >= self._spoke_s + ping_s(lease_s):
             self._spoke_s = now_s
             if not self._unsent:  # else there is something to say already
                 self.send(ping, may_be_lost=True)

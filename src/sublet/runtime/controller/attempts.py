@@ -89,6 +89,11 @@ class Attempts:
         if here == (state.shape.pool, state.shape.gpus):
             self._pin(record, here)
 
+    def have_met(self, record: JobRecord) -> bool:
+        """The workers of this start were seen to speak with one another, and none of them works for itself."""
+        running = self._running.get(record.id)
+        return running is not None and running.met and not record.spec.per_node
+
     def unpin(self, record: JobRecord) -> None:
         """It has to move whatever it costs, or has nothing to lose any more."""
         self._pin(record, None)

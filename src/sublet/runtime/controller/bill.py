@@ -1,10 +1,9 @@
 """What every dollar bought: the exact bill, split by purpose and job.
 
 A node is paid for as a whole; each of its GPUs is a job's or idle. A job's share is rounded down to whole grains, and
-what the ledger has beyond the shares of all jobs is unused, so the parts add up to the ledger to the grain. Dollars of
-redone steps and of checkpoints are first booked as useful, like all training, and moved when the worker says how much
-it was. A script without a session says nothing of that kind: its training is booked as unknown, and becomes useful as
-far as it has saved or when it has finished, and redone when it starts over or fails.
+what the ledger has beyond all shares is unused, so the parts add up to it to the grain. Dollars of redone steps and of
+checkpoints are first booked as useful, and moved when the worker says how much it was. A script without a session says
+nothing of it: its training is unknown, then useful as far as it has saved or finished, redone when it starts over.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from sublet.domain.events import (
     JobFinished,
     JobSubmitted,
     NodeLost,
+    NodeSilent,
     OffersChanged,
     PriceChanged,
     PriceDoubted,
@@ -254,7 +254,7 @@ class Bill:
 
     def _whose(self, event: Event) -> set[str]:
         """Jobs whose holdings an event may change by itself; those that orders follow for come on top."""
-        if isinstance(event, NodeLost) and (node := self.kernel.cluster.nodes.get(event.node_id)) is not None:
+        if isinstance(event, NodeLost | NodeSilent) and (node := self.kernel.cluster.nodes.get(event.node_id)):
             return set(node.jobs)
         if isinstance(event, JobSubmitted | JobChanged | ProgressReported):
             return set()

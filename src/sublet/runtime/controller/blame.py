@@ -43,11 +43,16 @@ class Blame:
             self._woke_s = wall_s
         self._there_s, self._lease_s = wall_s, lease_s
 
-    def judge_loss(self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "") -> set[str]:
+    def judge_loss(
+        self, node_id: str, records: list[JobRecord], wall_s: float, why: str = "", *, unheard: bool = False
+    ) -> set[str]:
         """A node is gone without notice; these had workers on it. Those that were not preempted by it, by id.
 
-        `why`: the provider knows that it did not take the node.
+        `why`: the provider knows that it did not take the node. `unheard`: it was silent for as long as its lease, and
+        ended for that.
         """
+        if why and unheard:
+            return {record.id for record in records}
         if why:
             for record in records:
                 lasted_s = _youngest_s(record, node_id, wall_s)

@@ -119,8 +119,10 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
         case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
             text = f"will be taken back in {lost_s - at_s:.0f} s" if lost_s > at_s else "takes no more work"
             return HistoryRow(kind=kind, node_id=node_id, text=text)
-        case news.NodeSlow(node_id=node_id, why=why):
-            return HistoryRow(kind=kind, node_id=node_id, text=f"is replaced: {why}")
+        case news.NodeSlow(node_id=node_id, why=why) | news.NodeSilent(node_id=node_id, why=why):
+            cut_off = f"{why}: its jobs go on without it; it is still rented"
+            text = f"is replaced: {why}" if isinstance(event, news.NodeSlow) else cut_off
+            return HistoryRow(kind=kind, node_id=node_id, text=text)
         case news.NodeLost(node_id=node_id, why=why):
             text = f"was lost, not taken by the cloud: {why}" if why else "was taken back"
             return HistoryRow(kind=kind, node_id=node_id, text=text)

@@ -26,6 +26,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.access import Access
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import CallOutcome, Gauges
+from sublet.runtime.controller.hearing import Hearing
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lost_time import find_lost_time
@@ -63,8 +64,9 @@ class Tenants(Protocol):
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
 
-    def has_spoken(self, node_id: str, since_s: float) -> bool:
-        """Its agent, since then (wall)."""
+    @property
+    def hearing(self) -> Hearing:
+        """Which agents are heard."""
 
 
 class Leases:
@@ -363,11 +365,11 @@ class Leases:
 
     def _should_be_listed(self, node: Node, wall_s: float) -> bool:
         """It is not new, and nobody has heard of it lately: then a listing without it says something."""
-        if node.phase not in (NodePhase.READY, NodePhase.NOTICED):
+        if node.phase not in (NodePhase.READY, NodePhase.NOTICED) and node.id not in self._tenants.hearing.silent:
             return False
         if wall_s - self._rented_wall.get(node.id, -LISTED_WITHIN_S) < LISTED_WITHIN_S:
             return False
-        return not self._tenants.has_spoken(node.id, wall_s - self._paces.sweep_s)
+        return not self._tenants.hearing.has_spoken(node.id, wall_s - self._paces.sweep_s)
 
     def _agent_is_late(self, node: Node, wall_s: float) -> bool:
         rented = self._rented_wall.get(node.id)

@@ -386,6 +386,7 @@ class Controller:
                 self.jobs.retire(record)
             else:
                 self.router.tick(record, wall_s)
+        self.router.hearing.look(wall_s)
         self.leases.end_unpaid()
         self.copies.tick(wall_s)
         self.inbox.carry_on()

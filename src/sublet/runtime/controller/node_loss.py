@@ -14,6 +14,8 @@ from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.quantity import counted
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.attempts import Attempts
+from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -26,8 +28,28 @@ __all__ = ["NodeLosses"]
 class NodeLosses:
     """Of all jobs."""
 
-    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, clock: Clock) -> None:
-        self._inbox, self._jobs, self._clock = inbox, jobs, clock
+    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, attempts: Attempts, clock: Clock) -> None:
+        self._inbox, self._jobs, self._bill, self._attempts, self._clock = inbox, jobs, bill, attempts, clock
+
+    def go_on_without(
+        self, node_id: str, records: list[JobRecord], wall_s: float, *, cut_off: bool = False
+    ) -> list[Event]:
+        """A node is gone, or cut off; these have, or had, workers there. What the kernel must hear before that.
+
+        Of one that is cut off nobody knows when it is back: whoever was to stay as it is may go on narrower at once.
+        """
+        first: list[Event] = []
+        for record in records:
+            pinned = record.pinned is not None
+            self._attempts.unpin(record)
+            if pinned and cut_off:
+                first.append(news.JobChanged(self._inbox.now_s(), self._jobs.describe(record)))
+            if any(worker.node_id == node_id for worker in record.group.workers.values()):
+                first += self.lose(record, node_id)
+                self._bill.settle_job(record.id, self._inbox.now_s())
+                record.lost_wall_s = wall_s
+            record.group.node_lost(node_id, wall_s)
+        return first
 
     def lose(self, record: JobRecord, node_id: str) -> list[Event]:
         """A node is gone on which it had workers; what the kernel must hear before it hears of that."""

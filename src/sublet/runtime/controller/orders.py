@@ -68,11 +68,13 @@ class Orders:
         await self._decisions.make()
         self._waits.look()
 
-    def warn(self, event: news.NodeNoticed | news.NodeLost) -> Sequence[Event]:
+    def warn(self, event: news.NodeNoticed | news.NodeSilent | news.NodeLost) -> Sequence[Event]:
         """A node goes: those who have workers there must know. What the kernel is to hear before a loss."""
         try:
             if isinstance(event, news.NodeLost):
                 return self._router.node_lost(event.node_id, self._wall.monotonic(), event.why)
+            if isinstance(event, news.NodeSilent):
+                return self._router.node_silent(event.node_id, self._wall.monotonic())
             self._router.node_noticed(event)
         except Exception:  # what the kernel orders is done all the same
             log.exception("%s of %s went wrong", type(event).__name__, event.node_id)

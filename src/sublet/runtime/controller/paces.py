@@ -11,6 +11,7 @@ __all__ = ["PACES", "Paces"]
 class Paces:
     """Seconds are wall seconds."""
 
+    silence_s: float = 25.0  # of a node whose job stands, before the others go on without it
     tick_s: float = 0.25  # between two looks at every job that lives
     save_s: float = 2.0  # between two looks at which facts of jobs have changed
     progress_s: float = 2.0  # between two reports of one job to the kernel

@@ -48,7 +48,7 @@ class Journal(Protocol):
 class Outlet(Protocol):
     """Where it goes on from here."""
 
-    def warn(self, event: news.NodeNoticed | news.NodeLost) -> Sequence[Event]:
+    def warn(self, event: news.NodeNoticed | news.NodeSilent | news.NodeLost) -> Sequence[Event]:
         """A node goes: those who have workers there must know. What is to be heard before a loss. Raises nothing."""
 
     def hear_plan(self, event: news.PlanMade, refusal: RefusePlan | None) -> None:
@@ -211,7 +211,7 @@ class Pump:
         if event.at_s < (earliest_s := max(self.kernel.now_s, self._bill.settled_s)):
             event = _heard_at(event, earliest_s)
         before: list[Action] = []
-        if isinstance(event, news.NodeLost):  # before the kernel forgets who was there
+        if isinstance(event, news.NodeLost | news.NodeSilent):  # before the kernel forgets who was there
             for first in self._outlet.warn(event):
                 before += self._hear(replace(first, at_s=event.at_s))
             event = replace(event, at_s=max(event.at_s, self.kernel.now_s))
@@ -256,6 +256,8 @@ def _is_old(event: Event, kernel: Kernel) -> bool:
         node = kernel.cluster.nodes.get(event.node_id)
         if node is None:
             return True
+        if isinstance(event, news.NodeSilent):
+            return node.phase is not NodePhase.READY
         return isinstance(event, news.NodeReleased) and node.phase is not NodePhase.RELEASING
     if isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled | news.JobChanged):
         job_id = event.job.id if isinstance(event, news.JobChanged) else event.job_id

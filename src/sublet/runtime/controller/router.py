@@ -28,6 +28,7 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.blame import Blame
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.hearing import Hearing
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -51,6 +52,7 @@ from sublet.wire.travel import Lacks, Part, Preparing, Printed
 __all__ = ["Router"]
 
 AGENT = "agent"  # the warning of a job that waits for a node whose agent cannot serve
+EXPIRES = 0.8  # of a lease without a word: an agent whose job has ended it spoke a moment before
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself
 AGAIN_S = 0.1  # wall, after which a group that was just forming is told once more to leave the node
 
@@ -82,7 +84,6 @@ class Router:
         self._noticed_wall: dict[str, float] = {}  # node -> when its notice came
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
         self._gone: set[str] = set()  # nodes that were lost or given back; an id is never used again
-        self._spoke_wall: dict[str, float] = {}  # node -> when its agent last said something
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
         self._addresses = addresses
         self._vouching = Vouching(
@@ -94,8 +95,9 @@ class Router:
             first_life=first_life,
         )
         self.attempts = Attempts(inbox, jobs=jobs, bill=bill, clock=clock)
+        self.hearing = Hearing(inbox, table, self.attempts, paces)
         self.blame = Blame(inbox, jobs)
-        self._losses = NodeLosses(inbox, jobs=jobs, clock=clock)
+        self._losses = NodeLosses(inbox, jobs=jobs, bill=bill, attempts=self.attempts, clock=clock)
         self._reports = Reports(
             inbox,
             jobs=jobs,
@@ -135,8 +137,8 @@ class Router:
         record.group.move(action.generation, seats, action.shape.batch or 0, self._clock.wall.monotonic())
 
     def _is_void(self, placement: Placement) -> bool:
-        """It sends somebody to a node that is gone: the kernel did not know, hears of it next, and orders anew."""
-        return any(node_id in self._gone for node_id, _ in placement)
+        """It sends somebody where nobody is any more: the kernel did not know, hears of it next, and orders anew."""
+        return any(node_id in self._gone or node_id in self.hearing.silent for node_id, _ in placement)
 
     def heal(self, record: JobRecord) -> None:
         """What the kernel ordered and the group follows are the same, or the order is given again."""
@@ -243,22 +245,22 @@ class Router:
         if node_id in self._gone:
             return []
         noticed = self._noticed_wall.pop(node_id, None) is not None
+        unheard = not self.hearing.has_spoken(node_id, wall_s - EXPIRES * self._engine.lease_s)
         node = self._inbox.kernel.cluster.nodes.get(node_id)
         jobs = self._forget_node(node_id) | set(node.jobs if node is not None else ())
         records = self._table.at_hand(jobs)
         there = [r for r in records if any(worker.node_id == node_id for worker in r.group.workers.values())]
-        blamed = set() if noticed else self.blame.judge_loss(node_id, there, wall_s, why)
-        first: list[Event] = []
-        for record in records:
-            self.touch(record)
-            self.attempts.unpin(record)
-            if record in there:
-                first += self._losses.lose(record, node_id)
-                self._bill.settle_job(record.id, self._inbox.now_s())
-                record.unnoticed += not noticed and record.id not in blamed
-                record.lost_wall_s = wall_s
-            record.group.node_lost(node_id, wall_s)
-        return first
+        blamed = set() if noticed else self.blame.judge_loss(node_id, there, wall_s, why, unheard=unheard)
+        for record in there:
+            record.unnoticed += not noticed and record.id not in blamed
+        self.touch(*records)
+        return self._losses.go_on_without(node_id, records, wall_s)
+
+    def node_silent(self, node_id: str, wall_s: float) -> list[Event]:
+        """A node is cut off: whoever is there is of no group any more, and ends when it is heard. See `node_lost`."""
+        self.hearing.silent.add(node_id)
+        self.touch(*(records := self._table.at_hand(self._jobs_on[node_id])))
+        return self._losses.go_on_without(node_id, records, wall_s, cut_off=True)
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """A node was given back."""
@@ -266,15 +268,11 @@ class Router:
             self.touch(record)
             record.group.node_released(node_id, wall_s)
 
-    def has_spoken(self, node_id: str, since_s: float) -> bool:
-        """Its agent, since then (wall)."""
-        return self._spoke_wall.get(node_id, -math.inf) >= since_s
-
     def _forget_node(self, node_id: str) -> set[str]:
         """It is gone; jobs that have, or had, workers there."""
         self._gone.add(node_id)
         self.agents.discard(node_id)
-        self._spoke_wall.pop(node_id, None)
+        self.hearing.forget(node_id)
         self._vouching.forget(node_id)
         self._carrier.forget_node(node_id)
         self._addresses.forget(node_id)
@@ -285,7 +283,8 @@ class Router:
     def hear_agent(self, node_id: str, message: wire.ToController) -> None:
         """An agent speaks."""
         wall_s = self._clock.wall.monotonic()
-        self._spoke_wall[node_id] = wall_s
+        if not self.hearing.note(node_id, message, wall_s):
+            return
         match message:
             case wire.Hello():
                 self._agent_came(node_id, message, wall_s)
@@ -369,9 +368,9 @@ class Router:
 
     # ------------------------------------------------------------------ what groups say
 
-    def touch(self, record: JobRecord) -> None:
-        """Its group was told something: `drain` will see what it says."""
-        self._touched[record.id] = record
+    def touch(self, *records: JobRecord) -> None:
+        """Their groups were told something: `drain` will see what they say."""
+        self._touched |= {record.id: record for record in records}
 
     def drain(self) -> None:
         """Pass on what groups have to say, to agents and to the kernel."""

@@ -165,7 +165,8 @@ class ControllerApi:
     async def nodes(self) -> Sequence[views.NodeView]:
         """Every node, and those that went lately."""
         controller = self._controller
-        return node_views(controller.kernel, controller.now_s(), controller.router.doomed_s)
+        router = controller.router
+        return node_views(controller.kernel, controller.now_s(), router.doomed_s, router.hearing.silent)
 
     # ------------------------------------------------------------------ money
 

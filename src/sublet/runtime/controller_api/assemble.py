@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from sublet.errors import BadInput
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.paces import PACES
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import Engine, MakeEngine
@@ -51,6 +53,7 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         limits=dict(setup.limits),
         rates=setup.rates,
         elsewhere=setup.elsewhere,
+        paces=replace(PACES, silence_s=settings.silence_s),
     )
     return ControllerApi(controller, settings, warm=setup.warm)
 

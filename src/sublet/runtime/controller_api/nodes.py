@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.kernel import Kernel
@@ -21,11 +21,13 @@ STATUSES = {
 }
 
 
-def node_views(kernel: Kernel, now_s: float, until_s: Mapping[str, float]) -> list[NodeView]:
-    """Every node, and those that went lately; `until_s` says of some when they will be taken."""
+def node_views(
+    kernel: Kernel, now_s: float, until_s: Mapping[str, float], silent: Collection[str] = ()
+) -> list[NodeView]:
+    """Every node, and those that went lately; `until_s` says of some when they will be taken; `silent` are cut off."""
     since_s = {lease.node_id: lease.start_us / 1e6 for lease in kernel.ledger.open_leases()}
     held = [
-        _held_node(kernel, node, since_s.get(node.id, 0.0), until_s.get(node.id))
+        _held_node(kernel, node, since_s.get(node.id, 0.0), until_s.get(node.id), silent=node.id in silent)
         for node in kernel.cluster.nodes.values()
     ]
     gone = [
@@ -36,13 +38,14 @@ def node_views(kernel: Kernel, now_s: float, until_s: Mapping[str, float]) -> li
     return [*held, *gone]
 
 
-def _held_node(kernel: Kernel, node: Node, since_s: float, until_s: float | None) -> NodeView:
+def _held_node(kernel: Kernel, node: Node, since_s: float, until_s: float | None, *, silent: bool) -> NodeView:
+    cut_off = silent and node.phase is NodePhase.REQUESTED
     return {
         "id": node.id,
         "offer_id": node.offer.id,
         "market": node.offer.market,
         "gpu": node.offer.gpu,
-        "phase": STATUSES[node.phase],
+        "phase": NodeStatus.SILENT if cut_off else STATUSES[node.phase],
         "usd_per_h": kernel.ledger.price(node.offer.id).usd_per_h,
         "since_s": since_s,
         "until_s": until_s,

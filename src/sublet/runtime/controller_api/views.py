@@ -64,6 +64,7 @@ class NodeStatus(StrEnum):
     RENTING = "renting"
     READY = "ready"
     NOTICED = "noticed"  # the cloud will take it
+    SILENT = "silent"  # it is cut off: nobody is on it, and it is still paid for
     RELEASING = "releasing"
     GONE = "gone"
 

@@ -25,7 +25,7 @@ class Engine(Protocol):
         ...
 
     async def open(self, hear: Hear) -> None:
-        """Let agents come; each begins with Hello, whose token the engine checks.
+        """Let agents come; each begins with Hello, whose token the engine checks. Pings are passed on, too.
 
         One that may come and speaks another version is cut off, and its Hello is heard with that as its trouble.
         """

@@ -13,6 +13,7 @@ from dataclasses import replace
 from sublet.domain.quantity import positive
 from sublet.errors import BadInput
 from sublet.runtime.agent.dialing import address_from, host_and_port
+from sublet.runtime.agent.link import lost_s, ping_s
 from sublet.runtime.engines.line import Complaints, Line
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.engines.sockets import identity_of, port_error, private_socket, remove_socket
@@ -126,9 +127,9 @@ class AgentServer:
         """A line of an agent, or of somebody who says so."""
         if not line.node_id:
             self._admit(line, message)
-        elif isinstance(message, Noticed | AboutWorker | FromWorker | Travelling):
+        elif isinstance(message, Ping | Noticed | AboutWorker | FromWorker | Travelling):
             self._pass_up(line.node_id, message)
-        elif not isinstance(message, Ping):
+        else:
             what = message if isinstance(message, BadInput) else type(message).__name__
             line.complaints.log("refused from %s: %s", line.node_id, what)
             line.refused += 1
@@ -184,12 +185,11 @@ class AgentServer:
         """Keep leases alive, and hang up on agents that have been silent for too long: they dial again."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.lease_s / 6)
+            await asyncio.sleep(ping_s(self.lease_s))
             for line in list(self._lines.values()):
-                if line.pings and loop.time() - line.heard_s > self.lease_s / 2:
-                    line.complaints.log(
-                        "nothing was heard of %s for %g s: its line is cut", line.node_id, self.lease_s / 2
-                    )
+                if line.pings and loop.time() - line.heard_s > lost_s(self.lease_s):
+                    text = "nothing was heard of %s for %g s: its line is cut"
+                    line.complaints.log(text, line.node_id, lost_s(self.lease_s))
                     self.drop_line(line)
                     line.cut()
                 else:

@@ -21,8 +21,9 @@ from sublet.testing.box.image import Image
 from sublet.testing.hosts.blows import BLOWS, CALM, LEASE_S, LONG_S, NOTICE_S, SHORT_S, Blow
 from sublet.testing.hosts.trial import Outcome, Trial
 
-__all__ = ["STUDY", "verdict"]
+__all__ = ["SCRIPTS", "STUDY", "TOLERANCE", "run_rows", "spec_of", "verdict"]
 
+SCRIPTS = ("sdk", "ddp", "trainer")
 SCRIPT = Path(__file__).with_name("script.py")
 TOLERANCE = 1e-4  # of the loss: sums over other numbers of workers round otherwise
 PACE_S = 0.1
@@ -32,9 +33,13 @@ COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss",
 
 
 def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
-    nodes, steps = (2, 120) if quick else (4, 240)
-    names = ["sdk"] if quick else ["sdk", "ddp", "trainer"]
-    blows: Sequence[Blow] = [BLOWS[1], BLOWS[3]] if quick else BLOWS
+    if quick:
+        return run_rows(["sdk"], [BLOWS[1], BLOWS[3]], nodes=2, steps=120, tell=tell)
+    return run_rows(SCRIPTS, BLOWS, nodes=4, steps=240, tell=tell)
+
+
+def run_rows(names: Sequence[str], blows: Sequence[Blow], *, nodes: int, steps: int, tell: Tell) -> Findings:
+    """Each of these scripts undisturbed, and then once for each of these blows."""
     try:
         box = Box(Image(env={"OMP_NUM_THREADS": "1"}, sublet=False))
     except NoBox as error:
@@ -60,7 +65,7 @@ def _all(
         for number, blow in enumerate((CALM, *blows)):
             tell(f"{name}: {blow.name}")
             (home := folder / f"{name}-{number}").mkdir()
-            spec = _spec(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
+            spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
             trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=PATIENCE_S)
             outcome = trial.run(box, home, blow, tell)
             kept |= name == "sdk" and box.holds(f"{bucket}/{name}-{number}")  # by what is there, not by what was asked
@@ -91,7 +96,7 @@ def _row(name: str, blow: Blow, outcome: Outcome, calm: Outcome, *, right: bool)
     return [name, blow.name, ended if outcome.struck else f"{ended}, not struck", *figures, "yes" if right else "NO"]
 
 
-def _spec(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
+def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
     """Its folder travels; the trainer's bucket is its own business, that of the SDK is ours."""
     work.mkdir()
     shutil.copy(SCRIPT, work)

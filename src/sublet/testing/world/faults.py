@@ -26,6 +26,7 @@ __all__ = ["AT_CALL", "AT_COMMIT", "AT_REQUEST", "KINDS", "schedule"]
 AT_COMMIT, AT_CALL, AT_REQUEST = "crash_at", "crash_at_call", "crash_at_request"
 # ... of which the dice are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
+CUTS_S = (15.0, 27.0, 35.0, 60.0, 150.0)  # of a host: shorter than any silence, about as long, longer than a lease
 LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
 LONGEST_PAUSE_S = 30.0  # until a release is tried again
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -300.0)
@@ -224,6 +225,20 @@ def _part_node(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
+def _cut_off(stage: Stage, dice: random.Random) -> bool | None:
+    """A host that nobody reaches and that reaches nobody, and that lives on. Likewise."""
+    hosts = sorted({instance.node_id for instance in _alive(stage)})
+    if not hosts:
+        return False
+    host, for_s = dice.choice(hosts), dice.choice(CUTS_S)
+    ways = [way for other in (CONTROLLER, *hosts) if other != host for way in ((host, other), (other, host))]
+    stage.victim = f"{host}, for {for_s:.0f} s"
+    stage.network.block(*ways, struck=stage.later("cut_off"))
+    stage.parted_until_s[host] = max(stage.parted_until_s.get(host, 0.0), stage.world.now_s + for_s)
+    stage.world.after(for_s, _heal, stage, ways)
+    return None
+
+
 def _part_peers(stage: Stage, dice: random.Random) -> bool | None:
     """Likewise."""
     hosts = sorted({instance.node_id for instance in _alive(stage)})
@@ -357,6 +372,7 @@ KINDS: dict[str, Kind] = {
     "hang_worker": _hang_worker,
     "part_node": _part_node,
     "part_peers": _part_peers,
+    "cut_off": _cut_off,
     "slow_net": _slow_net,
     "reset_line": _reset_line,
     "hole": _hole,

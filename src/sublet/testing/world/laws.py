@@ -164,7 +164,9 @@ class Laws:
         """The controller counts on it; one that it gives back may end as it likes."""
         controller = self._stage.controllers.controller
         node = None if controller is None else controller.kernel.cluster.nodes.get(node_id)
-        return node is not None and node.phase in (NodePhase.READY, NodePhase.NOTICED)
+        if node is None or controller is None:
+            return False
+        return node.phase in (NodePhase.READY, NodePhase.NOTICED) or node_id in controller.router.hearing.silent
 
     def _started(self, away_s: float) -> None:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""

@@ -40,6 +40,7 @@ PLAIN = (
     "hang_worker",
     "part_node",
     "part_peers",
+    "cut_off",
     "slow_net",
     "reset_line",
     "rent_lie",
@@ -107,6 +108,7 @@ MANY_KINDS = 44  # with so many, or fewer, a life has as many faults as said; wi
 PURSE, TIGHT = 0.5, 0.7  # of the seeds have a purse; of those, one that does not last
 CAPS = (2.0, 2.0, 5.0)  # of what is never paid more than: the nearer it is, the more of a purse is spent
 LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is rented at all
+LEASES_S = (30.0, 30.0, 30.0, 90.0)  # the last is long enough for others to go on before it ends
 TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
 JOB_PURSE = 0.3  # of the jobs have one of their own
 
@@ -183,6 +185,7 @@ def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy:
         policy=policy or dice.choice(POLICIES),
         think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
         paces=paces,
+        lease_s=_dice(seed, "lease").choice(LEASES_S),
         http=_dice(seed, "http").random() < 0.15,
         cap=_dice(seed, "cap").choice(CAPS),
         told_inside=_dice(seed, "inside").random() < 0.3,
@@ -231,6 +234,7 @@ def draw_paces(seed: int) -> Paces:
         agents_come_back_s=dice.choice([3.0, 6.0]),
         rent_tries=dice.choice([3, 5]),
         events_a_snapshot=dice.choice([20, 200]),
+        silence_s=_dice(seed, "silence").choice([20.0, 25.0, 40.0]),
     )
     if dice.random() >= SHORT:
         return paces

@@ -236,6 +236,8 @@ def test_up_tells_machines_what_it_goes_on_with(terminal):
         ("--decide-limit", "0"),
         ("--nodes", "0"),
         ("--strike", "x"),
+        ("--silence-s", "5"),
+        ("--silence-s", "60"),
         ("--notice-s", "-1"),
         ("--boot-s", "-1"),
         ("--speedup", "0"),

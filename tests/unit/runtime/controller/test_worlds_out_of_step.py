@@ -17,8 +17,8 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller import leases
+from sublet.runtime.controller.hearing import Hearing
 from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.router import Router
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
 
@@ -295,7 +295,7 @@ def sweep_often(api):
 
 def test_a_new_node_is_not_missed_before_clouds_list_it(tmp_path, monkeypatch):
     story = a_story(tmp_path)
-    monkeypatch.setattr(Router, "has_spoken", lambda self, node_id, since_s: False)
+    monkeypatch.setattr(Hearing, "has_spoken", lambda self, node_id, since_s: False)
 
     async def live():
         async with story.controller() as api:
