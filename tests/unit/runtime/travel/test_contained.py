@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from sublet.wire.travel import Travel
 from tests.rigs import little_docker
 
 SECRET = "it's\nsecret"  # noqa: S105 - it is
+PATIENCE_S = 60.0
 DOCKER = shutil.which("docker")
 
 
@@ -39,7 +40,10 @@ def home(tmp_path, monkeypatch):
     yield tmp_path
     for number, handler in before.items():
         signal.signal(number, handler)
-    assert names(tmp_path / "docker" / "containers") == []
+    left = names(tmp_path / "docker" / "containers")
+    for name in left:
+        contained._call("docker", ["rm", "--force", name])
+    assert left == []
 
 
 def names(folder):
@@ -53,8 +57,10 @@ def facts(home, **changes):
 
 
 def eventually(condition):
+    end_s = time.monotonic() + PATIENCE_S
     while not condition():
-        threading.Event().wait(0.02)
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.02)
 
 
 def told(home):
