@@ -6,6 +6,7 @@ between any two messages.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ class Host:
 
     def begin(self):
         """An agent begins here, with what is on the disk."""
-        wall = SimpleNamespace(monotonic=lambda: self.scene.now_s)
+        wall = SimpleNamespace(monotonic=lambda: self.scene.now_s, unix=lambda: self.scene.now_s)
         machine = SimpleNamespace(files=FILES, disk=DISK, wall=wall, log=self.logged.append)
         self.out.clear()
         self.keeping = Keeping(
@@ -51,6 +52,37 @@ class Host:
         self.order = self.keeping.adopt(order)
         self.scene.generation = max(self.scene.generation, generation)
         return worker_id
+
+    def start_script(self, generation, rank=0):
+        """A worker without the SDK, as soon as it may; None while it waits."""
+        worker_id = f"{JOB}.{generation}.{rank}"
+        env = {"RANK": str(rank), "SUBLET_GENERATION": str(generation)}
+        facts = {"job_id": JOB, "argv": ("train",), "env": env, "watch": True, "travel": Travel(carries=True)}
+        self.scene.generation = max(self.scene.generation, generation)
+        self.order = self.keeping.adopt(StartWorker(worker_id=worker_id, **facts))
+        self.keeping.is_here(self.order)
+        self.scene.run()
+        assert self.keeping.is_here(self.order)
+        self.order = self.keeping.with_resume(self.order)
+        return worker_id
+
+    @property
+    def place(self):
+        """Where its scripts save."""
+        return self.folder / "checkpoints" / JOB
+
+    def write(self, name, data):
+        """As scripts do."""
+        path = self.place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        at_ns = int(self.scene.now_s * 1e9)  # by the clock of this scene
+        os.utime(path, ns=(at_ns, at_ns))
+
+    def found(self):
+        """What lies there."""
+        files = (path for path in self.place.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.place)): path.read_bytes() for path in files}
 
     @property
     def directory(self):
@@ -107,7 +139,7 @@ class Scene:
             engine=SimpleNamespace(send=lambda node_id, message: self.down.append((node_id, message))),
             wall=SimpleNamespace(monotonic=lambda: self.now_s),
             terms=lambda _: (self.keep, self.generation),
-            saved=self.saved.append,
+            saved=lambda saved, _: self.saved.append(saved),
             alarm=lambda _, text: self.alarms.append(text),
         )
 

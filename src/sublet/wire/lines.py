@@ -31,7 +31,7 @@ MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any num
 FROM_ZERO = frozenset(
     {"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes", "micro_batch"}
     | {"pieces", "samples", "data_s", "compute_s", "wait_s", "update_s", "memory_bytes", "most_samples"}
-    | {"batch_initial", "batch_low", "batch_high", "offset"}
+    | {"batch_initial", "batch_low", "batch_high", "offset", "ago_s"}
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage

@@ -84,6 +84,7 @@ class Offered:
     size_bytes: int
     step: int = -1
     done: float = 0.0
+    ago_s: float = 0.0  # wall, since the last of it was written, where nobody said Saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,8 +176,8 @@ class Agent:
             self.ended_for_lease = True
             self._go(GRACE_S)
         self._crew.keep_time(now_s)
-        self._preparations.keep_time(now_s)
         self._keeping.keep_time(now_s)
+        self._preparations.keep_time(now_s)
         if self._metadata is not None:
             self._metadata.keep_time(now_s)
         if not self._link.watch(self._lease_s, PING):
@@ -288,6 +288,7 @@ class Agent:
                 self._preparations.hear(message)
             case Lacks() | Carried() | Newest():
                 self._keeping.hear(message)
+                self._preparations.go_on()
             case Regroup() | Meet() | Leave() | SaveNow():
                 self._crew.pass_on(message)
             case Warn():
@@ -298,6 +299,7 @@ class Agent:
                 self._log(f"not for an agent: {type(message).__name__}")
 
     def _warn(self, in_s: float) -> None:
+        self._keeping.hasten()
         text = json.dumps({"node": self._facts.node_id, "in_s": in_s, "at_unix_s": self._wall.unix() + in_s})
         try:
             self._machine.files.write(Path(self._facts.notice_file), f"{text}\n".encode(), durable=False)

@@ -11,9 +11,9 @@ import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sublet.runtime.agent.folders import MOST_FILES
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.snapshots import Snapshot, Spoiled
-from sublet.runtime.agent.steps import Step, steps_in
+from sublet.runtime.agent.snapshots import Finder, Found, Snapshot, Spoiled
 from sublet.runtime.travel.content import packed_part
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
@@ -26,7 +26,7 @@ AGAIN_S = 10.0  # without a word about what was offered: offer it again
 TELL_S = 5.0  # that a worker which has ended is held, so that nobody waits for it in vain
 STALLED_S = 60.0  # without a part that was asked for, while a worker is held: it is given up
 HURRY_S = 10.0  # for what is left, when a held worker is to be gone at once
-MOST_TRIES = 5  # at one checkpoint that changes while it is read
+MOST_TRIES = 5  # at one checkpoint that changes while it is read, before that is told
 ORDERLY = frozenset({0, EXIT_LEFT, -15})  # ends of workers that may have saved a last time
 
 Say = Callable[[Offered | Part | Preparing | Uncarried], None]
@@ -34,14 +34,13 @@ Say = Callable[[Offered | Part | Preparing | Uncarried], None]
 
 @dataclass(slots=True)
 class _Job:
-    folder: str
+    finder: Finder
     worker_id: str  # the last that is known to have saved here, or to have started
-    settled: int = -1  # the highest step that is carried, or was given up
-    step: Step | None = None  # that is being carried
+    found: Found | None = None  # what is being carried
     snapshot: Snapshot | None = None
     offered_s: float | None = None  # when it was last; None = it is still being read
-    changed: bool = False  # there may be something new
-    tries: int = 0
+    urgent: bool = False  # its last worker here has ended, or its node will be taken
+    tries: int = 0  # at what is being carried
     moved_s: float = 0.0  # when something of it last went
 
 
@@ -61,22 +60,30 @@ class Carrying:
         self._jobs: dict[str, _Job] = {}
         self.held: dict[str, _Held] = {}  # by worker
 
-    def add(self, job_id: str, worker_id: str, folder: str) -> None:
+    def add(self, job_id: str, worker_id: str, finder: Finder) -> None:
         """A worker of this job saves there."""
-        if job_id in self._jobs:
-            self._jobs[job_id].worker_id = worker_id
-        else:
-            self._jobs[job_id] = _Job(folder, worker_id)
+        job = self._jobs.setdefault(job_id, _Job(finder, worker_id))
+        job.worker_id, job.urgent = worker_id, False
+
+    def renew(self, job_id: str) -> None:
+        """Somebody goes on from here: what is offered in the name of whoever was here before is offered anew."""
+        self._drop(self._jobs[job_id])
+
+    def finder(self, job_id: str) -> Finder | None:
+        """Of a job that was carried from here."""
+        return self._jobs[job_id].finder if job_id in self._jobs else None
 
     def note_saved(self, job_id: str, worker_id: str) -> None:
         """There is something new."""
         if (job := self._jobs.get(job_id)) is not None:
-            job.worker_id, job.changed = worker_id, True
+            job.worker_id = worker_id
+            job.finder.touch()
 
-    def settle(self, job_id: str, step: int) -> None:
-        """The controller has this one: it came from there."""
-        if (job := self._jobs.get(job_id)) is not None:
-            job.settled = max(job.settled, step)
+    def hasten(self) -> None:
+        """This node will be taken: whatever there is goes now."""
+        for job in self._jobs.values():
+            job.urgent = True
+            job.finder.touch()
 
     # ------------------------------------------------------------------ the controller
 
@@ -87,10 +94,10 @@ class Carrying:
                 self._send_part(digest)
             return
         for job in self._jobs.values():
-            if job.snapshot is not None and job.snapshot.root == message.root:
+            if job.snapshot is not None and job.offered_s is not None and job.snapshot.root == message.root:
                 if message.why:
                     self._machine.log(f"what {job.worker_id} saved is not carried: {message.why}")
-                self._settle(job)
+                self._settle(job, carried=not message.why)
 
     def line_is_new(self) -> None:
         """What was said on the old one may not have arrived."""
@@ -111,17 +118,18 @@ class Carrying:
 
     # ------------------------------------------------------------------ workers that have ended
 
-    def holds(self, job_id: str, down: WorkerDown) -> bool:
-        """Whether its end is to be told later: what it saved is on its way."""
-        job = self._jobs.get(job_id)
-        if job is None or down.code not in ORDERLY:
+    def holds(self, job_id: str, down: WorkerDown, *, always: bool) -> bool:
+        """Whether its end is to be told later: what it saved is on its way. `always`: also one that has failed."""
+        job, now_s = self._jobs.get(job_id), self._machine.wall.monotonic()
+        if job is None or not (always or down.code in ORDERLY):
             return False
-        job.changed = True
+        job.urgent = True
+        job.finder.touch()
         if job.snapshot is None:
-            self._look(job)
+            self._look(job, now_s)
         if job.snapshot is None:
             return False
-        job.moved_s = self._machine.wall.monotonic()
+        job.moved_s = now_s
         self.held[down.worker_id] = _Held(down, job_id, job.moved_s)
         return True
 
@@ -139,17 +147,17 @@ class Carrying:
         """When `keep_time` is to be called next."""
         due_s = float("inf")
         for job in self._jobs.values():
-            if job.changed and job.snapshot is None:
-                return float("-inf")
-            if job.snapshot is not None:
+            if job.snapshot is None:
+                due_s = min(due_s, job.finder.due_s())
+            else:
                 due_s = min(due_s, float("-inf") if job.offered_s is None else job.offered_s + AGAIN_S)
         return min([due_s, *(min(held.told_s + TELL_S, held.until_s) for held in self.held.values())])
 
     def keep_time(self, now_s: float) -> None:
         """Read on, offer again, and say who is held."""
         for job in self._jobs.values():
-            if job.changed and job.snapshot is None:
-                self._look(job)
+            if job.snapshot is None and now_s >= job.finder.due_s():
+                self._look(job, now_s)
             if job.snapshot is not None and job.offered_s is None:
                 self._read(job, job.snapshot)
             elif job.offered_s is not None and now_s >= job.offered_s + AGAIN_S:
@@ -158,7 +166,7 @@ class Carrying:
             self._keep_held(worker_id, held, self._jobs[held.job_id], now_s)
 
     def _keep_held(self, worker_id: str, held: _Held, job: _Job, now_s: float) -> None:
-        if job.snapshot is None and not job.changed:
+        if job.snapshot is None and now_s < job.finder.due_s():
             self._let_go(worker_id)
         elif now_s >= held.until_s or now_s >= job.moved_s + STALLED_S:
             why = "it was to be gone at once" if now_s >= held.until_s else f"nothing went for {STALLED_S:g} s"
@@ -171,45 +179,58 @@ class Carrying:
 
     # ------------------------------------------------------------------ from step to step
 
-    def _look(self, job: _Job) -> None:
+    def _look(self, job: _Job, now_s: float) -> None:
         """For the newest that the controller may lack."""
-        job.changed = False
-        for step in steps_in(job.folder, self._machine.disk, above=job.settled)[:1]:
-            job.tries = job.tries + 1 if job.step is not None and job.step.number == step.number else 0
-            job.step, job.offered_s = step, None
-            job.snapshot = Snapshot(self._machine.disk, job.folder, step.paths)
-            if job.tries >= MOST_TRIES:
-                self._say(Uncarried(worker_id=job.worker_id, why=f"step {step.number} changes while it is read"))
-                self._settle(job)
+        found = job.finder.find(now_s, urgent=job.urgent)
+        if found is None:
+            return
+        same = job.found is not None and job.found.paths == found.paths
+        job.found, job.tries = found, job.tries + 1 if same else 0
+        if len(found.paths) > MOST_FILES:
+            self._say(Uncarried(worker_id=job.worker_id, why=f"it has more than {MOST_FILES:,} files"))
+            self._settle(job, carried=False)
+            return
+        if job.tries >= MOST_TRIES:
+            self._say(Uncarried(worker_id=job.worker_id, why="it changes whenever it is read"))
+            job.tries = 0
+        job.snapshot, job.offered_s = Snapshot(self._machine.disk, job.finder.folder, found.paths), None
 
     def _read(self, job: _Job, snapshot: Snapshot) -> None:
         job.moved_s = self._machine.wall.monotonic()
         try:
-            if snapshot.work():
-                self._offer(job)
+            whole = snapshot.work()
         except Spoiled:
+            self._drop(job)
+            return
+        if whole and job.found is not None and job.finder.is_still(job.found):
+            self._offer(job)
+        elif whole:
             self._drop(job)
 
     def _offer(self, job: _Job) -> None:
-        assert job.step is not None and job.snapshot is not None  # noqa: S101, PT018 - the callers have looked
+        found, snapshot = job.found, job.snapshot
+        assert found is not None and snapshot is not None  # noqa: S101, PT018 - the callers have looked
         job.offered_s = self._machine.wall.monotonic()
+        ago_s = self._machine.wall.unix() - found.written_ns / 1e9 if found.written_ns else 0.0
         self._say(
             Offered(
                 worker_id=job.worker_id,
-                generation=job.step.generation,
-                root=job.snapshot.root,
-                size_bytes=job.snapshot.size_bytes,
-                step=job.step.number,
-                done=job.step.done,
+                generation=found.generation,
+                root=snapshot.root,
+                size_bytes=snapshot.size_bytes,
+                step=found.step,
+                done=found.done,
+                ago_s=max(0.0, ago_s),
             )
         )
 
-    def _settle(self, job: _Job) -> None:
+    def _settle(self, job: _Job, *, carried: bool) -> None:
         """Nothing more is to be done about what was offered; perhaps about what came since."""
-        if job.step is not None:
-            job.settled = max(job.settled, job.step.number)
+        if job.found is not None:
+            job.finder.settle(job.found, carried=carried)
         self._drop(job)
-        job.tries = 0
+        job.found, job.tries = None, 0
 
     def _drop(self, job: _Job) -> None:
-        job.snapshot, job.offered_s, job.changed = None, None, True
+        job.snapshot, job.offered_s = None, None
+        job.finder.touch()

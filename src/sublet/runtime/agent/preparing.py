@@ -101,6 +101,10 @@ class Preparations:
         self._keeping.hear(message)
         self._proceed()
 
+    def go_on(self) -> None:
+        """What somebody waits for may be there."""
+        self._proceed()
+
     def line_is_new(self) -> None:
         """What was said on the old one may not have arrived."""
         self._fetching.ask_again()
@@ -155,9 +159,11 @@ class Preparations:
             try:
                 if not waiting.placed:
                     worked = self._place(waiting, may_work=not worked) or worked
-                if waiting.placed and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
+                here = waiting.placed and self._keeping.is_here(waiting.order)
+                if here and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
                     del self.waiting[worker_id]
-                    self._crew.start(dressed(waiting.order, waiting.travel), waiting.node_env, waiting.host)
+                    order = dressed(self._keeping.with_resume(waiting.order), waiting.travel)
+                    self._crew.start(order, waiting.node_env, waiting.host)
             except OSError as error:
                 self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
 
@@ -212,7 +218,7 @@ class Preparations:
 
     def _doing(self, waiting: _Waiting) -> str:
         if waiting.placed:
-            return "its setup runs"
+            return "its checkpoint is brought" if self._keeping.brings(waiting.order.worker_id) else "its setup runs"
         missing = sum(self._fetching.of(waiting.travel.code).missing.values())
         return f"{missing / (1 << 20):.1f} MiB of its files are to come" if missing else "its files are put together"
 

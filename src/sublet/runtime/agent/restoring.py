@@ -6,11 +6,12 @@ newer counts only if nobody else has gone on with the job since it was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sublet.errors import BadInput
+from sublet.runtime.agent.folders import files_in
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import AT_ONCE
 from sublet.runtime.agent.steps import steps_in
@@ -23,6 +24,7 @@ from sublet.wire.travel import Lacks, Part
 __all__ = ["Restoring"]
 
 AGAIN_S = 10.0  # without an answer: ask again
+UNANSWERED_S = 300.0  # ... and give up
 WORKED, WAITS = True, False
 
 
@@ -32,30 +34,44 @@ class _Bringing:
 
     wants: Wants
     folder: Path
+    own: Callable[[], int] | None  # of a folder that is brought as a whole: whose writings are in it; None = of steps
+    since_s: float
     asked_s: float = 0.0
+    step: int = -1  # that is here, in the end
     newest: Newest | None = None  # None = the controller has not said yet
     work: Iterator[bool] = field(default_factory=lambda: iter(()))
     worked: bool = WORKED
 
 
 class Restoring:
-    """Of one node; parts are kept in `folder` on the way. `done` hears of each worker: "", or why it cannot go on."""
+    """Of one node; parts are kept in `folder` on the way.
+
+    `done` hears of each worker which step is here (-1: what was here before), or why it cannot go on.
+    """
 
     def __init__(
         self,
         folder: Path,
         machine: Machine,
         say: Callable[[Wants | Lacks], None],
-        done: Callable[[Wants, Newest | None, str], None],
+        done: Callable[[Wants, int, str], None],
     ) -> None:
         self._machine, self._say, self._done = machine, say, done
         self._content = Content(folder, machine.files)
         self._fetching = Fetching(self._content, say, machine.wall)
         self._by_worker: dict[str, _Bringing] = {}
 
-    def want(self, wants: Wants, folder: str) -> None:
-        """The newest is to be there before this worker goes on."""
-        bringing = self._by_worker[wants.worker_id] = _Bringing(wants, Path(folder))
+    def is_wanted(self, worker_id: str) -> bool:
+        """By this worker."""
+        return worker_id in self._by_worker
+
+    def want(self, wants: Wants, folder: str, own: Callable[[], int] | None = None) -> None:
+        """The newest is to be there before this worker goes on.
+
+        Of a script the whole folder is, unless it is `own`: the generation of whoever wrote last to what is here.
+        """
+        now_s = self._machine.wall.monotonic()
+        bringing = self._by_worker[wants.worker_id] = _Bringing(wants, Path(folder), own, now_s)
         bringing.work = self._bring(bringing)
         self._ask(bringing)
 
@@ -82,6 +98,7 @@ class Restoring:
         """What was asked on the old one may not have arrived."""
         for bringing in self._by_worker.values():
             if bringing.newest is None:
+                bringing.since_s = self._machine.wall.monotonic()
                 self._ask(bringing)
         self._fetching.ask_again()
 
@@ -98,8 +115,10 @@ class Restoring:
     def keep_time(self, now_s: float) -> None:
         """Ask again, and go on with what is put together."""
         self._fetching.keep_time(now_s)
-        for bringing in self._by_worker.values():
-            if bringing.newest is None and now_s >= bringing.asked_s + AGAIN_S:
+        for worker_id, bringing in list(self._by_worker.items()):
+            if bringing.newest is None and now_s >= bringing.since_s + UNANSWERED_S:
+                self._end(worker_id, bringing, "nobody says which checkpoint is the newest")
+            elif bringing.newest is None and now_s >= bringing.asked_s + AGAIN_S:
                 self._ask(bringing)
         self._proceed()
 
@@ -110,8 +129,13 @@ class Restoring:
     # ------------------------------------------------------------------ from step to step
 
     def _proceed(self) -> None:
-        """Each as far as it gets now, or a little."""
+        """Each as far as it gets now, or a little; one after the other into one folder."""
+        busy = set[Path]()
         for worker_id, bringing in list(self._by_worker.items()):
+            if bringing.folder in busy:
+                bringing.worked = WAITS
+                continue
+            busy.add(bringing.folder)
             try:
                 bringing.worked = next(bringing.work)
             except StopIteration:
@@ -122,7 +146,7 @@ class Restoring:
     def _end(self, worker_id: str, bringing: _Bringing, why: str) -> None:
         del self._by_worker[worker_id]
         self._tidy()
-        self._done(bringing.wants, bringing.newest, why)
+        self._done(bringing.wants, bringing.step, why)
 
     def _tidy(self) -> None:
         """What nobody waits for is not fetched any further, and its parts are not kept."""
@@ -134,7 +158,7 @@ class Restoring:
     def _bring(self, bringing: _Bringing) -> Iterator[bool]:
         while (newest := bringing.newest) is None:
             yield WAITS
-        if not newest.root:
+        if not newest.root or (bringing.own is not None and 0 <= newest.fence <= bringing.own()):
             return
         fetch = self._fetching.of(newest.root, held=True)
         while fetch.entries is None:
@@ -153,8 +177,9 @@ class Restoring:
                 yield WAITS
             drafts = bringing.folder.with_name(f"{bringing.folder.name}.brought")
             yield from self._write(drafts, entries, here)
-            self._put(drafts, bringing.folder, newest)
-        self._remove_stale(bringing.folder, newest)
+            self._put(drafts, bringing.folder, "" if bringing.own else f"step-{newest.step}")
+        self._remove_stale(bringing, newest, {entry.path for entry in entries})
+        bringing.step = newest.step
 
     def _find(self, folder: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> Iterator[bool]:
         """Parts that the node has where they belong."""
@@ -198,19 +223,25 @@ class Restoring:
                     done = 0
                     yield WORKED
 
-    def _put(self, drafts: Path, folder: Path, newest: Newest) -> None:
-        """In place of what has its name and is not it."""
-        files, name = self._machine.files, f"step-{newest.step}"
-        files.make_folder(folder)
+    def _put(self, drafts: Path, folder: Path, name: str) -> None:
+        """In place of what has its name and is not it; without a name, of the whole folder."""
+        files = self._machine.files
+        files.make_folder(folder if name else folder.parent)
         files.remove_tree(folder / name)
         files.rename(drafts / name, folder / name)
         files.remove_tree(drafts)
 
-    def _remove_stale(self, folder: Path, newest: Newest) -> None:
+    def _remove_stale(self, bringing: _Bringing, newest: Newest, brought: Collection[str]) -> None:
         """Others have gone on with the job since these were written, from an older one."""
-        for step in steps_in(str(folder), self._machine.disk, above=newest.step):
+        folder, machine = bringing.folder, self._machine
+        if bringing.own is not None:
+            for path, _, _ in files_in(str(folder), machine.disk):
+                if path not in brought:
+                    machine.files.remove(folder / path)
+            return
+        for step in steps_in(str(folder), machine.disk, above=newest.step):
             if step.generation < newest.fence:
-                self._machine.files.remove_tree(folder / f"step-{step.number}")
+                machine.files.remove_tree(folder / f"step-{step.number}")
 
     def _piece(self, path: str, at: int) -> bytes:
         try:

@@ -7,14 +7,51 @@ name says is never sent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from sublet.runtime.agent.disk import Disk, FileFacts
 from sublet.runtime.travel.content import PART_BYTES, digest_of
 from sublet.runtime.travel.manifest import Entry, write_manifest
 
-__all__ = ["AT_ONCE", "Snapshot", "Spoiled"]
+__all__ = ["AT_ONCE", "Finder", "Found", "Snapshot", "Spoiled"]
 
 AT_ONCE = 4 << 20  # bytes, before the agent looks at its lines again
+
+
+class Found(NamedTuple):
+    """A checkpoint that the controller may lack: files below a folder, and what is said of them when it is offered."""
+
+    paths: tuple[str, ...]
+    generation: int
+    step: int = -1
+    done: float = 0.0
+    written_ns: int = 0  # when the last of it was, by the clock of the disk; 0 = it does not matter
+    mark: object = None  # by which whoever found it knows it again
+
+
+class Finder(Protocol):
+    """Where checkpoints of one job are on this node, and which of them is to be carried next."""
+
+    folder: str
+    generation: int  # of the last that went on from here
+
+    def touch(self) -> None:
+        """There may be something new."""
+
+    def due_s(self) -> float:
+        """When to look next."""
+
+    def find(self, now_s: float, *, urgent: bool) -> Found | None:
+        """What is to be carried now; if it is `urgent`, whether or not all is quiet."""
+
+    def is_still(self, found: Found) -> bool:
+        """All of it is as it was found."""
+
+    def settle(self, found: Found, *, carried: bool) -> None:
+        """It is carried, or will not be, for whoever goes on from here now."""
+
+    def came(self, generation: int, step: int) -> None:
+        """The newest that the controller has was brought here, for somebody of this generation."""
 
 
 class Spoiled(Exception):

@@ -8,7 +8,7 @@ having read what it had saved has started over all the same: what had counted as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sublet.domain.money import Money
@@ -21,6 +21,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 
@@ -48,13 +49,16 @@ class _Attempt:
     loaded: str = ""  # as in WorkerSeen
     reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
     reader_seen: bool = True
+    carried_wall_s: float | None = None  # when that was written which the controller has, and nobody has counted yet
 
 
 class Attempts:
     """The starts of all jobs that have no session."""
 
-    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, clock: Clock) -> None:
-        self._inbox, self._jobs, self._bill, self._clock = inbox, jobs, bill, clock
+    def __init__(
+        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, clock: Clock, carries: Callable[[JobSpec], bool]
+    ) -> None:
+        self._inbox, self._jobs, self._bill, self._clock, self._carries = inbox, jobs, bill, clock, carries
         self._running: dict[str, _Attempt] = {}  # by job
 
     def prepare_start(self, record: JobRecord, order: wire.StartWorker, wall_s: float) -> wire.StartWorker:
@@ -115,12 +119,29 @@ class Attempts:
                 record.warnings.pop("apart", None)
             running.loaded = message.loaded or running.loaded
             running.reader_seen |= message.worker_id == running.reader
-            if message.saved_ago_s is not None and running.reader_seen:
+            if not running.reader_seen:
+                return
+            if running.carried_wall_s is not None:
+                self._note_carried(record, running, running.carried_wall_s)
+            elif message.saved_ago_s is not None and not self._carries(record.spec):
                 self._note_save(record, running, message.saved_ago_s * self._clock.speedup)
-        elif isinstance(message, wire.WorkerDown) and message.code == EXIT_LEFT:
+        elif isinstance(message, wire.WorkerDown) and message.code == EXIT_LEFT and not self._carries(record.spec):
             self._note_save(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True
+
+    def note_carried(self, record: JobRecord, worker_id: str, ago_s: float) -> None:
+        """The controller has what it wrote so long ago (wall): now it is kept. Not before the reader was looked at."""
+        running = self._running.get(record.id)
+        if running is None or _round_of(worker_id) != running.round:
+            return
+        running.carried_wall_s = self._clock.wall.monotonic() - ago_s
+        if running.reader_seen:
+            self._note_carried(record, running, running.carried_wall_s)
+
+    def _note_carried(self, record: JobRecord, running: _Attempt, written_wall_s: float) -> None:
+        running.carried_wall_s = None
+        self._note_save(record, running, (self._clock.wall.monotonic() - written_wall_s) * self._clock.speedup)
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """Several workers that never look for one another train as many models."""

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.pulling import Pulling
+from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
@@ -107,15 +108,16 @@ class Carrier:
 
         A directory or bucket that its owner has named is one that all nodes see.
         """
-        return self.elsewhere and self.pulling is not None and spec.sdk and not spec.checkpoint_dir
+        return self.elsewhere and self.pulling is not None and not spec.checkpoint_dir
 
-    def judge(self, spec: JobSpec, message: FromWorkerMessage) -> FromWorkerMessage:
+    def judge(self, records: Mapping[str, JobRecord], message: FromWorkerMessage) -> FromWorkerMessage:
         """What a worker says of checkpoints that are carried here: at most that they are on its node's disk."""
-        if self.pulling is None or not self.carries(spec):
+        job_id = job_of(message.worker_id)
+        if self.pulling is None or not self.carries(records[job_id].spec):
             return message
         if isinstance(message, Damaged):
             names = (Path(path).name.removeprefix("step-") for path in message.paths)
-            self.pulling.drop(job_of(message.worker_id), [int(name) for name in names if name.isdecimal()])
+            self.pulling.drop(job_id, [int(name) for name in names if name.isdecimal()])
         return replace(message, tier=DISK) if isinstance(message, Saved) and message.tier != BUCKET else message
 
     def hear(self, node_id: str, message: Travelling, may_speak: Callable[[str, str], bool]) -> None:

@@ -42,7 +42,7 @@ class _Pull:
 class Pulling:
     """Of all jobs. `terms` are how many a job keeps and its newest generation, None for one that is not known.
 
-    `saved` hears of every commit, `alarm` (job, text) of what cannot be kept.
+    `saved` hears of every commit and how long ago (wall) it was written, `alarm` (job, text) of what cannot be kept.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Pulling:
         engine: Engine,
         wall: Wall,
         terms: Callable[[str], tuple[int, int] | None],
-        saved: Callable[[Saved], None],
+        saved: Callable[[Saved, float], None],
         alarm: Callable[[str, str], None],
         insist: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder, self._files, self._engine, self._wall = folder, files, engine, wall
-        self._terms, self._saved, self._alarm, self._insist = terms, saved, alarm, insist
+        self._terms, self.saved, self._alarm, self._insist = terms, saved, alarm, insist
         self._anchors: dict[str, Anchor] = {}
         self._pulls: dict[str, _Pull] = {}  # by job: one at a time
 
@@ -177,17 +177,17 @@ class Pulling:
         anchor.commit(commit, keep=terms[0])
         del self._pulls[job_id]
         self._answer(pull.node_id, offer)
-        self._saved(
-            Saved(
-                worker_id=offer.worker_id,
-                step=offer.step,
-                done=offer.done,
-                seconds=self._wall.monotonic() - pull.began_s,
-                blocked_s=0.0,
-                size_bytes=size_bytes,
-                tier=ANCHOR,
-            )
+        seconds = self._wall.monotonic() - pull.began_s
+        saved = Saved(
+            worker_id=offer.worker_id,
+            step=offer.step,
+            done=offer.done,
+            seconds=seconds,
+            blocked_s=0.0,
+            size_bytes=size_bytes,
+            tier=ANCHOR,
         )
+        self.saved(saved, offer.ago_s + seconds)
 
     def _ask(self, node_id: str, lacks: Lacks) -> None:
         self._engine.send(node_id, lacks)

@@ -94,7 +94,7 @@ class Router:
             alarms=alarms,
             first_life=first_life,
         )
-        self.attempts = Attempts(inbox, jobs=jobs, bill=bill, clock=clock)
+        self.attempts = Attempts(inbox, jobs=jobs, bill=bill, clock=clock, carries=carrier.carries)
         self.hearing = Hearing(inbox, table, self.attempts, paces)
         self.blame = Blame(inbox, jobs)
         self._losses = NodeLosses(inbox, jobs=jobs, bill=bill, attempts=self.attempts, clock=clock)
@@ -298,16 +298,16 @@ class Router:
             ):
                 self._worker_said(message, wall_s)
             case wire.FromWorker(message=said) if self._vouching.may_speak(node_id, said.worker_id):
-                spec = self._table.records[job_of(said.worker_id)].spec
-                self._worker_said(self._carrier.judge(spec, said), wall_s)
+                self._worker_said(self._carrier.judge(self._table.records, said), wall_s)
             case _:
                 return
         self._inbox.wake()
 
-    def note_carried(self, saved: Saved) -> None:
+    def note_carried(self, saved: Saved, ago_s: float) -> None:
         """The controller has a checkpoint that was on a node's disk, after so many seconds of carrying."""
         record = self._table.records[job_of(saved.worker_id)]
         record.carry_s = saved.seconds
+        self.attempts.note_carried(record, saved.worker_id, ago_s)
         self._worker_said(replace(saved, seconds=record.write_s), self._clock.wall.monotonic())
         self._inbox.wake()
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,11 @@ from sublet.errors import SubletError
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.disk import Disk as AgentDisk
 from sublet.runtime.archive import refuse_lost_log
+from sublet.runtime.controller.anchor import Anchor
 from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.timekeeping import clock_from
+from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import budget_from
 from sublet.runtime.engines.local import LocalEngine
@@ -36,6 +40,7 @@ from sublet.testing.world.network import CONTROLLER, Network
 from sublet.testing.world.story import Story
 from sublet.testing.world.working import pack_work
 from sublet.wire.messages import ToAgent, ToController
+from sublet.wire.saves import Saved
 
 __all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
 
@@ -151,6 +156,7 @@ class Controllers:
         self.without_flags = False  # the next start has none
         self.bare: Struck = nobody  # told of every start that finds none, and a store
         self.started: list[Callable[[float], None]] = []  # told of every start: how long nobody was there
+        self.carried: Callable[[Saved, Anchor], None] = lambda *_: None  # told of every checkpoint that came here
         self.heard: Heard | None = None  # told of everything that passes between controllers and agents
         self.refusal: SubletError | None = None  # why no controller can start any more
 
@@ -209,9 +215,17 @@ class Controllers:
             elsewhere=story.travels,
         )
         controller.carrier.packer = pack_work
+        if controller.carrier.pulling is not None:
+            pulling = controller.carrier.pulling
+            pulling.saved = partial(self._carried, pulling, pulling.saved)
         self.api = ControllerApi(controller, settings)
         self.border = Border(world, process, self.api) if story.http else None
         self.running = process.spawn(self.api.run())
+
+    def _carried(self, pulling: Pulling, tell: Callable[[Saved, float], None], saved: Saved, ago_s: float) -> None:
+        """The controller says of a checkpoint that it is saved."""
+        self.carried(saved, pulling.anchor(job_of(saved.worker_id)))
+        tell(saved, ago_s)
 
     def _engine(self) -> LocalEngine:
         lease_s, heard, life = self._story.lease_s, self.heard, self.lives

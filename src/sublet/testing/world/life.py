@@ -102,7 +102,7 @@ class Life:
         self.site = Site(world, network, Meetings(world, network, truth))
         self.cloud: Cloud = self._cloud(world)
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
-        controllers.storage = self.site.storage
+        controllers.storage, controllers.carried = self.site.storage, truth.carried
         disk.on_crash = controllers.fence.on_crash = controllers.crash_of
         users = Users(story, world, controllers)
         for plan in story.jobs:

@@ -14,9 +14,10 @@ from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
 from sublet.testing.world.heap import Process, Struck, World, nobody
-from sublet.testing.world.machine import EPOCH_S, HostClock, MemoryFiles, WorldDice, WorldWall
+from sublet.testing.world.machine import EPOCH_S, HostClock, WorldDice, WorldWall
 from sublet.testing.world.metadata import SERVICE, MetadataService
 from sublet.testing.world.network import CONTROLLER, Network
+from sublet.testing.world.own_disk import OwnDisk, OwnFiles
 from sublet.testing.world.script import Scripts
 from sublet.testing.world.sockets import WorldSelector, WorldSocket, socket_pair
 from sublet.testing.world.storage import Storage
@@ -77,7 +78,7 @@ class WorldNode(Process):
         self.site, self._facts, self._gone = site, facts, gone
         self._off = self._was_connected = False
         self.overslept_s = 0.0
-        self.files = MemoryFiles()
+        self.files = OwnFiles(site.storage, site.meetings.storage)
         self.service = MetadataService(self) if facts.metadata_url == SERVICE else None
         self.processes = NodeProcesses(self, site)
         self._selector = WorldSelector()
@@ -98,7 +99,7 @@ class WorldNode(Process):
             dial=cast("Any", self._dial),
             processes=self.processes,
             place=_Place(self),
-            disk=self.site.storage,
+            disk=cast("Any", OwnDisk(self.site.storage, self.site.meetings.storage)),
             files=self.files,
             wall=WorldWall(self, self.site.clocks.setdefault(self.host, HostClock(on_s=self.world.now_s))),
             dice=WorldDice(self.world, f"agent {self.host}"),

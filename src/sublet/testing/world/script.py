@@ -181,6 +181,9 @@ class Script:
     def _load(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             self.step = int(self._scripts.storage.read(self._place))
+        if self.step < self.truth.told:
+            what = f"{self.job_id}: {self.truth.told} was carried, and {self.step} is found on {self.host}"
+            self._scripts.truth.complaints.append(("I4", what))
         self.truth.redone += max(0, self.truth.top - self.step)
 
     def _beat(self) -> None:

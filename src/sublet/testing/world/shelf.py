@@ -56,8 +56,10 @@ class Storage:
 class Shelf:
     """As one writer has it."""
 
-    def __init__(self, storage: Storage, truth: JobTruth, job_id: str, writer: str) -> None:
+    def __init__(self, storage: Storage, truth: JobTruth, job_id: str, writer: str, own: str = "") -> None:
+        """`own`: in a folder of the machine that it runs on, from where it is carried to the controller."""
         self._storage, self._truth, self._job_id, self._writer = storage, truth, job_id, writer
+        self._place, self._carried = Path(own) if own else _place_of(job_id), bool(own)
         self._dice = WorldDice(storage.world, "checkpoints")
         self._known, self._disk = KnownGood(), storage.disk
         self._generation = 0
@@ -70,7 +72,8 @@ class Shelf:
     def save(self, step: int) -> None:
         """Committed when it returns; SubletError if it cannot be."""
         self._save(self._directory(), step)
-        self._truth.told = max(self._truth.told, step)
+        if not self._carried:  # else when the controller says so
+            self._truth.told = max(self._truth.told, step)
         self._look()
 
     def die_saving(self, step: int) -> None:
@@ -120,8 +123,7 @@ class Shelf:
     def _directory(self) -> Directory:
         if self._storage.disk is not self._disk:  # it has lost its power
             self._disk, self._known = self._storage.disk, KnownGood()
-        path = _place_of(self._job_id)
-        return Directory(path, disk=self._disk, wall=self._storage.wall, dice=self._dice, known=self._known)
+        return Directory(self._place, disk=self._disk, wall=self._storage.wall, dice=self._dice, known=self._known)
 
 
 def _is_whole(directory: Directory, step: int) -> bool:

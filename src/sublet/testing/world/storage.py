@@ -57,6 +57,10 @@ class Storage:
         self._note_read(file)
         return file.data
 
+    def erase(self, path: str) -> None:
+        """Whether it is there or not; whoever holds it still has it."""
+        self._files.pop(path, None)
+
     def size_bytes(self, path: str) -> int:
         """Nothing where there is none."""
         return len(self._files[path].data) if path in self._files else 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sublet.runtime.controller.anchor import Anchor
+from sublet.runtime.controller.vouching import job_of
+from sublet.wire.saves import Saved
+
 __all__ = ["JobTruth", "Truth"]
 
 
@@ -33,6 +37,14 @@ class Truth:
 
     jobs: dict[str, JobTruth] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)  # (law, what): workers see laws broken, too
+
+    def carried(self, saved: Saved, anchor: Anchor) -> None:
+        """The controller says that it has a checkpoint: no later reader may find less than what it has there."""
+        job, commit = self.jobs[job_of(saved.worker_id)], anchor.head.newest
+        step = saved.step
+        if commit is not None and step < 0:  # of a script, which writes its step into a file
+            step = max(int(b"".join(anchor.read(entry))) for entry in anchor.entries(commit))
+        job.told = max(job.told, step)
 
     def stepped(self, job_id: str, generation: int) -> None:
         """A group makes a step: no older one may, ever after."""

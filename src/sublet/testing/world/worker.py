@@ -32,6 +32,7 @@ from sublet.wire.messages import (
     StartWorker,
     Stepped,
 )
+from sublet.wire.saves import ANCHOR, DISK
 
 __all__ = ["Meetings", "SdkWorker"]
 
@@ -63,8 +64,9 @@ class SdkWorker:
         self._task = Task(self._world)
         wall = TrueWall(self._world)
         self._line = AgentLine(line, self.id, wall=wall, news=_News(self._task))
-        shelf = Shelf(meetings.storage, self._truth, self.job_id, self.id)
-        self.keeper = Keeper(self, shelf, self._task, self._truth)
+        own = order.env["SUBLET_CHECKPOINT_DIR"] if order.env.get("SUBLET_CHECKPOINT_TIER") == DISK else ""
+        shelf = Shelf(meetings.storage, self._truth, self.job_id, self.id, own)
+        self.keeper = Keeper(self, shelf, self._task, self._truth, self._line if own else None)
         self._following = Following(
             self._line, self.keeper, TableGroup(self), self._new_group, wait_s=ORDER_S, wall=wall
         )
@@ -296,8 +298,10 @@ class SdkWorker:
 class Keeper:
     """What training has come to: a number of steps."""
 
-    def __init__(self, worker: SdkWorker, shelf: Shelf, task: Task, truth: JobTruth) -> None:
-        self._worker, self._shelf, self._task, self._truth = worker, shelf, task, truth
+    def __init__(self, worker: SdkWorker, shelf: Shelf, task: Task, truth: JobTruth, line: AgentLine | None) -> None:
+        """`line`: to an agent that carries what is saved, and brings the newest."""
+        self._worker, self._shelf, self._task, self._truth, self._line = worker, shelf, task, truth, line
+        self._generation = 0
         self.steps = 0
 
     @property
@@ -308,19 +312,23 @@ class Keeper:
     def open(self, generation: int | None) -> None:
         """This worker writes from now on."""
         assert generation is not None  # there is a controller
+        self._generation = generation
         self._shelf.open(generation)
 
     async def load(self) -> bool:
         """The newest that is whole."""
+        told = self._truth.told
+        if self._line is not None:
+            await self._line.bring(self._generation, ORDER_S)
         await self._task.sleep(self._truth.write_s / 2)
         step, skipped = self._shelf.newest()
         if skipped:
-            paths, told = tuple(path for path, _ in skipped), -1 if step is None else step
-            self._worker.say(Damaged(worker_id=self._worker.id, paths=paths, why=skipped[0][1], step=told))
+            paths, used = tuple(path for path, _ in skipped), -1 if step is None else step
+            self._worker.say(Damaged(worker_id=self._worker.id, paths=paths, why=skipped[0][1], step=used))
             if step is None:
                 raise NoCheckpointLeft("checkpoints", len(skipped), skipped[0][1])
-        if (step or 0) < self._truth.told:
-            self._worker.complain("I4", f"checkpoint {self._truth.told} was acknowledged, and {step} is the newest")
+        if (step or 0) < told:
+            self._worker.complain("I4", f"checkpoint {told} was acknowledged, and {step} is the newest")
         self.steps = step or 0
         return step is not None
 
@@ -355,6 +363,7 @@ class Keeper:
                 seconds=self._truth.write_s,
                 blocked_s=0.01,
                 size_bytes=1,
+                tier=ANCHOR if self._line is None else DISK,
             )
         )
 

@@ -61,7 +61,7 @@ def test_whatever_is_lost_between_two_messages_nothing_that_was_saved_is(tmp_pat
     """And nothing is loaded that is not whole: `load` reads all of it."""
     whole = _carry_twice(Scene(tmp_path / "whole"))
     assert whole > 20
-    for cut in range({"line": 1, "host": 0, "controller": 2}[lost], whole, 3):
+    for cut in range({"line": 1, "host": 3, "controller": 5}[lost], whole, 6):
         scene = Scene(tmp_path / str(cut))
         _carry_twice(scene, cut)
         said = max((saved.step for saved in scene.saved), default=None)
