@@ -207,18 +207,6 @@ def test_what_is_missing_is_waited_for_at_ray_and_rented_when_it_comes(rig):
     asyncio.run(scene())
 
 
-def test_a_node_that_does_not_see_our_files_is_refused_with_that_reason(rig):
-    async def scene():
-        async with controller(rig) as (_, provider, _):
-            provider._stewards._nonce = "another"  # as if the file of this name over there were another one
-            provider._stewards.close()
-            with pytest.raises(RentFailed, match="does not see"):
-                await provider.rent("a", rig.offer_id, "token-a")
-            assert rig.left() == []
-
-    asyncio.run(scene())
-
-
 def test_stewards_that_nobody_wants_any_more_end_themselves(rig):
     async def scene():
         namespace = f"sublet-idle-{os.getpid()}"

@@ -19,7 +19,7 @@ from sublet.runtime.store import Store
 from sublet.testing.world.cloud import Boot, Instance, Struck, nobody
 from sublet.testing.world.heap import World
 from sublet.testing.world.loop import LoopProcess
-from sublet.testing.world.machine import EPOCH_S, MemoryFiles, WorldDice
+from sublet.testing.world.machine import EPOCH_S, MemoryFiles
 from sublet.testing.world.plain import PlainCloud
 
 __all__ = ["RayCloud"]
@@ -78,7 +78,6 @@ class RayCloud(PlainCloud):
             address="tcp:127.0.0.1:7000",
             namespace="sublet-world",
             wind_down_s=20.0,
-            dice=WorldDice(self.world, "ray"),
             files=self.files,
             dial=cluster.dial,
         )
@@ -218,7 +217,7 @@ class WorldCluster:
         result: Any = None
         match verb:
             case "ready":
-                result = {"host": machine.id, "port": LINE, "sees": True, "pid": 1}
+                result = {"host": machine.id, "port": LINE, "pid": 1}
             case "begin":
                 result = self._cloud.begin(machine, facts[0])
             case "held":

@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sublet.errors import StewardGone, SubletError
-from sublet.machine.dice import DICE, Dice
-from sublet.machine.files import FILES, Files
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.records import Claim
@@ -29,7 +26,6 @@ class _Card:
     actor: Any
     host: str
     port: int
-    sees: bool  # the controller's state directory
 
 
 class Stewards:
@@ -39,23 +35,18 @@ class Stewards:
         self,
         cluster: Cluster,
         namespace: str,
-        state_dir: Path,
         preload: Iterable[str],
         idle_s: float,
         *,
         wall: Wall = WALL,
-        dice: Dice = DICE,
-        files: Files = FILES,
     ) -> None:
-        self._cluster, self._facts, self._wall, self._files = cluster, (namespace, tuple(preload), idle_s), wall, files
-        self._probe, self._nonce = state_dir / "ray-probe", dice.token(16)
+        self._cluster, self._facts, self._wall = cluster, (namespace, tuple(preload), idle_s), wall
         self._cards: dict[str, asyncio.Task[_Card]] = {}  # by Ray node
         self._found: dict[str, Any] = {}  # actors of an earlier controller, by Ray node: they may hold something
         self._failed_s: dict[str, float] = {}  # monotonic
 
     async def open(self) -> None:
         """Find those that an earlier controller left."""
-        self._files.write(self._probe, self._nonce.encode(), durable=False)
         self._found = await asyncio.to_thread(self._cluster.stewards, self._facts[0])
         for ray_node, actor in self._found.items():
             self._cards[ray_node] = asyncio.get_running_loop().create_task(self._greet(actor))
@@ -94,8 +85,6 @@ class Stewards:
     async def begin(self, claim: Claim, request: Mapping[str, Any], reserves: Mapping[str, float]) -> Claim | str:
         """The claim with its agent, or why not."""
         card = await self.card(claim.ray_node)
-        if not card.sees:
-            return f"{card.host} does not see {self._probe.parent}: put SUBLET_STATE where all nodes see it"
         record = {"node_id": claim.node_id, "offer_id": claim.offer_id, "token": claim.token}
         try:
             facts = ({**record, "began_s": claim.began_s}, dict(request), dict(reserves))
@@ -164,8 +153,8 @@ class Stewards:
         return await self._greet(await asyncio.to_thread(self._cluster.steward, ray_node, *self._facts))
 
     async def _greet(self, actor: Any) -> _Card:
-        told = await self._cluster.call(actor, "ready", str(self._probe), self._nonce, wait_s=START_S)
-        return _Card(actor=actor, host=told["host"], port=told["port"], sees=told["sees"])
+        told = await self._cluster.call(actor, "ready", wait_s=START_S)
+        return _Card(actor=actor, host=told["host"], port=told["port"])
 
 
 def _claim_from(record: Mapping[str, Any], ray_node: str, card: _Card) -> Claim:

@@ -63,6 +63,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         lease_s=settings.lease_s,
         limits={f"ray:{kind.name}": Limit(max_nodes=settings.most_nodes or kind.most) for kind in kinds},
         warm=provider.warm,
+        elsewhere=True,  # each node says whether it sees our disk; where it does not, files travel
     )
 
 

@@ -19,7 +19,6 @@ from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue, RentFailed, UnknownName
-from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID, PRELOAD
@@ -62,7 +61,6 @@ class RayProvider:
         authority: str = "",
         idle_s: float = IDLE_S,
         preload: Sequence[str] = PRELOAD,
-        dice: Dice = DICE,
         files: Files = FILES,
         dial: Dial = asyncio.open_connection,
     ) -> None:
@@ -73,7 +71,7 @@ class RayProvider:
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s} | ({"authority": authority} if authority else {})
         self._claims = Claims(home / "ray-nodes", Claim, files=files)
-        self._stewards = Stewards(cluster, namespace, home, preload, idle_s, wall=clock.wall, dice=dice, files=files)
+        self._stewards = Stewards(cluster, namespace, preload, idle_s, wall=clock.wall)
         self._waits = Waits(cluster, wall=clock.wall)
         self._held: dict[str, Claim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more

@@ -63,8 +63,8 @@ class Steward:
 
     # ------------------------------------------------------------------ what the controller asks
 
-    async def ready(self, probe: str, nonce: str) -> dict[str, Any]:
-        """Begin, the first time; where our life lines are, and whether we see the controller's files."""
+    async def ready(self) -> dict[str, Any]:
+        """Begin, the first time; where our life lines are."""
         async with self._call():
             if self._server is None:
                 raylet = os.pidfd_open(os.getppid())
@@ -73,8 +73,7 @@ class Steward:
                     self._nodes.end(left)
                 self._template.start()
                 self._server = await asyncio.start_server(self._life_line, self._host, 0)
-        sees = await asyncio.to_thread(_sees, Path(probe), nonce)
-        return {"host": self._host, "port": self._server.sockets[0].getsockname()[1], "sees": sees, "pid": os.getpid()}
+        return {"host": self._host, "port": self._server.sockets[0].getsockname()[1], "pid": os.getpid()}
 
     async def warm(self) -> None:
         """Returns when the template has imported what workers need."""
@@ -230,13 +229,6 @@ class Steward:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _sees(probe: Path, nonce: str) -> bool:
-    try:
-        return probe.read_text(encoding="utf-8") == nonce
-    except OSError:
-        return False
 
 
 def _own_folder(namespace: str, ray_node: str) -> Path:

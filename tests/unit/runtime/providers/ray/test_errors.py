@@ -123,7 +123,7 @@ def test_no_call_to_the_cluster_is_left_out_above():
 def test_whatever_is_asked_of_a_steward_fails_in_our_own_words(monkeypatch, tmp_path, error, late):
     async def scene():
         cluster = a_cluster(monkeypatch, error)
-        stewards = Stewards(cluster, "space", tmp_path, (), 1.0)
+        stewards = Stewards(cluster, "space", (), 1.0)
         actor = Answers(error) if late else Failing(error)
         monkeypatch.setattr(Cluster, "steward", lambda *_: actor)
         claim = Claim(node_id="n", offer_id="o", token="t", ray_node="r", began_s=0.0)  # noqa: S106
@@ -131,7 +131,7 @@ def test_whatever_is_asked_of_a_steward_fails_in_our_own_words(monkeypatch, tmp_
             with pytest.raises(SubletError):
                 await work
         for _ in range(2):  # one that was started, and fails when it is asked
-            stewards._cards["r"] = asyncio.create_task(_done(type("Card", (), {"actor": actor, "sees": True})()))
+            stewards._cards["r"] = asyncio.create_task(_done(type("Card", (), {"actor": actor})()))
             for work in (stewards.end("r", "n"), stewards.begin(claim, {}, {}), stewards.warm("r")):
                 with contextlib.suppress(SubletError):
                     await work

@@ -9,7 +9,6 @@ import pytest
 from sublet.errors import NoAnswer, StewardGone
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.records import Claim
-from sublet.testing.world.machine import MemoryFiles
 
 HELD = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7}
 ASKED_FOR = Claim(node_id="n2", offer_id="o", token="u", ray_node="r", began_s=0.0)  # noqa: S106
@@ -32,12 +31,12 @@ class OneSteward:
             raise self.error
         if verb == "end":
             self.ended.append(facts[0])
-        return {"ready": {"host": "h", "port": 7, "sees": True}, "held": [HELD]}.get(verb)
+        return {"ready": {"host": "h", "port": 7}, "held": [HELD]}.get(verb)
 
 
 async def silent_at_first(tmp_path):
     cluster = OneSteward()
-    stewards = Stewards(cluster, "space", tmp_path, (), 1.0, files=MemoryFiles())
+    stewards = Stewards(cluster, "space", (), 1.0)
     cluster.error = NoAnswer("ready", "a time-out")
     await stewards.open()
     assert await stewards.held_on("r") is None
