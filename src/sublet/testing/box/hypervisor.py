@@ -157,6 +157,19 @@ class Box:
             time.sleep(LOOK_S)
         return found
 
+    def left_on(self, patience_s: float = 5.0) -> int:
+        """Hosts that are on and instances that are rented, where all should be gone; a moment late is not left."""
+        end_s = time.monotonic() + patience_s
+        while (left := max(len(self.hosts()), self._rented())) and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+        return left
+
+    def _rented(self) -> int:
+        with self._lock:
+            pages = self.cloud.client("ec2").get_paginator("describe_instances").paginate()
+            rows = [row for page in pages for group in page["Reservations"] for row in group["Instances"]]
+        return sum(row["State"]["Name"] in ON for row in rows)
+
     def bucket(self, name: str) -> str:
         """A new one; its address for a job file."""
         with self._lock:

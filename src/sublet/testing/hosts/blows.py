@@ -15,6 +15,7 @@ LEASE_S = 60.0  # of the box's nodes; AWS's default in Sublet is 900
 NOTICE_S = 10.0  # for EC2's 120; jobs go on for longer than that
 SHORT_S, LONG_S = 30.0, 90.0  # of a partition: half a lease, and a lease and a half
 AWAY_S = 5.0  # that the controller is
+STRIKE_AT = 0.25  # of the steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,16 @@ Strike = Callable[[Scene], None]
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it."""
+    """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it.
+
+    It comes after this share of the steps (`at`), once the job is as wide as it may be.
+    """
 
     name: str
     strike: Strike | None = None
     takes_all: bool = False
     counted: str = ""
+    at: float = STRIKE_AT
 
 
 def _notice(scene: Scene) -> None:

@@ -1,5 +1,7 @@
 """What the study trains: `python script.py sdk|ddp|trainer STEPS PACE_S`, one model on the same batches in three ways.
 
+A step takes PACE_S; `sdk STEPS PACE_S shared`: so long for one worker, and less the more of them share it.
+
 sdk       with a session of Sublet's
 ddp       written for torchrun, knows nothing of Sublet: rank 0 saves to a folder, and all begin from there
 trainer   as users of trainers write: `checkpoint-N` to a bucket of their own, and the last one at the start
@@ -25,7 +27,7 @@ from torch.utils.data import TensorDataset
 
 __all__: list[str] = []
 
-SAMPLES, BATCH, LR = 4800, 24, 0.05  # a batch that 1, 2, 3 and 4 workers can share alike
+SAMPLES, BATCH, LR = 9600, 24, 0.05  # a batch that 1, 2, 3 and 4 workers can share alike
 EVERY = 20  # steps between two checkpoints, without the SDK
 
 
@@ -45,7 +47,8 @@ def sdk(steps: int, pace_s: float) -> None:
     with train.session(model, optimizer, data, global_batch=BATCH) as session:
         for x, y in session.batches(epochs=2):
             session.step(nn.functional.mse_loss(model(x).squeeze(1), y))
-            pause(session.steps, pace_s)
+            shared = session.world if "shared" in sys.argv else 1
+            pause(session.steps, pace_s / shared, session.generation)
         if session.rank == 0:
             tell(model, inputs, targets)
 
@@ -110,7 +113,7 @@ def distributed(steps: int, pace_s: float, last: Callable[[], Any], save: Callab
         loss: Any = nn.functional.mse_loss(trained(inputs[picked]).squeeze(1), targets[picked])
         loss.backward()
         optimizer.step()
-        pause(step + 1, pace_s)
+        pause(step + 1, pace_s, int(os.environ.get("SUBLET_GENERATION", "0")))
         if rank == 0 and (step + 1) % EVERY == 0:
             save({"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
     if rank == 0:
@@ -126,10 +129,11 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor
     return model, torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9), inputs, torch.sin(inputs.sum(1))
 
 
-def pause(at: int, seconds: float) -> None:
-    """As long as a step of a real model takes; says where it is."""
+def pause(at: int, seconds: float, generation: int) -> None:
+    """As long as a step of a real model takes; says where it is, in which generation, and when it was made."""
+    made_s = time.time()  # hosts of a box have one clock
     time.sleep(seconds)
-    print("AT", at, flush=True)  # noqa: T201 - what the study reads
+    print("AT", at, generation, f"{made_s:.3f}", flush=True)  # noqa: T201 - what the study reads
 
 
 def tell(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -67,7 +67,7 @@ def _all(
             (home := folder / f"{name}-{number}").mkdir()
             spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
             trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=PATIENCE_S)
-            outcome = trial.run(box, home, blow, tell)
+            outcome = trial.run(box, home, [blow], tell)
             kept |= name == "sdk" and box.holds(f"{bucket}/{name}-{number}")  # by what is there, not by what was asked
             calm = calm or outcome
             right = verdict(outcome, calm)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from sublet.testing.hosts.server import Server
 __all__ = ["Outcome", "Trial", "at_of", "executed", "result_of"]
 
 LOOK_S = 0.25
-STRIKE_AT = 0.25  # of the steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,33 +33,40 @@ class Outcome:
     usd: float
     loss: float | None
     why: str = ""
+    left: int = 0  # hosts that were on, or instances that were rented, after the controller had given all back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """`nodes` at most; given up after `patience_s`."""
+    """`nodes` at most; given up after `patience_s`. `look` is called now and then, from submission to the end."""
 
     spec: JobSpec
     steps: int
     nodes: int
     patience_s: float
+    look: Callable[[Server, str], None] = lambda *_: None
 
-    def run(self, box: Box, folder: Path, blow: Blow, tell: Tell) -> Outcome:
+    def run(self, box: Box, folder: Path, blows: Sequence[Blow], tell: Tell) -> Outcome:
         """Everything is over when it returns: the controller is down, and no host is on."""
         server = Server(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
         try:
             server.start()
-            return self._live(box, server, blow, tell)
+            outcome = self._live(box, server, blows, tell)
         except SubletError as error:  # that, too, is an answer
-            return Outcome(phase="given up", struck=True, steps_lost=0, seconds=0.0, usd=0.0, loss=None, why=str(error))
+            outcome = Outcome(
+                phase="given up", struck=True, steps_lost=0, seconds=0.0, usd=0.0, loss=None, why=str(error)
+            )
         finally:
             server.down()
+            left = box.left_on()
             for host in box.hosts():
                 host.cut_off()
+        return replace(outcome, left=left)
 
-    def _live(self, box: Box, server: Server, blow: Blow, tell: Tell) -> Outcome:
+    def _live(self, box: Box, server: Server, blows: Sequence[Blow], tell: Tell) -> Outcome:
         job_id, began_s = server.submit(self.spec), time.monotonic()
-        struck, view, told_s = False, dict[str, Any](), began_s
+        to_come, view, told_s = [blow for blow in blows if blow.strike], dict[str, Any](), began_s
+        name = f"{self.spec.name}, {blows[0].name}" if len(blows) == 1 else self.spec.name
         while time.monotonic() - began_s < self.patience_s:
             time.sleep(LOOK_S)
             view = server.job(job_id) or view
@@ -69,18 +75,22 @@ class Trial:
             at = at_of(server.printed(job_id))
             nodes: list[str] = view.get("node_ids") or []
             whole = view.get("workers") == len(nodes) == self.nodes
-            if blow.strike and not struck and whole and at >= STRIKE_AT * self.steps:
-                struck = True
-                blow.strike(Scene(box, server, nodes))
+            if to_come and whole and at >= to_come[0].at * self.steps:
+                blow = to_come.pop(0)
+                tell(f"{self.spec.name}: {blow.name}, at step {at}")
+                if blow.strike is not None:
+                    blow.strike(Scene(box, server, nodes))
+            self.look(server, job_id)
             if time.monotonic() - told_s > 5.0:
                 told_s = time.monotonic()
-                tell(f"{self.spec.name}, {blow.name}: {view.get('phase')}, step {at}, {len(box.hosts())} hosts")
+                tell(f"{name}: {view.get('phase')}, step {at}, {len(box.hosts())} hosts")
+        self.look(server, job_id)
         seconds, printed = time.monotonic() - began_s, server.printed(job_id)
         lost = _number(view, "steps_lost") if self.spec.sdk else executed(printed) - self.steps
         ended = str(view.get("phase"))
         return Outcome(
             phase=ended if ended in ENDED else "given up",
-            struck=blow.strike is None or (struck and (not blow.counted or _number(view, blow.counted) > 0)),
+            struck=not to_come and all(_number(view, blow.counted) > 0 for blow in blows if blow.counted),
             steps_lost=int(lost),
             seconds=seconds,
             usd=_number(view, "usd_total"),

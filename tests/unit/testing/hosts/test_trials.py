@@ -8,6 +8,8 @@ import pytest
 
 from sublet import plugins
 from sublet.testing.hosts.blows import BLOWS, LEASE_S, LONG_S, SHORT_S
+from sublet.testing.hosts.draws import draw
+from sublet.testing.hosts.seeds import made_twice, went_back
 from sublet.testing.hosts.study import TOLERANCE, verdict
 from sublet.testing.hosts.trial import Outcome, at_of, executed, result_of
 
@@ -49,3 +51,28 @@ def test_the_study_is_found_by_name_and_strikes_in_every_way():
     assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 6
     assert [blow.takes_all for blow in BLOWS] == [False, False, True, False, False, False]
     assert SHORT_S < LEASE_S < LONG_S
+
+
+def test_a_seed_draws_the_same_again_and_all_kinds_come():
+    drawn = [draw(seed) for seed in range(60)]
+    assert [[blow.name for blow in each.blows] for each in drawn] == [
+        [blow.name for blow in draw(seed).blows] for seed in range(60)
+    ]
+    assert {each.script for each in drawn} == {"sdk", "ddp", "trainer"}
+    kinds = ("without notice", "a node with", "unplugged", "controller", "on a link")
+    names = [blow.name for each in drawn for blow in each.blows]
+    assert all(any(kind in name for name in names) for kind in kinds)
+    assert all(0.0 < blow.at < 1.0 for each in drawn for blow in each.blows)
+
+
+def test_a_step_of_an_older_generation_after_one_of_a_newer_is_made_twice():
+    in_turn = {"j.1.0": ["AT 1 8 10.0", "AT 2 8 10.5"], "j.2.0": ["AT 3 9 11.0", "noise"]}
+    assert not made_twice(in_turn)
+    assert not made_twice({})
+    assert made_twice({**in_turn, "j.1.1": ["AT 3 8 11.2"]})
+
+
+def test_a_register_may_stay_or_go_on():
+    assert not went_back([1, 1, 2, 5])
+    assert not went_back([])
+    assert went_back([1, 3, 2])
