@@ -68,9 +68,14 @@ def bring(uri: str, place: str, keep: int) -> Copied | None:
                 anchor.content,
                 [_entry(anchor, beside, path) for path in sorted((beside / f"step-{done.step}").iterdir())],
             )
-            facts = {"generation": manifest.generation, "root": root, "size_bytes": manifest.size_bytes}
-            samples = float(manifest.meta.get("samples_done", done.step))
-            anchor.commit(Commit(step=done.step, done=samples, **facts), keep=keep)
+            commit = Commit(
+                step=done.step,
+                generation=manifest.generation,
+                root=root,
+                size_bytes=manifest.size_bytes,
+                done=float(manifest.meta.get("samples_done", done.step)),
+            )
+            anchor.commit(commit, keep=keep)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return done
