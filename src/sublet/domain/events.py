@@ -36,6 +36,7 @@ __all__ = [
     "NodeReleased",
     "NodeSilent",
     "NodeSlow",
+    "NodeThreatened",
     "NodesFound",
     "OffersChanged",
     "PlanMade",
@@ -145,6 +146,14 @@ class NodeNoticed:
     at_s: float
     node_id: str
     lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeThreatened:
+    """The cloud says that it may take the node, more likely than before. It stays, and is used as before."""
+
+    at_s: float
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +328,7 @@ Event = (
     | NodeReady
     | NodeNoticed
     | NodeSlow
+    | NodeThreatened
     | NodeSilent
     | NodeLost
     | NodeReleased
@@ -334,4 +344,4 @@ Event = (
     | PlanMade
 )
 # What became of one node.
-NodeNews = NodeReady | NodeNoticed | NodeSlow | NodeSilent | NodeLost | NodeReleased | RentRefused
+NodeNews = NodeReady | NodeNoticed | NodeThreatened | NodeSlow | NodeSilent | NodeLost | NodeReleased | RentRefused

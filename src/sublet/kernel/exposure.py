@@ -13,6 +13,8 @@ __all__ = ["Exposure"]
 
 FORGOTTEN_S = 86_400.0  # what is a day old counts 1 / e: markets differ from day to day, and with how much is held
 
+THREAT = 0.5  # of a loss, that a threat counts as; EC2 publishes no figure of how many of them come true
+
 
 class Exposure:
     """Only spot offers that are said to be reclaimed are watched; of the others nothing is ever seen."""
@@ -40,6 +42,12 @@ class Exposure:
         if offer_id in self._sums:
             lost, held_s, _ = self._aged(offer_id, now_s)
             self._sums[offer_id] = (lost + 1.0, held_s, now_s)
+
+    def threaten(self, offer_id: str, now_s: float) -> None:
+        """The cloud says that it may take a node: the offer is taken from more often than what was lost shows."""
+        if offer_id in self._sums:
+            lost, held_s, _ = self._aged(offer_id, now_s)
+            self._sums[offer_id] = (lost + THREAT, held_s, now_s)
 
     def seen(self, offer_id: str, now_s: float) -> tuple[float, float]:
         """Losses, and the node-hours in which they happened."""

@@ -113,7 +113,7 @@ class Kernel:
                 self.tenancy.note_progress(event.job_id, event.done)
             case news.NodeReady() | news.NodeNoticed() | news.NodeSlow() | news.NodeLost():
                 self._hear_of_node(event)
-            case news.NodeSilent() | news.NodeReleased() | news.RentRefused():
+            case news.NodeThreatened() | news.NodeSilent() | news.NodeReleased() | news.RentRefused():
                 self._hear_of_node(event)
             case news.NodesFound():
                 self.supply.numbered = max(self.supply.numbered, event.highest)
@@ -244,7 +244,7 @@ class Kernel:
                 self.tenancy.growing.go(node, event.at_s, told=True)
                 self.supply.mark_noticed(node)
                 self.tenancy.line_up_tenants(node, event.lost_s)
-            case news.NodeSlow() | news.NodeSilent():
+            case news.NodeSlow() | news.NodeSilent() | news.NodeThreatened():
                 if node.phase is not NodePhase.READY:
                     return  # it goes already
                 leave(self.supply, self.tenancy, node, event)

@@ -2,12 +2,13 @@
 
 One that limps takes no more work, and goes when the last has left. One that is cut off counts as on its way again:
 it is held and paid for, nobody is on it, and it is ready when it is heard. Nobody knows when that will be, so that
-those who were on it do not wait for it: where the others can train without it, they do.
+those who were on it do not wait for it: where the others can train without it, they do. One that the cloud only says
+may be taken stays, with all that is on it; its offer counts as taken from more often.
 """
 
 from __future__ import annotations
 
-from sublet.domain.events import NodeSilent, NodeSlow
+from sublet.domain.events import NodeSilent, NodeSlow, NodeThreatened
 from sublet.domain.plan import Phase
 from sublet.kernel.cluster import Node
 from sublet.kernel.supply import Supply
@@ -16,8 +17,11 @@ from sublet.kernel.tenancy import Tenancy
 __all__ = ["leave"]
 
 
-def leave(supply: Supply, tenancy: Tenancy, node: Node, event: NodeSlow | NodeSilent) -> None:
-    """A node that is ready is not to be used any more, or not for now."""
+def leave(supply: Supply, tenancy: Tenancy, node: Node, event: NodeSlow | NodeSilent | NodeThreatened) -> None:
+    """A node that is ready is not to be used any more, or not for now; or it may soon not be there."""
+    if isinstance(event, NodeThreatened):
+        supply.offering.exposure.threaten(node.offer.id, event.at_s)
+        return
     if isinstance(event, NodeSlow):
         supply.mark_noticed(node)
         tenancy.line_up_tenants(node)

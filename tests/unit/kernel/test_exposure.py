@@ -6,11 +6,14 @@ import math
 
 import pytest
 
-from sublet.domain.events import JobSubmitted, NodeLost, NodeNoticed, NodeReady, PlanMade
+from sublet.domain.actions import MakePlan
+from sublet.domain.events import JobSubmitted, NodeLost, NodeNoticed, NodeReady, NodeThreatened, PlanMade
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
+from sublet.kernel.cluster import NodePhase
 from sublet.kernel.exposure import FORGOTTEN_S, Exposure
 from sublet.kernel.kernel import Kernel
+from sublet.perf.preemption.reclaims import believe_reclaims
 from sublet.testing.values import a_job, an_offer
 
 
@@ -68,6 +71,26 @@ def test_a_node_noticed_and_then_lost_is_one_loss_and_one_without_notice_too():
     state = kernel.snapshot().offers["o"]
     assert state.lost == pytest.approx(2.0, rel=0.01)
     assert state.held_h > 0
+
+
+def test_a_node_that_may_be_taken_stays_and_its_offer_counts_as_taken_from_more_often():
+    kernel = Kernel([an_offer("o", hazard_per_h=0.5), an_offer("p", hazard_per_h=0.5)])
+    held(kernel, 2)
+    before = kernel.snapshot().offers["o"]
+    orders = kernel.handle(NodeThreatened(60.0, "n1"))
+    assert orders == [MakePlan()]
+    state = kernel.snapshot().offers["o"]
+    assert (before.lost, state.lost, state.held) == (0.0, 0.5, 2)
+    kernel.handle(NodeThreatened(60.0, "n2"))
+    state = kernel.snapshot().offers["o"]
+    assert believe_reclaims([state]).per_h > believe_reclaims([before]).per_h, (
+        "two of them are a step of what is believed"
+    )
+    assert kernel.cluster.nodes["n1"].phase is NodePhase.READY
+    assert kernel.snapshot().offers["p"].lost == 0.0
+    kernel.handle(NodeNoticed(60.0, "n1", 180.0))
+    kernel.handle(NodeThreatened(60.0, "n1"))
+    assert kernel.snapshot().offers["o"].lost == 2.0, "it is taken, which is known already"
 
 
 def test_the_plan_sees_nothing_of_reclaims_where_no_hazard_is_said():

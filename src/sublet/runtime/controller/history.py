@@ -114,8 +114,9 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
             return HistoryRow(kind=kind, job_id=job_id, text="finished", workers=0)
         case news.JobFailed(job_id=job_id, why=why):
             return HistoryRow(kind=kind, job_id=job_id, text=f"failed: {gist_of(why)}", workers=0)
-        case news.NodeReady(node_id=node_id):
-            return HistoryRow(kind=kind, node_id=node_id, text="is ready")
+        case news.NodeReady(node_id=node_id) | news.NodeThreatened(node_id=node_id):
+            text = "is ready" if isinstance(event, news.NodeReady) else "is more likely to be taken, says the cloud"
+            return HistoryRow(kind=kind, node_id=node_id, text=text)
         case news.NodeNoticed(node_id=node_id, at_s=at_s, lost_s=lost_s):
             text = f"will be taken back in {lost_s - at_s:.0f} s" if lost_s > at_s else "takes no more work"
             return HistoryRow(kind=kind, node_id=node_id, text=text)

@@ -317,8 +317,7 @@ class Router:
         if node is None or not math.isfinite(message.in_s):
             return
         if message.kind == "rebalance":
-            text = "the cloud says that it is more likely to be taken than before"
-            self._inbox.note(HistoryRow(kind="Rebalance", node_id=node_id, text=text))
+            self._inbox.queue(news.NodeThreatened(now_s, node_id))
         elif node.phase is not NodePhase.NOTICED:
             lost_s = now_s + max(0.0, message.in_s) * self._clock.speedup
             self._inbox.queue(news.NodeNoticed(now_s, node_id, lost_s))

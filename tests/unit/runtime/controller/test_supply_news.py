@@ -8,6 +8,7 @@ import pytest
 
 from sublet.domain.events import AvailabilityChanged
 from sublet.testing.memory_cloud import Training
+from sublet.wire.messages import Noticed
 from tests.rigs.story import Story, a_spec, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -35,6 +36,28 @@ def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
                 "spot has at most 2 nodes now",
                 "spot has at most 25 nodes now",
             ]
+
+    asyncio.run(live())
+
+
+def test_a_recommendation_to_rebalance_is_told_and_takes_nobody_anywhere(tmp_path):
+    story = Story(tmp_path)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(max_workers=1, market="spot"))
+            await phase(api, "j-1", "running")
+            (node_id,) = (await api.job("j-1"))["node_ids"]
+            api._controller.router.hear_agent(node_id, Noticed(node_id=node_id, in_s=0.0, kind="rebalance"))
+
+            async def told():
+                return [event for event in await api.events() if event["kind"] == "NodeThreatened"]
+
+            (event,) = await until(told, "it was not told")
+            assert (event["node_id"], event["text"]) == (node_id, "is more likely to be taken, says the cloud")
+            view = await api.job("j-1")
+            assert (view["phase"], view["node_ids"]) == ("running", [node_id])
 
     asyncio.run(live())
 
