@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
+from sublet.machine.files import FILES
+from sublet.runtime.controller.anchor import Anchor
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
@@ -59,6 +61,8 @@ found = [None, None]
 dist.all_gather_object(found, (os.environ["SUBLET_HOST"], os.environ["MASTER_ADDR"]))
 assert len({host for host, _ in found}) == 2, found
 assert {meeting for _, meeting in found} == {found[0][0]}, "all meet at the host of rank 0"
+if dist.get_rank() == 0:
+    open(os.environ["SUBLET_CHECKPOINT_DIR"] + "/last.pt", "w").write("saved by rank 0")
 dist.destroy_process_group()
 """
 LOOK = """
@@ -200,6 +204,10 @@ def test_jobs_on_two_hosts_that_share_nothing_form_and_one_trains_on_when_a_host
     assert (view["phase"], view["step"], view["failures_infra"]) == ("finished", STEPS, 0), view
     assert (view["preemptions_unnoticed"], view["steps_lost"]) == (1, 0), view  # the other one had it all
     assert box.wait_for(0) == []
+    kept = {name: Anchor(tmp_path / "state" / "checkpoints" / f"{name}-1", FILES) for name in ("sdk", "plain")}
+    assert kept["sdk"].head.newest.step == STEPS, "what they saved on hosts that are gone was carried here before"
+    (entry,) = kept["plain"].entries(kept["plain"].head.newest)
+    assert (entry.path, b"".join(kept["plain"].read(entry))) == ("last.pt", b"saved by rank 0")
 
 
 async def _trained(box, settings, folder):

@@ -34,12 +34,14 @@ Strike = Callable[[Scene], None]
 class Blow:
     """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it.
 
-    It comes after this share of the steps (`at`), once the job is as wide as it may be.
+    `takes_rank_0`: the host on which one saves for all is gone. It comes after this share of the steps (`at`), once the
+    job is as wide as it may be.
     """
 
     name: str
     strike: Strike | None = None
     takes_all: bool = False
+    takes_rank_0: bool = False
     counted: str = ""
     at: float = STRIKE_AT
 
@@ -68,9 +70,9 @@ def _partition(for_s: float) -> Strike:
 
 CALM = Blow("nothing")
 BLOWS = (
-    Blow(f"a node with {NOTICE_S:g} s of notice", _notice, counted="preemptions_noticed"),
-    Blow("a node without notice", _loss, counted="preemptions_unnoticed"),
-    Blow("all nodes at once", _all, takes_all=True, counted="preemptions_unnoticed"),
+    Blow(f"a node with {NOTICE_S:g} s of notice", _notice, takes_rank_0=True, counted="preemptions_noticed"),
+    Blow("a node without notice", _loss, takes_rank_0=True, counted="preemptions_unnoticed"),
+    Blow("all nodes at once", _all, takes_all=True, takes_rank_0=True, counted="preemptions_unnoticed"),
     Blow(f"the controller killed, back after {AWAY_S:g} s", _controller),
     Blow(f"a node unplugged for {SHORT_S:g} s", _partition(SHORT_S)),
     Blow(f"a node unplugged for {LONG_S:g} s", _partition(LONG_S)),

@@ -1,8 +1,10 @@
 """What is kept when hosts are lost, cut off or left alone, on hosts that share nothing but a network.
 
 Three scripts train the same model on the same batches: one with the SDK, one for torchrun that saves to a folder
-of its own, one with a trainer's loop that uploads to a bucket. Each runs undisturbed first; then something
-happens after a quarter of its steps. The result is right if the loss over all data is that of the undisturbed run.
+of its own, one with a trainer's loop that uploads to a bucket. That with the SDK saves to a bucket, or (`disk`) on the
+disk of its host, from where it is carried to the controller, as the folder of the second is. Each runs undisturbed
+first; then something happens after a quarter of its steps. The result is right if the loss over all data is that of
+the undisturbed run.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from sublet.testing.box.image import Image
 from sublet.testing.hosts.blows import BLOWS, CALM, LEASE_S, LONG_S, NOTICE_S, SHORT_S, Blow
 from sublet.testing.hosts.trial import Outcome, Trial
 
-__all__ = ["SCRIPTS", "STUDY", "TOLERANCE", "run_rows", "spec_of", "verdict"]
+__all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "spec_of", "verdict"]
 
 SCRIPTS = ("sdk", "ddp", "trainer")
 SCRIPT = Path(__file__).with_name("script.py")
 TOLERANCE = 1e-4  # of the loss: sums over other numbers of workers round otherwise
 PACE_S = 0.1
 CHECKPOINT_S = 4.0  # between two of the SDK's
+CARRY_S = 3.0  # from a save on a host's disk until the controller has it: two looks, and the way
+EVERY = 20  # steps between two saves of scripts without the SDK, as script.py has it
+DISK = "disk"  # with the SDK, and without a bucket
 PATIENCE_S = 420.0  # for one job
 COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss", "against undisturbed", "right"]
 
@@ -35,7 +40,7 @@ COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss",
 def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
     if quick:
         return run_rows(["sdk"], [BLOWS[1], BLOWS[3]], nodes=2, steps=120, tell=tell)
-    return run_rows(SCRIPTS, BLOWS, nodes=4, steps=240, tell=tell)
+    return run_rows((*SCRIPTS, DISK), BLOWS, nodes=4, steps=240, tell=tell)
 
 
 def run_rows(names: Sequence[str], blows: Sequence[Blow], *, nodes: int, steps: int, tell: Tell) -> Findings:
@@ -62,7 +67,8 @@ def _all(
     kept = False
     for name in names:
         calm: Outcome | None = None
-        for number, blow in enumerate((CALM, *blows)):
+        felt = [blow for blow in blows if name != DISK or blow.takes_rank_0]  # what else may happen, sdk shows
+        for number, blow in enumerate((CALM, *felt)):
             tell(f"{name}: {blow.name}")
             (home := folder / f"{name}-{number}").mkdir()
             spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
@@ -75,10 +81,18 @@ def _all(
             tell(", ".join(rows[-1]))
             ours = float(right)
             checks.append(Check(name=f"{name}, {blow.name}: right", ours=ours, goal="== 1", ok=right))
-            if name == "sdk":
-                most = CHECKPOINT_S / PACE_S if blow.takes_all else 0.0  # else whoever is left has it all
+            if (most := most_lost(name, blow)) is not None:
                 checks.append(at_most(f"{name}, {blow.name}: steps lost", outcome.steps_lost, most, unit="steps"))
     return rows, checks, _notes(kept=kept)
+
+
+def most_lost(name: str, blow: Blow) -> float | None:
+    """Steps; None = how many is the script's own affair, or that of the network."""
+    carried = CARRY_S / PACE_S
+    if name in ("sdk", DISK):
+        most = CHECKPOINT_S / PACE_S + (carried if name == DISK else 0.0)
+        return most if blow.takes_all else 0.0  # else whoever is left has it all
+    return EVERY + carried if name == "ddp" and blow.takes_rank_0 else None
 
 
 def verdict(outcome: Outcome, calm: Outcome) -> bool:
@@ -102,11 +116,11 @@ def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobS
     shutil.copy(SCRIPT, work)
     return JobSpec(
         name=name,
-        argv=("python", SCRIPT.name, name, str(steps), str(PACE_S)),
+        argv=("python", SCRIPT.name, "sdk" if name == DISK else name, str(steps), str(PACE_S)),
         cwd=str(work),
         env={"OUTPUT": address},
-        sdk=name == "sdk",
-        torchrun=name != "sdk",
+        sdk=name in ("sdk", DISK),
+        torchrun=name not in ("sdk", DISK),
         min_workers=1,
         max_workers=nodes,
         checkpoint_dir=address if name == "sdk" else "",
@@ -117,8 +131,8 @@ def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobS
 def _notes(*, kept: bool) -> list[str]:
     where = "in a bucket" if kept else "NOT in the bucket that was asked for"
     checkpoints = (
-        f"checkpoints of the SDK are {where}; those of ddp are in a folder on the host of rank 0, and gone with it (no "
-        "folder is shared, and Sublet carries none); those of trainer are in a bucket of the user's, by the script"
+        f"checkpoints of sdk are {where}; those of {DISK} and ddp are on the disk of the host of rank 0, and carried to "
+        "the controller from there; those of trainer are in a bucket of the user's, by the script"
     )
     times = (
         f"notices come {NOTICE_S:g} s ahead for EC2's 120; a lease is {LEASE_S:g} s for the default of 900. "
