@@ -131,8 +131,8 @@ def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobS
 def _notes(*, kept: bool) -> list[str]:
     where = "in a bucket" if kept else "NOT in the bucket that was asked for"
     checkpoints = (
-        f"checkpoints of sdk are {where}; those of {DISK} and ddp are on the disk of the host of rank 0, and carried to "
-        "the controller from there; those of trainer are in a bucket of the user's, by the script"
+        f"checkpoints of sdk are {where}; those of {DISK} and ddp are on the disk of rank 0's host, and carried to the "
+        "controller from there; those of trainer are in a bucket of the user's, by the script"
     )
     times = (
         f"notices come {NOTICE_S:g} s ahead for EC2's 120; a lease is {LEASE_S:g} s for the default of 900. "

@@ -98,8 +98,10 @@ def test_a_host_that_was_away_replaces_nothing_and_what_it_has_is_not_gone_on_fr
     scene.run()
     later = other.start(2)
     assert other.load(later, 2) == 10
+    scene.parts_sent()
     away.save(worker, 90, 1)  # it does not know that it is alone
     scene.run()
+    assert scene.parts_sent(Lacks) == [], "nobody asks for any of it"
     assert [commit.step for commit in scene.head.commits] == [10]
     assert any(STALE in line for line in away.logged)
     other.save(later, 20, 2)

@@ -10,7 +10,7 @@ from sublet import plugins
 from sublet.testing.hosts.blows import BLOWS, LEASE_S, LONG_S, SHORT_S
 from sublet.testing.hosts.draws import draw
 from sublet.testing.hosts.seeds import made_twice, went_back
-from sublet.testing.hosts.study import TOLERANCE, verdict
+from sublet.testing.hosts.study import TOLERANCE, most_lost, verdict
 from sublet.testing.hosts.trial import Outcome, at_of, executed, result_of
 
 FIRST = {"job-1.1.0": ["BEGIN 0", *(f"AT {n}" for n in range(1, 51))], "job-1.1.1": ["BEGIN 0", "AT 1", "AT 52"]}
@@ -44,6 +44,15 @@ def test_the_furthest_step_is_any_workers_and_the_result_the_last_that_was_told(
 )
 def test_right_is_what_ended_after_the_blow_as_it_would_have_without(facts, right):
     assert verdict(replace(CALM, **facts), CALM) is right
+
+
+def test_what_may_be_lost_of_a_script_is_less_than_all_that_it_did():
+    """Or the check of a folder that is carried could not fail."""
+    for blow in BLOWS:
+        assert (most_lost("ddp", blow) is not None) == blow.takes_rank_0
+        assert (most_lost("ddp", blow) or 0) < blow.at * 240
+        assert most_lost("trainer", blow) is None
+        assert (most_lost("disk", blow) > 0) == (most_lost("sdk", blow) > 0) == blow.takes_all
 
 
 def test_the_study_is_found_by_name_and_strikes_in_every_way():
