@@ -9,7 +9,7 @@ the same for all units and travel with the meeting.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,17 +66,15 @@ def layout_of(parameters: Sequence[torch.Tensor], moments: Sequence[Sequence[tup
     )
 
 
-@dataclass(eq=False)
 class Arena:
-    """Of the parameters of one unit, which become views of it."""
+    """Of the parameters of one unit, which become views of it: of what they are, or of memory that another has sent."""
 
-    parameters: list[torch.nn.Parameter]
-    layout: Layout = field(init=False)
-    memory: torch.Tensor = field(init=False)  # bytes: what is sent
-    gradients: torch.Tensor = field(init=False)  # bytes
-
-    def __post_init__(self) -> None:
-        self._lay(layout_of(self.parameters))
+    def __init__(self, parameters: list[torch.nn.Parameter], sent: tuple[Layout, torch.Tensor] | None = None) -> None:
+        self.parameters = parameters
+        device = parameters[0].device
+        self.layout, self.memory = sent or self._laid(layout_of(parameters))  # bytes: what is sent
+        self.gradients = torch.zeros(self.layout.gradient_bytes, dtype=torch.uint8, device=device)
+        self._see()
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """What the optimizer keeps for these parameters lies here from now on; nothing to do where it does already."""
@@ -91,7 +89,8 @@ class Arena:
         ]
         wanted = layout_of(self.parameters, names)
         if wanted != self.layout:
-            self._lay(wanted, states)
+            self.layout, self.memory = self._laid(wanted, states)
+            self._see()
         self.hand_to(optimizer)
 
     def hand_to(self, optimizer: torch.optim.Optimizer) -> None:
@@ -99,21 +98,13 @@ class Arena:
         for owner, (name, where) in zip(self.layout.owners, self.layout.moments, strict=True):
             optimizer.state[self.parameters[owner]][name] = where.seen_in(self.memory)
 
-    def replace(self, layout: Layout, memory: torch.Tensor) -> None:
-        """By what another worker has sent: nothing is copied, the parameters are views of it."""
-        self.layout, self.memory = layout, memory
-        self._see()
-
-    def _lay(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> None:
-        device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
+    def _laid(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> tuple[Layout, torch.Tensor]:
+        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self.parameters[0].device)
         for parameter, where in zip(self.parameters, layout.weights, strict=True):
             where.seen_in(memory).copy_(parameter.detach())
         for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
             where.seen_in(memory).copy_(states[owner][name])
-        self.layout, self.memory = layout, memory
-        self.gradients = torch.zeros(layout.gradient_bytes, dtype=torch.uint8, device=device)
-        self._see()
+        return layout, memory
 
     def _see(self) -> None:
         for number, parameter in enumerate(self.parameters):

@@ -146,6 +146,19 @@ class Cut:
             if (side == BEFORE and not part.first) or (side == AFTER and not part.last):
                 self._put(name, _Ghost(self._around[name]))
 
+    def watch(self, begin: Callable[[int], None]) -> None:
+        """Call it before each block of ours with the block's number, and with one more after the last of all.
+
+        So a unit's dice can be thrown alike in every grid.
+        """
+
+        def entered(number: int, *_: Any) -> None:
+            begin(number)
+
+        for number, block in enumerate(self.blocks):
+            block.register_forward_pre_hook(partial(entered, number))
+        self.blocks[-1].register_forward_hook(partial(entered, len(self.blocks)))
+
     def run(self, call: Callable[[], Any], received: torch.Tensor | None = None) -> Ended:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
         self._received = received

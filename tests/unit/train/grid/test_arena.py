@@ -53,13 +53,12 @@ def test_one_message_carries_a_unit_to_another_worker(make):
     train(giver, optimizer, 3, after=lambda: arena.adopt(optimizer))
 
     torch.nn.init.zeros_(taker[0].weight)  # it has been elsewhere
-    other, others = Arena(list(taker.parameters())), make(taker.parameters())
+    others = make(taker.parameters())
     for to, of in zip(taker.parameters(), giver.parameters(), strict=True):  # counters come with the meeting
         others.state[to] = copy.deepcopy(
             {name: value for name, value in optimizer.state[of].items() if torch.is_tensor(value) and not value.dim()}
         )
-    other.replace(arena.layout, arena.memory.clone())
-    other.hand_to(others)
+    Arena(list(taker.parameters()), (arena.layout, arena.memory.clone())).hand_to(others)
     train(giver, optimizer, 3, first=3)
     train(taker, others, 3, first=3)
     for expected, found in zip(giver.parameters(), taker.parameters(), strict=True):

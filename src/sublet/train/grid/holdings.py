@@ -1,0 +1,157 @@
+"""The units that a worker holds: arenas, the optimizer over just these, and what others get of them.
+
+Whatever it does not hold takes no memory: its parameters keep their shape, as one number that is seen many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue
+from sublet.train.grid.arena import Arena, Layout, layout_of
+from sublet.train.grid.cutting import Unit
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """Of one worker. All parameters of the model are in exactly one unit."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, units: Sequence[Unit]) -> None:
+        named = dict(model.named_parameters())
+        self.parameters = [[named[name] for name in unit.names] for unit in units]
+        self.optimizer = optimizer
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        self._moments, self._counter_names = _kept_by(optimizer)
+        self._group_of = {id(each): number for number, group in enumerate(self._groups) for each in group}
+        for unit in self.parameters:
+            for each in unit:
+                if each.requires_grad and id(each) not in self._group_of:
+                    self._group_of[id(each)] = -1  # no group has it: it is never changed
+        self.arenas: dict[int, Arena] = {}
+        self.counters: dict[str, torch.Tensor] = {}  # of the optimizer, the same for all parameters
+
+    @property
+    def counter_names(self) -> tuple[str, ...]:
+        """Of the optimizer, in an order that all workers have."""
+        return self._counter_names
+
+    def size_bytes(self, unit: int, *, stepped: bool) -> int:
+        """Of what is sent."""
+        return self._layout(unit, stepped=stepped).size_bytes
+
+    def make(self, units: Iterable[int]) -> None:
+        """From the weights that the model was built with: nobody has trained yet."""
+        for unit in units:
+            self.arenas[unit] = Arena(self.parameters[unit])
+        self._hold()
+
+    def expect(self, unit: int, *, stepped: bool) -> torch.Tensor:
+        """Memory for a unit that comes; `take` when it has."""
+        device = self.parameters[unit][0].device
+        return torch.empty(self.size_bytes(unit, stepped=stepped), dtype=torch.uint8, device=device)
+
+    def take(self, came: Mapping[int, torch.Tensor], keep: Iterable[int], *, stepped: bool) -> None:
+        """What came, and of what we had, `keep`; the rest is let go."""
+        wanted = set(keep)
+        for unit, memory in came.items():
+            self.arenas[unit] = Arena(self.parameters[unit], (self._layout(unit, stepped=stepped), memory))
+        for unit in [each for each in self.arenas if each not in wanted]:
+            del self.arenas[unit]
+        self._hold()
+
+    def gradients(self, unit: int) -> list[torch.Tensor]:
+        """In as few tensors as there are types, in the order of the parameters."""
+        arena = self.arenas[unit]
+        kinds = {each.dtype for each in arena.layout.gradients}
+        if len(kinds) == 1:
+            return [arena.gradients.view(next(iter(kinds)))]
+        return [each.seen_in(arena.gradients) for each in arena.layout.gradients]
+
+    def clear_gradients(self) -> None:
+        """All zero."""
+        for arena in self.arenas.values():
+            arena.gradients.zero_()
+
+    def step(self) -> None:
+        """The optimizer's, over what we hold."""
+        self.optimizer.step()
+        for arena in self.arenas.values():
+            arena.adopt(self.optimizer)
+        self.counters = self._counters()
+
+    def _counters(self) -> dict[str, torch.Tensor]:
+        for arena in self.arenas.values():
+            for parameter in arena.parameters:
+                state = self.optimizer.state.get(parameter)
+                if state:
+                    return {name: value.clone() for name, value in state.items() if _is_counter(value, parameter)}
+        return {}
+
+    def _hold(self) -> None:
+        """The optimizer has what we hold, and nothing else."""
+        held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
+        state = self.optimizer.state
+        for parameter in [each for each in state if id(each) not in held]:
+            del state[parameter]
+        for group, everything in zip(self.optimizer.param_groups, self._groups, strict=True):
+            group["params"] = [each for each in everything if id(each) in held]
+        for arena in self.arenas.values():
+            for owner in set(arena.layout.owners):
+                counted = {name: value.clone() for name, value in self.counters.items()}
+                state.setdefault(arena.parameters[owner], {}).update(counted)
+            arena.hand_to(self.optimizer)
+        for unit, parameters in enumerate(self.parameters):
+            if unit not in self.arenas:
+                for parameter in parameters:
+                    parameter.grad = None
+                    parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(
+                        parameter.shape
+                    )
+
+    def _layout(self, unit: int, *, stepped: bool) -> Layout:
+        """The same at all workers, whether they hold the unit or not."""
+        parameters = self.parameters[unit]
+        if not stepped:
+            return layout_of(parameters, [()] * len(parameters))
+        names = [self._moments[self._group_of.get(id(each), -1)] if each.requires_grad else () for each in parameters]
+        return layout_of(
+            parameters,
+            [tuple((name, each.dtype) for name in found) for each, found in zip(parameters, names, strict=True)],
+        )
+
+
+def _is_counter(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape != parameter.shape
+
+
+def _kept_by(optimizer: torch.optim.Optimizer) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:
+    """What it keeps in the shape of a parameter, by the number of the group, and its counters: a twin's step tells."""
+    found: dict[int, tuple[str, ...]] = {-1: ()}
+    counters: set[str] = set()
+    for number, group in enumerate(optimizer.param_groups):
+        probe = torch.nn.Parameter(torch.zeros(2, 3))
+        facts = {name: value for name, value in group.items() if name not in {"params", "initial_lr"}}
+        try:
+            twin = type(optimizer)([{"params": [probe], **facts}], **_required(optimizer))
+            probe.grad = torch.zeros_like(probe)
+            twin.step()
+        except (TypeError, RuntimeError, NotImplementedError) as error:
+            why = f"one that is made of (parameters, settings), such as AdamW, SGD or RMSprop; of its twin: {error}"
+            raise InvalidValue("optimizer", type(optimizer).__name__, why) from error
+        state = {name: each for name, each in twin.state[probe].items() if each is not None}
+        for each in state.values():
+            if not isinstance(each, torch.Tensor) or each.shape not in (probe.shape, torch.Size([])):
+                why = "one that works on each number by itself (AdamW, SGD, Lion, ...)"
+                raise InvalidValue("optimizer", type(optimizer).__name__, why)
+        found[number] = tuple(sorted(name for name, each in state.items() if each.shape == probe.shape))
+        counters.update(name for name, each in state.items() if each.shape != probe.shape)
+    return found, tuple(sorted(counters))
+
+
+def _required(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Settings that a class may ask for before it reads its groups."""
+    return {"lr": optimizer.defaults["lr"]} if "lr" in optimizer.defaults else {}

@@ -1,0 +1,329 @@
+"""Grids train bitwise as one process does, through every change of the grid and every death (oracles E1 to E3)."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from sublet.domain.shape import Grid  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from sublet.train.following import Broken  # noqa: E402
+from sublet.train.grid.atoms import atoms, share  # noqa: E402
+from sublet.train.grid.cutting import Cut  # noqa: E402
+from sublet.train.grid.meeting import NOTHING  # noqa: E402
+from sublet.train.grid.member import Lost, Member  # noqa: E402
+from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
+from sublet.train.samples import mixed  # noqa: E402
+from tests.rigs.sizes import FULL  # noqa: E402
+
+SIZE, MICRO, SEED, CLIP = 10, 2, 11, 0.6
+BLOCKS, WIDTH, VOCAB = 4, 6, 9
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln, self.up, self.drop = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return x + self.drop(torch.tanh(self.up(self.ln(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, *, tied):
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(VOCAB, WIDTH), nn.Dropout(0.2)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        x = self.drop(self.embed(ids))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def loss_of(model, atom):
+    ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % VOCAB for number in _numbers(atom)])
+    return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+def _numbers(atom):
+    return range(atom.start, atom.start + atom.count)
+
+
+def a_net(*, tied=False):
+    torch.manual_seed(2)
+    return Net(tied=tied).double() if tied else Net(tied=False)
+
+
+def adam(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+
+
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+
+
+def plainly(copies_at, steps, make=adam, *, tied=False):
+    return _plainly(tuple(copies_at(step) for step in range(steps)), make, tied)
+
+
+@functools.cache
+def _plainly(copies_of, make, tied):
+    """One process and nothing of ours but the atoms and their dice; gradients are summed copy by copy."""
+    model = a_net(tied=tied)
+    optimizer, losses = make(model), []
+    now = [0, 0]
+    for number, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(
+            lambda *_, number=number: torch.manual_seed(mixed(SEED, *now, number + 1)) and None
+        )
+    model.blocks[-1].register_forward_hook(lambda *_: torch.manual_seed(mixed(SEED, *now, BLOCKS + 1)) and None)
+    for step, copies in enumerate(copies_of):
+        total, loss = None, 0.0
+        for copy in range(copies):
+            model.zero_grad(set_to_none=False)
+            said = 0.0
+            for atom in share(atoms(step * SIZE, SIZE, MICRO), copy, copies):
+                now[:] = step, atom.start
+                torch.manual_seed(mixed(SEED, *now, 0))
+                found = loss_of(model, atom)
+                found.backward(torch.tensor(atom.count / SIZE, dtype=found.dtype))
+                said += float(found.detach()) * (atom.count / SIZE)
+            loss += said
+            mine = [parameter.grad.clone() for parameter in model.parameters()]
+            total = mine if total is None else [a + b for a, b in zip(total, mine, strict=True)]
+        _clip(model, total)
+        optimizer.step()
+        losses.append(loss)
+    return losses, dict(model.named_parameters())
+
+
+def _clip(model, total):
+    """Norms by unit, in double precision, in the order of the units: before, blocks, after."""
+    units = [["embed."], *([f"blocks.{number}."] for number in range(BLOCKS)), ["norm.", "head."]]
+    names = [name for name, _ in model.named_parameters()]
+    squares = []
+    for unit in units:
+        flats = [total[at] for at, name in enumerate(names) if name.startswith(tuple(unit))]
+        padded = torch.cat([functional.pad(flat.flatten(), (0, -flat.numel() % 16)) for flat in flats]).double()
+        squares.append(float(torch.dot(padded, padded)))
+    norm = math.sqrt(math.fsum(squares))
+    for parameter, gradient in zip(model.parameters(), total, strict=True):
+        parameter.grad = gradient * (CLIP / norm) if norm > CLIP else gradient
+
+
+class Worker:
+    """A member in a thread; `faults` are points at which it dies, or misses the answer."""
+
+    def __init__(self, threads, name, faults=(), make=adam, *, tied=False):
+        self.name, self._threads, self._faults, self.mesh = name, threads, list(faults), None
+        self.model = a_net(tied=tied)
+        self.cut = Cut(self.model, "blocks")
+        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
+        self.member = Member(self.model, self.cut, make(self.model), seed=SEED, clip_norm=CLIP, point=self._at)
+        self.told, self.dead, self.taken = {}, False, []
+
+    def _at(self, point):
+        for fault in self._faults:
+            where, step, what = fault
+            if where == point and step == self.member.applied:
+                self._faults.remove(fault)
+                self.dead = what == "dies"
+                raise Died if self.dead else Broken("pretended: the answer was lost")
+
+    def live(self, mesh, rank, grid, until):
+        """One generation: meets, and trains until a step; whoever leaves it broken hangs up."""
+        self.mesh = mesh
+        seat = None if rank is None else Seat.of(rank, grid, BLOCKS)
+        try:
+            self.member.meet(mesh, seat)
+            while seat is not None and self.member.applied < until:
+                step = self.member.applied
+                found = self.member.step(
+                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
+                )
+                self.told[step] = found.loss
+        except (Died, Broken, Lost) as error:
+            mesh.hang_up()
+            return type(error).__name__
+        return "done"
+
+
+class Died(BaseException):
+    pass
+
+
+def generation(threads, workers, grid, until, givers=()):
+    """All of these as a grid, by their order; what became of each."""
+    meshes = ThreadsMesh.all_of(threads, len(workers) + len(givers))
+    works = {}
+    for rank, worker in enumerate([*workers, *givers]):
+        seat = rank if rank < grid.gpus else None
+        works[worker.name] = lambda worker=worker, rank=rank, seat=seat: worker.live(meshes[rank], seat, grid, until)
+    return threads.run(works)
+
+
+def assert_as_plain(workers, grid, copies_at, steps, make=adam):
+    losses, weights = plainly(copies_at, steps, make)
+    told = {}
+    for worker in workers:
+        told |= worker.told
+    assert [told[step] for step in sorted(told)][-1] == pytest.approx(losses[-1], abs=1e-6)
+    for rank, worker in enumerate(workers[: grid.gpus]):
+        assert worker.member.applied == steps
+        worker.cut.restore()
+        named = dict(worker.model.named_parameters())
+        for unit in worker.member.holdings.arenas:
+            for name in worker.cut.units[unit].names:
+                assert torch.equal(named[name], weights[name]), f"{name} of seat {rank}"
+
+
+@pytest.mark.parametrize("make", [adam, momentum])
+@pytest.mark.parametrize(
+    "grid", [Grid(1, 1), Grid(1, 2), Grid(1, 3), Grid(1, 4), Grid(2, 1), Grid(2, 2), Grid(2, 3)], ids=str
+)
+def test_a_grid_is_one_process_to_the_bit(grid, make):
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}", make=make) for number in range(grid.gpus)]
+    assert set(generation(threads, workers, grid, 4).values()) == {"done"}
+    assert_as_plain(workers, grid, lambda _: grid.copies, 4, make)
+
+
+@pytest.mark.parametrize("grid", [Grid(1, 3), Grid(2, 2)], ids=str)
+def test_tied_weights_are_one_process_within_rounding(grid):
+    """Each end of the model adds up its atoms first."""
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}", tied=True) for number in range(grid.gpus)]
+    assert set(generation(threads, workers, grid, 4).values()) == {"done"}
+    _, weights = plainly(lambda _: grid.copies, 4, tied=True)
+    first, last = workers[0].model, workers[grid.parts - 1].model
+    for worker in workers:
+        worker.cut.restore()
+    assert torch.equal(first.embed.weight, last.head.weight)
+    assert torch.allclose(first.embed.weight, weights["embed.weight"], rtol=0.0, atol=1e-12)
+    assert torch.allclose(last.norm.weight, weights["norm.weight"], rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "grids",
+    [[Grid(1, 3), Grid(2, 2), Grid(1, 4)], [Grid(2, 1), Grid(1, 2), Grid(2, 2)], [Grid(1, 4), Grid(1, 1), Grid(2, 2)]],
+)
+def test_any_sequence_of_grids_is_one_process_to_the_bit(grids):
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}") for number in range(max(grid.gpus for grid in grids))]
+    for number, grid in enumerate(grids):
+        members, givers = workers[: grid.gpus], workers[grid.gpus :]
+        assert set(generation(threads, members, grid, 2 * number + 2, givers).values()) == {"done"}
+    assert_as_plain(workers, grids[-1], lambda step: grids[step // 2].copies, 6)
+
+
+def test_copies_change_what_is_computed_in_the_last_bits_alone():
+    """Otherwise the test above could not tell a right grid from another."""
+    assert plainly(lambda _: 1, 3)[0] != plainly(lambda _: 2, 3)[0]
+    assert plainly(lambda _: 1, 3)[0] == pytest.approx(plainly(lambda _: 2, 3)[0], abs=1e-5)
+
+
+POINTS = ["forward 0", "backward 0", "before sum", "pending", "agreed", "applied"]
+
+
+PLACES = [(point, place) for point in POINTS for place in range(4)]
+SOME = [(point, number % 4) for number, point in enumerate(POINTS)]
+
+
+@pytest.mark.parametrize(("point", "place"), PLACES if FULL else SOME)
+def test_one_of_two_copies_may_die_anywhere_and_nothing_is_lost(point, place):
+    """2 x 2, a spare steps in: the same grid, the same bits."""
+    threads, grid, at = Threads(), Grid(2, 2), 2 if point != "applied" else 3
+    workers = [Worker(threads, f"w{number}", [(point, at, "dies")] if number == place else ()) for number in range(4)]
+    outcomes = generation(threads, workers, grid, 5)
+    assert outcomes[f"w{place}"] == "Died"
+    left = [worker for worker in workers if not worker.dead]
+    seats = [*left[:place], Worker(threads, "spare"), *left[place:]]
+    assert set(generation(threads, seats, grid, 5).values()) == {"done"}
+    assert_as_plain(seats, grid, lambda _: 2, 5)
+
+
+def test_those_who_missed_the_answer_roll_forward():
+    """Both of copy 0 miss it, one of copy 1 dies after it has applied the step: nothing is done again."""
+    threads, grid = Threads(), Grid(2, 2)
+    faults = [[("agreed", 2, "misses")], [("agreed", 2, "misses")], [("applied", 3, "dies")], []]
+    workers = [Worker(threads, f"w{number}", fault) for number, fault in enumerate(faults)]
+    generation(threads, workers, grid, 5)
+    assert [worker.member.applied for worker in workers] == [2, 2, 3, 3]
+    assert [worker.member.pending for worker in workers[:2]] == [2, 2]
+    seats = [workers[0], workers[1], Worker(threads, "spare"), workers[3]]
+    assert set(generation(threads, seats, grid, 5).values()) == {"done"}
+    assert_as_plain(seats, grid, lambda _: 2, 5)
+
+
+def test_a_step_that_only_the_dead_had_applied_is_made_again():
+    threads, grid = Threads(), Grid(1, 2)
+    faults = [[("applied", 3, "dies")], [("agreed", 2, "misses")]]
+    workers = [Worker(threads, f"w{number}", fault) for number, fault in enumerate(faults)]
+    generation(threads, workers, grid, 5)
+    assert workers[1].member.pending == 2
+    again = generation(threads, [Worker(threads, "spare"), workers[1]], grid, 5)
+    assert set(again.values()) == {"Lost"}, "with it went the only copy of its part"
+
+
+def test_a_newcomer_that_dies_while_it_receives_is_replaced():
+    threads, grid = Threads(), Grid(1, 3)
+    workers = [Worker(threads, f"w{number}") for number in range(3)]
+    generation(threads, workers, grid, 2)
+    fresh = Worker(threads, "fresh", [("moving", -1, "dies")])
+    outcomes = generation(threads, [fresh, *workers[1:]], grid, 4, givers=[workers[0]])
+    assert outcomes["fresh"] == "Died"
+    other = Worker(threads, "other")
+    assert set(generation(threads, [other, *workers[1:]], grid, 4, givers=[workers[0]]).values()) == {"done"}
+    assert_as_plain([other, *workers[1:]], grid, lambda _: 1, 4)
+
+
+@pytest.mark.parametrize("who", range(4))
+def test_whoever_misses_that_all_have_moved_has_what_it_received_and_what_it_had(who):
+    """A part moves to a newcomer, and one of the four does not hear that all have it."""
+    threads, grid = Threads(), Grid(1, 3)
+    workers = [Worker(threads, f"w{number}") for number in range(3)]
+    generation(threads, workers, grid, 2)
+    there = [Worker(threads, "fresh"), workers[1], workers[2], workers[0]]
+    there[who]._faults = [("moved", NOTHING if who == 0 else 2, "misses")]
+    generation(threads, there[:3], grid, 4, givers=[there[3]])
+    assert set(generation(threads, there[:3], grid, 4, givers=[there[3]]).values()) == {"done"}
+    assert_as_plain(there[:3], grid, lambda _: 1, 4)
+
+
+def test_what_a_worker_does_not_hold_takes_no_memory():
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}") for number in range(4)]
+    generation(threads, workers, Grid(1, 4), 2)
+    worker = workers[1]
+    worker.cut.restore()
+    held = {name for unit in worker.member.holdings.arenas for name in worker.cut.units[unit].names}
+    for name, parameter in worker.model.named_parameters():
+        stored = parameter.untyped_storage().nbytes()
+        assert (stored > parameter.element_size()) == (name in held)
+    assert len(worker.member.holdings.optimizer.state) == len(held)
+
+
+def test_more_parts_than_blocks_are_refused():
+    with pytest.raises(InvalidValue, match="parts"):
+        parts_of(3, 4)
+
+
+def test_an_optimizer_that_is_not_elementwise_is_refused():
+    model = a_net()
+    cut = Cut(model, "blocks")
+    cut.learn(lambda: model(torch.zeros((2, 4), dtype=torch.long)))
+    with pytest.raises(InvalidValue, match="Adafactor"):
+        Member(model, cut, torch.optim.Adafactor(model.parameters()), seed=1)
