@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.cli.work import sending
+from sublet.api import sending
 from sublet.errors import BadInput, Refused
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES

@@ -142,6 +142,11 @@ class Way:
         except TimeoutError:
             raise NoController(f"anchor {self._record.instance}", "it says nothing", silent=True) from None
 
+    @property
+    def is_open(self) -> bool:
+        """Until it is closed, or the connection breaks."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Nothing leads there any more."""
         if self._thread.is_alive():
@@ -164,8 +169,11 @@ class Way:
                 facts: dict[str, Any] = json.loads(address)
                 listener = await connection.forward_local_port("127.0.0.1", 0, facts["host"], facts["port"])
                 self._ready.set_result((listener.get_port(), facts, token.strip()))
-                await self._over.wait()
+                broken = asyncio.ensure_future(connection.wait_closed())
+                over = asyncio.ensure_future(self._over.wait())
+                await asyncio.wait({broken, over}, return_when=asyncio.FIRST_COMPLETED)
                 listener.close()
+                broken.cancel()
         except Exception as error:  # noqa: BLE001 - told to whoever waits, in whatever way it failed
             if self._ready.done():
                 return
@@ -177,13 +185,14 @@ class Way:
                 self._ready.set_exception(NoController(f"anchor {self._record.instance}", why, hint=hint))
 
 
-_ways: dict[Path, tuple[Way, tuple[int, dict[str, Any], str]]] = {}
+_ways: dict[tuple[Path, str, str], tuple[Way, tuple[int, dict[str, Any], str]]] = {}
 
 
 def open_way(record: AnchorRecord, state_dir: Path) -> tuple[int, dict[str, Any], str]:
-    """One for this process, closed at its end."""
-    if state_dir not in _ways:
+    """One for this process and this anchor, closed at its end."""
+    key = (state_dir, record.instance, record.address)
+    if key not in _ways or not _ways[key][0].is_open:
         way = Way(record, state_dir)
-        _ways[state_dir] = (way, way.open())
+        _ways[key] = (way, way.open())
         atexit.register(way.close)
-    return _ways[state_dir][1]
+    return _ways[key][1]

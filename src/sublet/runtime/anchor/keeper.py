@@ -38,7 +38,8 @@ SHORT_S = 60.0
 MOST_SHORT = 5
 PAUSE_S = 5.0
 RENEW_S = EXPIRES_S / 4
-BACKUP_S = 60.0
+BACKUP_S = 10.0
+SELDOM = 20  # a chore that takes long is done more seldom: a twentieth of the time at most
 SPENT_S = 60.0
 LOOK_S = 1.0
 
@@ -96,11 +97,13 @@ def _watch(child: subprocess.Popen[bytes], chores: Sequence[Chore], wall: Wall) 
     while True:
         for chore in chores:
             if wall.monotonic() >= chore.due_s:
-                chore.due_s = wall.monotonic() + chore.every_s
+                began_s = wall.monotonic()
                 try:
                     chore.found = chore.do()
                 except Exception as error:  # noqa: BLE001 - of a hundred kinds; the next time tries again
                     print(f"what is due was not done: {error}", flush=True)  # noqa: T201 - its log
+                now_s = wall.monotonic()
+                chore.due_s = now_s + max(chore.every_s, SELDOM * (now_s - began_s))
         if chores[-1].found and not told:
             child.send_signal(signal.SIGTERM)  # it saves what it has
             told = True

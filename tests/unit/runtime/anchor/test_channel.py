@@ -71,7 +71,7 @@ def test_a_client_reaches_the_controller_through_ssh_and_nobody_who_shows_anothe
         assert client.port != there.client.port
         assert client.get("/v1/jobs")["jobs"] == []
         assert connect(laptop) == client  # one way for one process
-        channel._ways.pop(laptop)[0].close()
+        channel._ways.popitem()[1][0].close()
         other = channel.new_key(tmp_path / "other")
         keep(laptop, replace(pinned, host_key=other))
         with pytest.raises(NoController, match="cannot be reached"):

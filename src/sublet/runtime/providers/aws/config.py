@@ -50,7 +50,7 @@ class AwsConfig:
     anchor_user: str = "ubuntu"  # who logs in there
     anchor_profile: str = ""  # its instance profile: with the rights of a controller
     anchor_subnet: str = ""  # "" = the account's default
-    anchor_backup: str = ""  # s3://bucket/prefix: where its state is copied to every minute; "" = its disk has all
+    anchor_backup: str = ""  # s3://bucket/prefix: where its state is copied to; "" = its disk has all
     metadata_url: str = METADATA_URL
     endpoint_url: str = ""  # "" = AWS; tests have their own
 

@@ -6,23 +6,21 @@ import base64
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sublet.api.client import Client
-    from sublet.runtime.jobs.spec import JobSpec
-    from sublet.runtime.travel.content import Content
+from sublet.api import limits
+from sublet.api.client import Client
+from sublet.machine.remote import is_remote
+from sublet.runtime.anchor.record import folder_of
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.manifest import entries_from, names_in
+from sublet.runtime.travel.packing import pack
 
 __all__ = ["send_files"]
 
 
 def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec, int]:
     """The job with the name of its files, which are there when it returns; bytes that were sent of them."""
-    from sublet.machine.remote import is_remote
-    from sublet.runtime.anchor.record import folder_of
-    from sublet.runtime.travel.content import Content
-    from sublet.runtime.travel.packing import pack
-
     content = Content(folder_of(state_dir) / "content")
     mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
     code = pack(content, Path(spec.cwd), mounts, besides=[state_dir])
@@ -37,22 +35,18 @@ def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec,
 
 def _names(content: Content, root: str) -> list[str]:
     """Of all parts that a job is made of, the root last: it is there only once all others are."""
-    from sublet.runtime.travel.manifest import entries_from, names_in
-
     of_manifest = names_in(content.data(root) or b"")
     entries = entries_from(b"".join(content.data(name) or b"" for name in of_manifest))
     return [*dict.fromkeys(part for entry in entries for part in entry.parts), *of_manifest, root]
 
 
 def _batches(client: Client, content: Content, names: list[str]) -> Iterator[dict[str, bytes]]:
-    from sublet.api.limits import MOST_ASKED, MOST_BYTES
-
     batch: dict[str, bytes] = {}
-    for at in range(0, len(names), MOST_ASKED):
-        asked = names[at : at + MOST_ASKED]
+    for at in range(0, len(names), limits.MOST_ASKED):
+        asked = names[at : at + limits.MOST_ASKED]
         for digest in client.post("/v1/parts/lacking", {"digests": asked})["lacking"]:
             packed = content.packed(digest) or b""
-            if batch and sum(map(len, batch.values())) + len(packed) > MOST_BYTES:
+            if batch and sum(map(len, batch.values())) + len(packed) > limits.MOST_BYTES:
                 yield batch
                 batch = {}
             batch[digest] = packed
