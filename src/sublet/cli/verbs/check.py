@@ -194,6 +194,7 @@ def _print_iam() -> None:
     import json
 
     from sublet.api.state import StateDir
+    from sublet.runtime.anchor.rights import anchor_statements
     from sublet.runtime.providers.aws.build import server_id_from
     from sublet.runtime.providers.aws.config import config_path, read_config
     from sublet.runtime.providers.aws.rights import narrow_policy
@@ -210,7 +211,10 @@ def _print_iam() -> None:
             server = server_id_from(store)
         finally:
             store.close()
-    typer.echo(json.dumps(narrow_policy(config, server), indent=2))
+    policy = narrow_policy(config, server)
+    if config.anchor_profile:
+        policy["Statement"] += anchor_statements(config, server)
+    typer.echo(json.dumps(policy, indent=2))
 
 
 def _server_id() -> str | None:

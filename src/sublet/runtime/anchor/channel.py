@@ -173,7 +173,8 @@ class Way:
                 over = asyncio.ensure_future(self._over.wait())
                 await asyncio.wait({broken, over}, return_when=asyncio.FIRST_COMPLETED)
                 listener.close()
-                broken.cancel()
+                for task in (broken, over):
+                    task.cancel()
         except Exception as error:  # noqa: BLE001 - told to whoever waits, in whatever way it failed
             if self._ready.done():
                 return

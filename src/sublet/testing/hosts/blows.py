@@ -35,7 +35,7 @@ class Blow:
     """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it.
 
     `takes_rank_0`: the host on which one saves for all is gone. It comes after this share of the steps (`at`), once the
-    job is as wide as it may be.
+    job is as wide as it may be. `anchored`: the controller is on an anchor.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Blow:
     takes_rank_0: bool = False
     counted: str = ""
     at: float = STRIKE_AT
+    anchored: bool = False
 
 
 def _notice(scene: Scene) -> None:
@@ -76,4 +77,5 @@ BLOWS = (
     Blow(f"the controller killed, back after {AWAY_S:g} s", _controller),
     Blow(f"a node unplugged for {SHORT_S:g} s", _partition(SHORT_S)),
     Blow(f"a node unplugged for {LONG_S:g} s", _partition(LONG_S)),
+    Blow("the anchor killed, another rented", _controller, takes_all=True, anchored=True),
 )

@@ -41,8 +41,8 @@ class Server:
             port = int(probe.getsockname()[1])
         facts = {"preload": ["torch", "sublet.train.loop"], "lease_s": lease_s}
         write_config(folder, box, port, facts)
-        settings = Settings(state_dir=str(folder), provider="aws", policy="max-speedup", most_nodes=nodes)
-        self.state.write(self.state.settings, settings_to_json(settings))
+        self.settings = Settings(state_dir=str(folder), provider="aws", policy="max-speedup", most_nodes=nodes)
+        self.state.write(self.state.settings, settings_to_json(self.settings))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

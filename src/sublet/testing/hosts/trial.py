@@ -14,6 +14,7 @@ from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.studies.study import Tell
 from sublet.testing.box.hypervisor import Box
+from sublet.testing.hosts.anchored import AnchoredServer
 from sublet.testing.hosts.blows import LEASE_S, Blow, Scene
 from sublet.testing.hosts.server import Server
 
@@ -48,7 +49,8 @@ class Trial:
 
     def run(self, box: Box, folder: Path, blows: Sequence[Blow], tell: Tell) -> Outcome:
         """Everything is over when it returns: the controller is down, and no host is on."""
-        server = Server(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
+        make = AnchoredServer if blow.anchored else Server
+        server = make(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
         try:
             server.start()
             outcome = self._live(box, server, blows, tell)

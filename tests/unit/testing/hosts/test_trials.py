@@ -57,8 +57,9 @@ def test_what_may_be_lost_of_a_script_is_less_than_all_that_it_did():
 
 def test_the_study_is_found_by_name_and_strikes_in_every_way():
     assert plugins.load("sublet.studies", "hosts").name == "hosts"
-    assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 6
-    assert [blow.takes_all for blow in BLOWS] == [False, False, True, False, False, False]
+    assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 7
+    assert [blow.takes_all for blow in BLOWS] == [False, False, True, False, False, False, True]
+    assert [blow.anchored for blow in BLOWS] == [False] * 6 + [True]
     assert SHORT_S < LEASE_S < LONG_S
 
 
