@@ -49,7 +49,7 @@ class Trial:
 
     def run(self, box: Box, folder: Path, blows: Sequence[Blow], tell: Tell) -> Outcome:
         """Everything is over when it returns: the controller is down, and no host is on."""
-        make = AnchoredServer if blow.anchored else Server
+        make = AnchoredServer if any(blow.anchored for blow in blows) else Server
         server = make(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
         try:
             server.start()
