@@ -13,10 +13,11 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import BudgetChanged, TimerFired
 from sublet.domain.money import Money, Price
 from sublet.domain.timers import CheckPurse
+from sublet.kernel.cluster import Cluster
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.purse import BESIDES_S
+from sublet.kernel.purse import BESIDES_S, Purse, begin_to_end
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
@@ -96,3 +97,18 @@ def test_nodes_and_what_is_paid_besides_them_do_not_overspend_a_purse(nodes):
     done = simulate([a_job(f"j{n}", work=1e6, gpus=4) for n in range(nodes)], Fifo(), cloud, checked=True)
     spent = done.record.spend[-1][1]
     assert usd("4") < spent + Money(int(1.8e6 * BESIDES_S * US)) <= usd("5")
+
+
+def test_what_is_kept_back_lasts_until_the_slowest_node_can_be_gone_and_then_to_end_the_rest():
+    slow = an_offer("slow", wind_down_s=100.0)
+    cluster = Cluster()
+    purse = Purse(Budget(purse=usd("5"), besides=ANCHOR), cluster, Ledger([OFFER, slow]))
+    for name, offer in (("n1", OFFER), ("n2", slow)):
+        cluster.add(name, offer)
+    nodes = OFFER.reserve.grains + slow.reserve.grains
+    per_us = ANCHOR.micro_usd_per_h
+    assert purse.reserved(0.0) == Money(nodes + per_us * int((100.0 + BESIDES_S) * US))
+    for node in cluster.nodes.values():
+        begin_to_end(node, 0.0)
+    left = OFFER.ending(max(0.0, OFFER.wind_down_s - 40.0)).grains + slow.ending(60.0).grains
+    assert purse.reserved(40.0) == Money(left + per_us * int((60.0 + BESIDES_S) * US))
