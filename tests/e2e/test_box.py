@@ -50,6 +50,18 @@ import os
 import torch
 import torch.distributed as dist
 
+def refused(path):
+    try:
+        with open(path, "rb") as file:
+            return not file.read(1)
+    except PermissionError:
+        return True
+
+assert os.geteuid() > 0
+run, agent = "/run/sublet/", os.getppid()
+secrets = [run + "token", run + os.environ["SUBLET_NODE_ID"] + ".pem", f"/proc/{agent}/environ", f"/proc/{agent}/mem"]
+assert all(map(refused, secrets)), [path for path in secrets if not refused(path)]
+
 dist.init_process_group("gloo")
 print("rank", dist.get_rank(), flush=True)
 for _ in range(20):
@@ -187,7 +199,7 @@ def test_jobs_on_two_hosts_that_share_nothing_form_and_one_trains_on_when_a_host
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    write_config(tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.loop"]})
+    write_config(tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.loop"], "own_users": True})
     settings = Settings(state_dir=str(tmp_path / "state"), provider="aws", policy="max-speedup", most_nodes=2)
     (tmp_path / "job").mkdir()
     for name, text in (("sdk", SCRIPT), ("plain", PLAIN)):

@@ -39,7 +39,7 @@ class Host:
     def begin(self):
         """An agent begins here, with what is on the disk."""
         wall = SimpleNamespace(monotonic=lambda: self.scene.now_s, unix=lambda: self.scene.now_s)
-        machine = SimpleNamespace(files=FILES, disk=DISK, wall=wall, log=self.logged.append)
+        machine = SimpleNamespace(files=FILES, disk=DISK, wall=wall, log=self.logged.append, give=lambda *_: None)
         self.out.clear()
         self.keeping = Keeping(
             self.folder, machine, self.out.append, answer=self.answers.append, tell_end=self.ends.append

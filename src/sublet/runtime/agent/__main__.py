@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 
 from sublet.runtime.agent.agent import FIRST_LEASE_S, AgentFacts
+from sublet.runtime.agent.forking import begin
+from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.serving import run
 
 
@@ -23,12 +25,14 @@ def main() -> None:
     parser.add_argument("--lease-s", type=float, default=FIRST_LEASE_S, help="how long to look for the controller")
     parser.add_argument("--preload", action="append", default=[], help="a module that workers begin with, as torch")
     parser.add_argument("--metadata", default="", help="where EC2 tells of interruptions, as http://169.254.169.254")
+    parser.add_argument("--own-users", action="store_true", help="as root: each job's workers as a user of their own")
     parser.add_argument("--lease-file", default="", help="a file to touch whenever the lease is renewed")
     options = parser.parse_args()
     _lead_a_session()
     for name in options.preload:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    nursery = Nursery(begin) if options.own_users and not os.geteuid() else None  # before the token is read
     run(
         AgentFacts(
             node_id=options.node,
@@ -40,7 +44,8 @@ def main() -> None:
             lease_s=options.lease_s,
             metadata_url=options.metadata,
             lease_file=options.lease_file and str(Path(options.lease_file).resolve()),
-        )
+        ),
+        nursery,
     )
 
 

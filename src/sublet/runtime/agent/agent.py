@@ -51,7 +51,7 @@ from sublet.wire.messages import (
 from sublet.wire.saves import Carried, Newest
 from sublet.wire.travel import Kept, Lacks, Part, Preparing
 
-__all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts"]
+__all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts", "folder_of"]
 
 FIRST_LEASE_S = 60.0  # until the controller has said how long a lease is
 GRACE_S = 5.0  # for workers whose agent must go, between SIGTERM and SIGKILL
@@ -76,6 +76,11 @@ class AgentFacts:
     lease_file: str = ""  # touched whenever the lease is renewed, for a dead man's switch outside
 
 
+def folder_of(facts: AgentFacts) -> Path:
+    """Where it keeps what came for jobs."""
+    return Path(f"{facts.notice_file}.files")
+
+
 class Attentive(Protocol):
     """Who waits for a descriptor of its own: the line to the controller, the metadata service, signals."""
 
@@ -97,7 +102,7 @@ class Agent:
             dice=machine.dice,
         )
         self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
-        folder = Path(f"{facts.notice_file}.files")
+        folder = folder_of(facts)
         self._keeping = Keeping(folder, machine, self._say, answer=self._crew.pass_on, tell_end=self._tell_at_once)
         self._crew.asked = self._keeping.bring
         self._preparations = Preparations(folder, machine, self._crew, self._say, self._keeping)
@@ -302,6 +307,7 @@ class Agent:
         self._keeping.hasten()
         text = json.dumps({"node": self._facts.node_id, "in_s": in_s, "at_unix_s": self._wall.unix() + in_s})
         try:
-            self._machine.files.write(Path(self._facts.notice_file), f"{text}\n".encode(), durable=False)
+            notice = Path(self._facts.notice_file)
+            self._machine.files.write(notice, f"{text}\n".encode(), mode=0o644, durable=False)
         except OSError as error:
             self._log(f"the notice file cannot be written: {error}")

@@ -11,19 +11,25 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.processes import die_with_parent, met_at, rename, ticks_by_parent
 from sublet.runtime.agent.script import run_script, warm_command
+from sublet.runtime.agent.users import User, Users
 from sublet.runtime.agent.worker import CANNOT_START, Worker
 from sublet.wire.messages import StartWorker
 
-__all__ = ["Forked"]
+__all__ = ["Forked", "begin"]
 
 
 class Forked:
-    """Children of this process, which must have one thread."""
+    """Children of this process, which must have one thread; each as the user of its job, where there are `users`.
 
-    def __init__(self) -> None:
+    Those come from a `nursery`: a fork of this process would know what it knows.
+    """
+
+    def __init__(self, users: Users | None = None, nursery: Nursery | None = None) -> None:
         self._started: set[int] = set()
+        self._users, self._nursery = users, nursery
 
     def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
         """Fork it, in a process group of its own within the session of the agent; OSError where that cannot be."""
@@ -32,12 +38,16 @@ class Forked:
             os.write(log, f"{order.note}\n".encode())
         ours, theirs = socket.socketpair()
         try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            agent = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                _child(order, own_env, log, theirs.fileno(), agent)  # does not return
+            user = None if self._users is None else self._users.prepare(order, {**order.env, **own_env}, log)
+            if self._nursery is not None:
+                pid = self._nursery.start(order, own_env, log, theirs.fileno(), user)
+            else:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                agent = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    begin(order, own_env, log, theirs.fileno(), agent, user)  # does not return
         except OSError:
             ours.close()
             raise
@@ -94,7 +104,10 @@ def _open_log(name: str) -> tuple[int, int]:
     return log, os.lseek(log, 0, os.SEEK_END)
 
 
-def _child(order: StartWorker, own_env: Mapping[str, str], log: int, control: int, agent: int) -> None:
+def begin(
+    order: StartWorker, own_env: Mapping[str, str], log: int, control: int, agent: int, user: User | None
+) -> None:
+    """Become the program, in a child of the agent that is its own."""
     code = CANNOT_START
     try:
         die_with_parent()
@@ -103,6 +116,9 @@ def _child(order: StartWorker, own_env: Mapping[str, str], log: int, control: in
         os.setpgid(0, 0)
         _reset_signals()
         control = _only_descriptors(log, control)
+        if user is not None:
+            os.environ.update(user.variables())
+            user.become()
         for name, value in order.defaults.items():
             os.environ.setdefault(name, value)
         os.environ.update({**order.env, **own_env, "SUBLET_CONTROL_FD": str(control)})

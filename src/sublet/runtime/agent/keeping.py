@@ -133,6 +133,7 @@ class Keeping:
         """The newest is here: that of `step`, or what this node had (-1)."""
         if (order := self._workers.get(wants.worker_id)) is None:
             return
+        self._machine.give(order.job_id, self._place(order.job_id))
         if not why and (not order.watch or _is_first(order)):
             finder = self._finder(order)
             self.carrying.add(order.job_id, order.worker_id, finder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from sublet.machine.dice import DICE, Dice
@@ -50,6 +51,8 @@ class Machine:
     dial: Dialer = dial
     secure: Secure = in_the_clear
     processes: Processes = field(default_factory=Forked)
+    home: Callable[[str], Path] = lambda _: Path.home()  # of a job: where ~ is for its files
+    give: Callable[[str, str], None] = lambda *_: None  # a folder of ours to a job: it is to read and write there
     place: Place = PLACE
     disk: Disk = DISK
     files: Files = FILES

@@ -178,7 +178,8 @@ class Preparations:
             return False
         if key not in self._trees:
             place = self._folder / "work" / f"{order.job_id}-{travel.code[:16]}"
-            self._trees[key] = Tree(place, fetch.entries, self._content, self._machine.files)
+            home = self._machine.home(order.job_id)
+            self._trees[key] = Tree(place, fetch.entries, self._content, self._machine.files, home)
         tree = self._trees[key]
         try:
             if not tree.whole:

@@ -13,10 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.agent import processes
-from sublet.runtime.agent.agent import Agent, AgentFacts
+from sublet.runtime.agent.agent import Agent, AgentFacts, folder_of
 from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.agent.dialing import Secure, in_the_clear
+from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.nursery import Nursery
+from sublet.runtime.agent.users import Users
 from sublet.runtime.identity.enrolment import Passport
 from sublet.runtime.travel.records import records
 
@@ -26,11 +29,14 @@ CHUNK = 1 << 16
 SWEEP_S = 120.0  # for containers that are to be removed
 
 
-def run(facts: AgentFacts) -> None:
-    """Serve until dismissed, ended or no longer renewed; nothing that was started is left then."""
+def run(facts: AgentFacts, nursery: Nursery | None = None) -> None:
+    """Serve until dismissed, ended or no longer renewed; nothing that was started is left then.
+
+    Where workers come from a `nursery`, each job's run as a user of their own: this process must be root's.
+    """
     try:
         _sweep_containers()
-        _serve(_as_found(facts))
+        _serve(_as_found(facts), nursery)
     finally:
         _sweep_containers(os.getpid())
         me = processes.look(os.getpid())
@@ -59,8 +65,8 @@ def _as_found(facts: AgentFacts) -> AgentFacts:
     return replace(facts, gpus=gpus, host=facts.host or os.environ.get("SUBLET_HOST", ""))
 
 
-def _serve(facts: AgentFacts) -> None:
-    machine = Machine(selector=selectors.DefaultSelector(), secure=_secure(facts))
+def _serve(facts: AgentFacts, nursery: Nursery | None) -> None:
+    machine = _machine(facts, nursery)
     agent = Agent(facts, machine)
     machine.selector.register(wake := _Wake(agent), selectors.EVENT_READ, wake)
     processes.adopt_orphans()
@@ -70,6 +76,14 @@ def _serve(facts: AgentFacts) -> None:
     patience_s: float | None = 0.0
     while patience_s is not None:
         patience_s = agent.turn(machine.selector.select(patience_s))
+
+
+def _machine(facts: AgentFacts, nursery: Nursery | None) -> Machine:
+    selector, secure = selectors.DefaultSelector(), _secure(facts)
+    if nursery is None:
+        return Machine(selector=selector, secure=secure)
+    users = Users(folder_of(facts))
+    return Machine(selector=selector, secure=secure, processes=Forked(users, nursery), home=users.home, give=users.give)
 
 
 def _secure(facts: AgentFacts) -> Secure:

@@ -25,8 +25,8 @@ class Lost(Exception):
 class Tree:
     """The files of one manifest below `place`; those of paths with / or ~/ where they say."""
 
-    def __init__(self, place: Path, entries: Sequence[Entry], content: Content, files: Files) -> None:
-        self.place, self._content, self._files = place, content, files
+    def __init__(self, place: Path, entries: Sequence[Entry], content: Content, files: Files, home: Path) -> None:
+        self.place, self._content, self._files, self._home = place, content, files, home
         self._mark = place.with_name(place.name + ".whole")  # written last
         self._work: Iterator[int] = self._built(entries)
         self.whole = False
@@ -47,7 +47,7 @@ class Tree:
         self._files.make_folder(self.place)
         folders: set[Path] = set()
         for entry in entries:
-            path = self.place / Path(entry.path).expanduser()
+            path = self.place / self._at_home(entry.path)
             if path.parent not in folders:
                 self._files.make_folder(path.parent)
                 folders.add(path.parent)
@@ -55,6 +55,10 @@ class Tree:
             self._files.write(path, b"".join(map(self._part, entry.parts)), mode=mode, durable=False)
             yield entry.size_bytes
         self._files.write(self._mark, b"", durable=False)
+
+    def _at_home(self, path: str) -> Path:
+        first, *rest = Path(path).parts
+        return self._home.joinpath(*rest) if first == "~" else Path(path)
 
     def _is_marked(self) -> bool:
         try:

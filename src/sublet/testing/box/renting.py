@@ -40,4 +40,6 @@ def write_config(state_dir: Path, box: Box, port: int, facts: Mapping[str, Any] 
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return str(value) if isinstance(value, int | float) else f'"{value}"'

@@ -32,7 +32,14 @@ class Scene:
         self.store, self.files = Content(Path("/state/content"), MemoryFiles()), MemoryFiles()
         self.storage = Storage(lambda: self.now_s)
         wall = SimpleNamespace(monotonic=lambda: self.now_s)
-        machine = SimpleNamespace(files=self.files, wall=wall, disk=self.storage, processes=None)
+        machine = SimpleNamespace(
+            files=self.files,
+            wall=wall,
+            disk=self.storage,
+            processes=None,
+            home=lambda _: Path("/home/job"),
+            give=lambda *_: None,
+        )
         crew = SimpleNamespace(
             knows=lambda worker_id: False,
             start=lambda order, env, host: self.started.append(order),

@@ -40,6 +40,7 @@ class AwsConfig:
     most_nodes: int | None = None  # of one offer, at once
     hazard_per_h: float = 0.0  # spot nodes taken per node-hour, where the user knows; AWS states no such figure
     boot_s: float = 180.0  # from RunInstances to Hello: a guess until measured
+    own_users: bool = False  # each job runs as a user of its own, which reads neither the node's key nor other jobs
     lease_s: float = 900.0  # a node that hears nothing for so long ends itself
     preload: tuple[str, ...] = ("torch",)
     anchor_type: str = "t3.small"  # of the machine that the controller lives on, where it does (`sublet up --on aws`)

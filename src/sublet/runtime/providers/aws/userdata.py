@@ -46,6 +46,7 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     more = ["--authority authority"] if authority else []
     quoted["FROM"] = shlex.join([host, str(port), CONTROLLER])
+    more += ["--own-users"] if config.own_users else []
     quoted["MORE"] = " ".join([*more, *(f"--preload {shlex.quote(name)}" for name in config.preload)])
     text = BLANK.sub(lambda blank: quoted[blank[1]], _template())
     if len(text.encode()) > MOST_BYTES:
