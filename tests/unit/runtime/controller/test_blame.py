@@ -155,7 +155,9 @@ def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, mon
             await phase(api, "j-1", "running")
             (node_id,) = (await api.job("j-1"))["node_ids"]
             controller = api._controller
-            monkeypatch.setattr(controller.router.blame, "judge_loss", lambda node, *_: asked.append(node) or set())
+            monkeypatch.setattr(
+                controller.router.blame, "judge_loss", lambda node, *_, **__: asked.append(node) or set()
+            )
             await controller.leases.release_lost(node_id)
             assert node_id not in controller.kernel.cluster.nodes
             assert (await api.job("j-1"))["preemptions_unnoticed"] == 1
