@@ -84,6 +84,13 @@ class Anchor:
         if any(commit.step in steps for commit in self.head.commits):
             self._write(replace(self.head, commits=tuple(c for c in self.head.commits if c.step not in steps)))
 
+    def is_whole(self, commit: Commit) -> bool:
+        """Nobody has missed a part of it yet: one is read, and removed if it is damaged, when a node asks for it."""
+        try:
+            return not self.content.lacks(digest for entry in self.entries(commit) for digest in entry.parts)
+        except BadInput:
+            return False
+
     def entries(self, commit: Commit) -> list[Entry]:
         """Its files; BadInput if some of what names them is gone."""
         return entries_from(b"".join(self._manifest(commit)[1]))

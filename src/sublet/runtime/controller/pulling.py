@@ -132,6 +132,11 @@ class Pulling:
 
     def _tell_newest(self, node_id: str, anchor: Anchor, message: Wants) -> None:
         head = anchor.announce(message.generation)
+        while head.newest is not None and not anchor.is_whole(head.newest):
+            text = f"its checkpoint {head.newest.step} at the controller is damaged, and passed over"
+            self._alarm(job_of(message.worker_id), text)
+            anchor.drop([head.newest.step])
+            head = anchor.head
         root, step = ("", -1) if head.newest is None else (head.newest.root, head.newest.step)
         fence = head.before if head.generation == message.generation else head.generation
         self._engine.send(node_id, Newest(worker_id=message.worker_id, root=root, step=step, fence=fence))

@@ -149,6 +149,21 @@ def test_as_many_are_kept_as_the_job_wants_and_no_part_more(tmp_path):
     assert b"".join(anchor.read(data)) == bytes([30]) * PART_BYTES
 
 
+def test_a_checkpoint_that_has_rotted_at_the_controller_is_passed_over_for_the_one_before_it_and_that_is_told(scene):
+    first, second = scene.host("a"), scene.host("b")
+    worker = first.start(1)
+    for step in (10, 20):
+        first.save(worker, step, 1, bytes([step]) * PART_BYTES)
+        scene.run()
+    scene.lose("a")
+    scene.files.contents[scene.pulling.anchor(JOB).content.folder / digest_of(bytes([20]) * PART_BYTES)] = b"rot"
+    second.keeping.bring(Wants(worker_id=second.start(2), generation=2))
+    scene.run()
+    assert "no longer there" in second.answers[-1].why, "it is found when it is read, and nobody begins at step 0"
+    assert second.load(second.start(3), 3) == 10
+    assert ["checkpoint 20" in text for text in scene.alarms] == [True]
+
+
 def test_one_that_is_thrown_away_while_it_is_carried_makes_room_for_the_next(scene):
     host = scene.host("a")
     worker = host.start(1)
