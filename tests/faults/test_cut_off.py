@@ -97,8 +97,17 @@ def test_a_job_that_is_to_fail_with_a_node_is_not_failed_by_silence():
 
 
 def test_a_controller_that_slept_takes_nobody_for_silent():
-    """Agents are heard again one by one, and those that are not yet are as silent as it was deaf."""
-    _, life, _ = led(strike=lambda stage: stage.controllers.process.stop_for(80.0))
+    """The others are heard as it wakes, one is back a moment later: it was deaf for as long as that was silent."""
+
+    def strike(stage):
+        hosts = [instance.node_id for instance in stage.cloud.alive()]
+        ways = [way for here, there in last_from_all(hosts) for way in ((here, there), (there, here))]
+        stage.network.block(*ways)
+        stage.parted_until_s |= dict.fromkeys(hosts, stage.world.now_s + 44.0)
+        stage.controllers.process.stop_for(40.0)
+        stage.world.after(44.0, stage.network.unblock, *ways)
+
+    _, life, _ = led(strike=strike)
     assert times(life, "NodeSilent") == times(life, "JobResized") == []
 
 
