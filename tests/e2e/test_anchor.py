@@ -19,7 +19,7 @@ from sublet.testing.box.image import Image
 from sublet.testing.box.renting import write_config
 from sublet.testing.box.sshd import service
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 PORT = 7070  # of a host of its own
 JOB = """

@@ -28,10 +28,10 @@ from sublet.runtime.travel.own_code import LOOK, UNPACK, Parcel
 
 __all__ = ["PROOF", "Remote", "Way", "connected", "meet", "new_key", "open_way", "ship"]
 
-CONNECT_S = 15.0
+CONNECT_S = 30.0
 ALIVE_S, MISSED = 10.0, 3
 SHIP_S = 600.0
-OPEN_S = 40.0
+OPEN_S = 60.0
 PROOF = "/run/sublet/proof"
 LAST_BYTES = 500  # of what a command complained with
 

@@ -32,7 +32,8 @@ __all__ = ["Anchor"]
 
 DESK = "sublet.runtime.anchor.desk"
 MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
-UP_S, DOWN_S = 120.0, 180.0
+UP_S, DOWN_S = 300.0, 300.0  # a small machine compiles all of Sublet first
+REACH_S = 60.0  # for one that was reached before
 OURS = ("settings.json", "aws.toml", "hosts.toml")  # files that stay as the laptop has them
 PLACE = ".local/state/sublet"  # of its state directory, below the home over there
 
@@ -237,8 +238,8 @@ class Anchor:
 
     # ------------------------------------------------------------------
 
-    def _remote(self, record: AnchorRecord, *, until_s: float = 0.0) -> _Reached:
-        return _Reached(record, self.state_dir, until_s)
+    def _remote(self, record: AnchorRecord, *, until_s: float | None = None) -> _Reached:
+        return _Reached(record, self.state_dir, WALL.monotonic() + REACH_S if until_s is None else until_s)
 
     async def _look(self, remote: Remote, record: AnchorRecord) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(await remote.module(DESK, "look", record.state_dir or "/nowhere"))
