@@ -44,7 +44,7 @@ class Sizes:
     beside_s: float  # how long
     steps: int  # of a life with losses
     losses_s: tuple[float, ...]
-    size: int  # bytes of its state
+    size: int  # bytes of its state: few, since intervals must be shorter than what is between two losses
 
 
 QUICK = Sizes(
@@ -55,7 +55,7 @@ QUICK = Sizes(
     beside_s=25.0,
     steps=400,
     losses_s=(5.0, 10.0),
-    size=24_000_000,
+    size=8_000_000,
 )
 FULL = Sizes(
     known=(16_000_000, 64_000_000),
@@ -65,7 +65,7 @@ FULL = Sizes(
     beside_s=180.0,
     steps=2500,
     losses_s=(6.0, 12.0, 18.0, 24.0),
-    size=96_000_000,
+    size=24_000_000,
 )
 
 
@@ -268,7 +268,9 @@ def _of_lives(lives: Sequence[_Lived]) -> tuple[StudyTable, list[Check]]:
 
 
 def _notes() -> list[str]:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return [
+        f"load {load:.1f} on {cores} cores: where it is above them, checks may be missed for what others do",
         "node and anchor are folders of one disk, with nothing between them but digests: a network would add its own",
         "the bucket is moto's S3 over HTTP on this machine, in a process that needs a core of its own",
         "losses come every few seconds here, so that some happen within a minute: real ones are rarer",
