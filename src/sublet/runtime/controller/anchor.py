@@ -2,6 +2,7 @@
 
     checkpoints/JOB/parts/DIGEST    as they came from nodes, each whole and checked
     checkpoints/JOB/HEAD            the generation that may commit, and the commits: step, generation, root, size
+    checkpoints/JOB/HEAD.copy       the same, for a disk that loses something
 
 `HEAD` is replaced in one go and for good, so a commit is seen whole or not at all, and so is its end. What it does not
 name is not there for a reader. Nobody of a generation below the one that was announced commits: a host that was away
@@ -21,6 +22,9 @@ from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.manifest import Entry, entries_from, names_in
 
 __all__ = ["Anchor", "Commit", "Head"]
+
+
+NAMES = ("HEAD", "HEAD.copy")  # the second is written first, and read where the first is damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +121,23 @@ class Anchor:
         return data
 
     def _read(self) -> Head:
-        try:
-            facts = json.loads(self._files.read(self.folder / "HEAD"))
-            commits = tuple(Commit(**commit) for commit in facts.pop("commits"))
-            return Head(**facts, commits=commits)
-        except FileNotFoundError:
-            return Head()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInput(self.folder / "HEAD", f"cannot be read ({error})") from None
+        damaged: BadInput | None = None
+        for name in NAMES:
+            try:
+                facts = json.loads(self._files.read(self.folder / name))
+                commits = tuple(Commit(**commit) for commit in facts.pop("commits"))
+                return Head(**facts, commits=commits)
+            except FileNotFoundError:
+                continue
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                damaged = BadInput(self.folder / name, f"cannot be read ({error})")
+        if damaged is not None:
+            raise damaged
+        return Head()
 
     def _write(self, head: Head) -> None:
         self._insist()
         self._files.make_folder(self.folder)
-        self._files.write(self.folder / "HEAD", json.dumps(asdict(head)).encode())
+        for name in reversed(NAMES):
+            self._files.write(self.folder / name, json.dumps(asdict(head)).encode())
         self._head = head

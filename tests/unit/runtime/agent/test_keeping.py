@@ -164,6 +164,20 @@ def test_a_checkpoint_that_has_rotted_at_the_controller_is_passed_over_for_the_o
     assert ["checkpoint 20" in text for text in scene.alarms] == [True]
 
 
+def test_a_register_that_is_damaged_is_read_from_its_copy_and_is_no_empty_one_without(scene):
+    host = scene.host("a")
+    host.save(host.start(1), 10, 1)
+    scene.run()
+    folder = scene.pulling.anchor(JOB).folder
+    for names, found in ((["HEAD"], 10), (["HEAD", "HEAD.copy"], None)):
+        for name in names:
+            scene.files.contents[folder / name] = b'{"generation": 1, "com'
+        scene.begin()
+        scene.pulling.hear("a", Wants(worker_id=f"{JOB}.1.0", generation=1))
+        assert [message.step for _, message in scene.down] == ([] if found is None else [found])
+    assert "cannot be read" in scene.alarms[-1]
+
+
 def test_one_that_is_thrown_away_while_it_is_carried_makes_room_for_the_next(scene):
     host = scene.host("a")
     worker = host.start(1)
