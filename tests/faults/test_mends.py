@@ -119,7 +119,7 @@ CASES = {
     ),
     "N4": Case(
         ("I6", "I8"),
-        Story(seed=4, jobs=(a_job(step_s=1.0, boot_s=0.981, write_s=0.746),), faults=(), think_s=10.0, purse_usd=0.3),
+        Story(seed=0, jobs=(a_job(step_s=1.0, boot_s=0.981, write_s=0.746),), faults=(), think_s=10.0, purse_usd=0.3),
     ),
     "N5": Case(
         ("E",),

@@ -36,17 +36,6 @@ ANOTHER_AGENT_THAT_SLEPT = a_story(
     [(228.823, "stop_agent", 103360894), (243.857, "crash_commit", 294760923)],
     told_inside=True,
 )
-STARTS_WITHOUT_CREDENTIALS = a_story(
-    15538,
-    [a_job("job0", 18.15, 314, 0.5, 2.624, 2.134)],
-    [
-        (96.932, "take_told", 642696737),
-        (242.639, "second_controller", 920927801),
-        (247.791, "credentials", 887141413),
-        (298.245, "crash_call", 284577079),
-    ],
-    cloud="aws",
-)
 STARTS_OF_A_SLOW_CLOUD = a_story(
     19675,
     [a_job("job1", 39.068, 10, 1.0, 2.418, 1.141, hang_s=300.0, on_node_loss="replace", checkpoint_every_s=8.0)],
@@ -223,7 +212,6 @@ HEARD_OFTEN_AND_WITHOUT_RECORDS = draw_story(235, ("stop_controller", "reprice")
     [
         AN_AGENT_THAT_SLEPT,
         ANOTHER_AGENT_THAT_SLEPT,
-        STARTS_WITHOUT_CREDENTIALS,
         STARTS_OF_A_SLOW_CLOUD,
     ],
     ids=lambda story: str(story.seed),

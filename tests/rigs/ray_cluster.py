@@ -97,7 +97,7 @@ class RayRig(LocalRig):
     def agent(self, node_id, token, *, address="", lease_s=30.0):
         ray_node = next(node.id for node in self.cluster.look() if KIND.fits(node))
         steward = self.cluster.steward(ray_node, NAMESPACE, (), 60.0)
-        import_ray().get(steward.ready.remote("", ""))
+        import_ray().get(steward.ready.remote())
         record = {"node_id": node_id, "offer_id": self.offer_id, "token": token, "began_s": 0.0}
         born = import_ray().get(
             steward.begin.remote(record, {"address": address or self.address, "lease_s": lease_s}, {})
