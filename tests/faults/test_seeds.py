@@ -24,7 +24,7 @@ from sublet.testing.world.runner import run_seed
 from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 from tests.rigs.sizes import sized
 
-SEEDS, A_CHUNK = sized(225, 1000), 25  # all tests must end in time; `make faults` lives more
+SEEDS, A_CHUNK = sized(150, 1000), 25  # all tests must end in time; `make faults` lives more
 CLOUDS_ONCE = tuple(dict.fromkeys(CLOUDS))
 FINGERPRINT = """
 from sublet.testing.world.runner import run_seed
