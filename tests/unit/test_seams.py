@@ -27,9 +27,9 @@ ALLOWED = {
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",
-    "train/peers.py": "sockets of torch",
     "train/report.py": "measures a step",
     "train/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
+    "train/sockets.py": "waits for a store that is about to be opened",
     "train/state.py": "the dice of the user's script are part of its state",
 }
 

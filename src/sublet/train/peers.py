@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,18 +19,15 @@ import torch.distributed as dist
 
 from sublet.train.devices import NCCL, agreed_backend, device_name
 from sublet.train.following import Broken
+from sublet.train.patience import SLICE_S, Patience
+from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
 from sublet.wire.messages import Meet
 
 __all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
-LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
-CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
-SLICE = timedelta(seconds=0.1)  # of waiting, between looks at whether it still makes sense
-STUCK_S = 0.3  # from hanging up until a collective that has not noticed never will; the others take milliseconds
+SLICE = timedelta(seconds=SLICE_S)
 BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
 CPU = torch.device("cpu")
-DESCRIPTORS = Path("/proc/self/fd")
 LONGEST_GIST = 300  # characters of a line
 
 
@@ -58,31 +49,30 @@ class PeerGroup:
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0, device: torch.device = CPU) -> None:
         self.rank, self.world, self.generation = rank, world, generation
         self._device = device
-        self.stuck = False  # something of it will never end
         self._store: Any = None
         self._nccl = False
-        self._before = _sockets()
-        self._mine: dict[int, str] | None = None  # by descriptor, once the group is formed
-        self._hung_up_s: float | None = None
+        self._connections, self._patience = Connections(), Patience()
+
+    @property
+    def stuck(self) -> bool:
+        """Something of it will never end."""
+        return self._patience.stuck
 
     async def lead(self) -> tuple[str, int]:
         """Open the store where all meet; its host and port."""
-        host = _own_host()
-        listening = socket.create_server((host, 0))  # handed to the store, which would listen on every interface
-        port = listening.getsockname()[1]
-        descriptor = listening.detach()
+        host, port, listening = lead_store()
         with talking():
-            self._store = self._in_a_thread(lambda: _open_store(host, port, descriptor))
+            self._store = self._in_a_thread(lambda: open_store(host, port, listening))
         return host, port
 
     async def find(self, meet: Meet, check: Callable[[], None]) -> None:
         """Reach the store of another, which may be gone already: then `check` raises some day."""
-        _own_host()
+        own_host()
         check()
-        while not _answers(meet):
+        while not answers(meet.host, meet.port):
             check()
         with talking():
-            self._store = self._in_a_thread(lambda: _open_store(meet.host, meet.port))
+            self._store = self._in_a_thread(lambda: open_store(meet.host, meet.port))
 
     async def form(self) -> None:
         """Make the torch group with all who are at the store."""
@@ -92,7 +82,7 @@ class PeerGroup:
             backend = self._in_a_thread(lambda: _make_torch_group(store, self.rank, self.world, device))
         self._nccl = backend == NCCL
         sys.excepthook = on_error  # torch puts one more around it each time
-        self._mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
+        self._connections.seal()
 
     async def numbers(self, mine: int) -> list[int]:
         """What each member says, by rank."""
@@ -129,7 +119,7 @@ class PeerGroup:
                 if work.is_completed():  # between the end of our patience and this look: how, it says now
                     work.wait(SLICE)
                     return
-                self._give_up_if_stuck()
+                self._patience.look()
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place."""
@@ -141,14 +131,8 @@ class PeerGroup:
 
     def hang_up(self) -> None:
         """End every connection of the group; any thread may call this, and more than once."""
-        if self._hung_up_s is None:
-            self._hung_up_s = time.monotonic()
-        mine = self._mine
-        if mine is None:
-            mine = {fd: name for fd, name in _sockets().items() if self._before.get(fd) != name}
-        for fd, name in mine.items():
-            with contextlib.suppress(OSError):
-                _shut(fd, name)
+        self._patience.end()
+        self._connections.end()
         if self._nccl:
             with contextlib.suppress(RuntimeError, AttributeError):
                 world: Any = dist.group.WORLD
@@ -165,27 +149,10 @@ class PeerGroup:
         # destroyed, and we would wait for a newcomer, whose count begins at 0, under another name.
         dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 - nothing public does it
         self._store = None
-        self._mine = {}
+        self._connections.forget()
 
     def _in_a_thread(self, work: Callable[[], Any]) -> Any:
-        """Forming a group cannot be interrupted where it waits for a connection; so it is left behind if need be."""
-        outcome: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                outcome.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                outcome.set_exception(error)
-
-        threading.Thread(target=run, name="sublet-forming", daemon=True).start()
-        while not wait([outcome], SLICE.total_seconds()).done:
-            self._give_up_if_stuck()
-        return outcome.result()
-
-    def _give_up_if_stuck(self) -> None:
-        if self._hung_up_s is not None and time.monotonic() - self._hung_up_s > STUCK_S:
-            self.stuck = True
-            raise RuntimeError("the group is gone and does not notice")
+        return self._patience.until(self._patience.begin(work))
 
 
 def gist_of(error: BaseException) -> str:
@@ -195,54 +162,8 @@ def gist_of(error: BaseException) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
 
 
-def _own_host() -> str:
-    host = os.environ.get("SUBLET_HOST", "127.0.0.1")
-    if host == "127.0.0.1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return host
-
-
-def _answers(meet: Meet) -> bool:
-    try:
-        socket.create_connection((meet.host, meet.port), LOOK_S).close()
-    except OSError:
-        time.sleep(0.01)
-        return False
-    return True
-
-
 def _make_torch_group(store: Any, rank: int, world: int, device: str) -> str:
     """How it talks."""
     backend = agreed_backend(store, rank, world, device)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=COLLECTIVE_TIMEOUT)
     return backend
-
-
-def _open_store(host: str, port: int, listening: int | None = None) -> Any:
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # missing where torch was built without distributed
-        host, port, is_master=listening is not None, wait_for_workers=False, master_listen_fd=listening, timeout=CONNECT
-    )
-    store.set_timeout(COLLECTIVE_TIMEOUT)
-    return store
-
-
-def _sockets() -> dict[int, str]:
-    """Name (with the inode, so that a descriptor used again is another) by descriptor."""
-    found = {}
-    for entry in DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):
-            name = str(entry.readlink())
-            if name.startswith("socket:"):
-                found[int(entry.name)] = name
-    return found
-
-
-def _shut(fd: int, name: str) -> None:
-    """Shut the socket if it is connected to a peer over the network; one that listens must live, or gloo ends us."""
-    copy = os.dup(fd)
-    with socket.socket(fileno=copy) as connection:
-        if str((DESCRIPTORS / str(copy)).readlink()) != name:
-            return  # closed and used again since it was listed
-        if connection.family in (socket.AF_INET, socket.AF_INET6):
-            connection.getpeername()
-            connection.shutdown(socket.SHUT_RDWR)

@@ -6,4 +6,7 @@ moves      who sends which unit to whom
 meeting    what those who are left after a loss agree on, before anything moves
 arena      the state of one unit, as one piece of memory
 cutting    one part of a model that knows nothing of parts
+holdings   the units that a worker has, and the optimizer over just these
+member     one worker: it meets, takes what its seat needs, makes steps
+mesh       what workers say to one another; gloo carries it between processes
 """

@@ -1,0 +1,150 @@
+"""A mesh over real connections: gloo's groups as objects, so that a generation has several, and others in its place.
+
+    lines = Lines()                                   # of one generation, as one worker has them
+    lines.lead() or lines.find(host, port, check)     # the store where all meet
+    mesh = lines.mesh("meeting", rank, world)         # all of the old grid and the new one
+    mesh = lines.mesh("grid", rank, world)            # those who stay; sums over some of them form as they are needed
+
+There is no torch default group: two meshes of one process know nothing of each other. A wait for a single message has
+no limit of its own, since gloo closes every connection of a worker when one runs out (a worker that is late would end
+the grid): `hang_up`, from any thread, is what ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sublet.train.patience import Patience
+from sublet.train.peers import talking
+from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
+
+__all__ = ["GlooMesh", "Lines"]
+
+
+class Lines:
+    """All connections of one generation."""
+
+    def __init__(self) -> None:
+        self._connections, self.patience = Connections(), Patience()
+        self._store: Any = None
+        self._groups: list[Any] = []
+
+    def lead(self) -> tuple[str, int]:
+        """Open the store where all meet; its host and port."""
+        host, port, listening = lead_store()
+        with talking():
+            self._store = self.patience.run(lambda: open_store(host, port, listening))
+        return host, port
+
+    def find(self, host: str, port: int, check: Callable[[], None]) -> None:
+        """Reach the store of another, which may be gone already: then `check` raises some day."""
+        own_host()
+        check()
+        while not answers(host, port):
+            check()
+        with talking():
+            self._store = self.patience.run(lambda: open_store(host, port))
+
+    def mesh(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]] = ()) -> GlooMesh:
+        """With all who have this name, and the groups of ours for these sums."""
+        with talking():
+            return self.patience.run(lambda: self._made(name, rank, world, sums))
+
+    def begin(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]]) -> Future[GlooMesh]:
+        """The same beside what else is done, which must form nothing meanwhile; `until` waits for it."""
+        return self.patience.begin(lambda: self._made(name, rank, world, sums))
+
+    def until(self, forming: Future[GlooMesh]) -> GlooMesh:
+        """It is there."""
+        with talking():
+            return self.patience.until(forming)
+
+    def group(self, name: str, rank: int, world: int) -> Any:
+        """Of gloo; blocks until all are there."""
+        store = dist.PrefixStore(name, self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
+        group = dist.ProcessGroupGloo(store, rank, world, COLLECTIVE_TIMEOUT)
+        self._groups.append(group)
+        return group
+
+    def seal(self) -> None:
+        """All that will be opened is open: sockets of later are others'."""
+        self._connections.seal()
+
+    def hang_up(self) -> None:
+        """End every connection; any thread may call this, and more than once."""
+        self.patience.end()
+        self._connections.end()
+
+    def close(self) -> None:
+        """Out of it, whatever state it is in."""
+        self.hang_up()
+        if self.patience.stuck:  # torch would wait for its threads: nobody may ever destroy them
+            for group in self._groups:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        self.patience.close()
+        self._groups.clear()
+        self._store = None
+        self._connections.forget()
+
+    def _made(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]]) -> GlooMesh:
+        mesh = GlooMesh(self, name, rank, world)
+        for ranks in sums:
+            mesh.prepare(tuple(ranks))
+        return mesh
+
+
+class GlooMesh:
+    """As `Mesh` says. Of one alone there is no group at all."""
+
+    def __init__(self, lines: Lines, name: str, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self._lines, self._name = lines, name
+        self._sent: list[tuple[Any, torch.Tensor]] = []
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._all = self.prepare(tuple(range(world)))
+
+    def prepare(self, ranks: tuple[int, ...]) -> Any:
+        """The group for sums over these; all of them ask for it in the same order."""
+        if len(ranks) > 1 and ranks not in self._groups:
+            name = f"{self._name}/{'-'.join(map(str, ranks))}"
+            self._groups[ranks] = self._lines.group(name, ranks.index(self.rank), len(ranks))
+        return self._groups.get(ranks)
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
+        """Of memory of a GPU a copy is sent: gloo ends a process that hands it such."""
+        there = tensor.detach().to("cpu")
+        with talking():
+            self._sent.append((self._all.send([there], to, tag), there))
+
+    def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        """Waits."""
+        there = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+        with talking():
+            self._wait(self._all.recv([there], giver, tag))
+        if there is not tensor:
+            tensor.copy_(there)
+
+    def settle(self) -> None:
+        """Waits for all that was sent."""
+        sent, self._sent = self._sent, []
+        for work, _ in sent:
+            with talking():
+                self._wait(work)
+
+    def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
+        """Two alone add the same bits as any; of more, gloo chooses the order, the same for all."""
+        among = tuple(ranks)
+        if len(among) == 1:
+            return
+        with talking():
+            group = self._groups.get(among) or self._lines.patience.run(lambda: self.prepare(among))
+            self._wait(group.allreduce([tensor]))
+
+    def _wait(self, work: Any) -> None:
+        self._lines.patience.run(work.wait)
