@@ -96,6 +96,18 @@ def test_a_reader_never_fails_whatever_comes(lines):
         assert isinstance(read, BadInput) or dataclasses.is_dataclass(read)
 
 
+@pytest.mark.parametrize("keeps", [[-1], [1.0], [True], ["1"], 1, {"0": 1}, [1 << 63], None])
+def test_places_that_are_no_list_of_whole_numbers_from_0_on_are_refused(keeps):
+    said = {"type": "Regroup", "worker_id": "w", "generation": 1, "rank": 0, "world": 1, "keeps": keeps}
+    with pytest.raises(BadInput, match=r"keeps|64 bits"):
+        from_line(json.dumps(said).encode())
+
+
+def test_places_are_read_as_they_were_meant():
+    said = messages.Regroup(worker_id="w", generation=1, rank=5, world=6, copy=1, part=2, copies=2, parts=3, keeps=(0,))
+    assert from_line(to_line(said)) == said
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1.5])
 def test_a_loss_that_diverges_can_be_told(loss):
     said = messages.Stepped(worker_id="w", generation=1, step=2, done=3.0, epoch=0, loss=loss, step_s=0.1)

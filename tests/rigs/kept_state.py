@@ -31,7 +31,15 @@ from sublet.wire.travel import Travel
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 PACES = Paces(events_a_snapshot=10, events_a_file=10, history_kept=10)
-SAID = {str: "x", int: 3, float: 2.5, bool: True, float | None: 2.5, tuple[str, ...]: ("a", "b")}
+SAID = {
+    str: "x",
+    int: 3,
+    float: 2.5,
+    bool: True,
+    float | None: 2.5,
+    tuple[str, ...]: ("a", "b"),
+    tuple[int, ...]: (1, 2),
+}
 SAID[Mapping[str, str]] = {"a": "b"}
 KINDS = {kind for union in (wire.ToAgent, wire.ToController, wire.FromWorkerMessage) for kind in typing.get_args(union)}
 LIMITS = {"spot": Limit(max_nodes=3), "on-demand": Limit(max_nodes=1)}

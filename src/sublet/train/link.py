@@ -8,7 +8,7 @@ import socket
 from sublet.errors import InvalidValue
 from sublet.train.agent_line import AgentLine, listen
 from sublet.wire.lines import Message
-from sublet.wire.messages import Ready
+from sublet.wire.messages import WIRE_VERSION, Ready
 
 __all__ = ["ControllerLink"]
 
@@ -30,7 +30,7 @@ class ControllerLink:
             connection = socket.socket(fileno=os.dup(int(descriptor)))
             self.line = AgentLine(connection, self.worker_id)
             listen(self.line, connection)
-            self.line.say(Ready(worker_id=self.worker_id))
+            self.line.say(Ready(worker_id=self.worker_id, version=WIRE_VERSION))
 
     def say(self, message: Message) -> None:
         """To the controller, if there is one."""

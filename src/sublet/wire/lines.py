@@ -32,6 +32,7 @@ FROM_ZERO = frozenset(
     {"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes", "micro_batch"}
     | {"pieces", "samples", "data_s", "compute_s", "wait_s", "update_s", "memory_bytes", "most_samples"}
     | {"batch_initial", "batch_low", "batch_high", "offset", "ago_s"}
+    | {"moved_bytes", "gave_bytes", "met_s", "agree_s", "sum_s", "keep_s", "idle_s"}
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
@@ -130,7 +131,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if typing.get_origin(hint) is types.UnionType:
         return _union_reader(name, typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return partial(_texts_from, name)
+        return partial(_numbers_from if typing.get_args(hint)[0] is int else _texts_from, name)
     if _is_map(hint):
         return partial(_map_from, name)
     return _plain_reader(name, hint)
@@ -168,6 +169,12 @@ def _texts_from(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError(f"{name} = {value!r} is not a list of strings")
     return tuple(_text(item) for item in value)
+
+
+def _numbers_from(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+        raise TypeError(f"{name} = {value!r} is not a list of whole numbers from 0 on")
+    return tuple(value)
 
 
 def _map_from(name: str, value: Any) -> dict[str, str]:

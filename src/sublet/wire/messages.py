@@ -3,14 +3,15 @@
 A *worker* is one training process, a *member* a worker that belongs to the group of a generation. The controller alone
 decides who is a member; `generation` counts its decisions, and what belongs to an older one is late news.
 
-    controller -> agent -> worker    Regroup, Meet, Leave, SaveNow; of the agent's own: Brought
+    controller -> agent -> worker    Regroup, Meet, Keep, Leave, SaveNow; of the agent's own: Brought
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
                                      ShortOfMemory, Finished
     agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
 
 Both sides say something every few seconds (RenewLease, Ping); a line that is silent for three times as long is lost,
-whatever the network says, and the agent dials again. Of files and logs they speak in travel, of checkpoints in saves.
+whatever the network says, and the agent dials again. Of groups they speak in grids, of files and logs in travel, of
+checkpoints in saves.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sublet.wire.profile import Profile
+from sublet.wire.grids import Broke, Joined, Keep, Leading, Leave, Left, Meet, Ready, Regroup, Stepped
 from sublet.wire.saves import Brought, Carried, Damaged, Newest, Offered, Saved, SaveFailed, Uncarried, Wants
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = [
+    "OLDEST_VERSION",
     "WIRE_VERSION",
     "AboutWorker",
     "Broke",
@@ -35,6 +37,7 @@ __all__ = [
     "FromWorkerMessage",
     "Hello",
     "Joined",
+    "Keep",
     "Leading",
     "Leave",
     "Left",
@@ -61,51 +64,10 @@ __all__ = [
     "WorkerUp",
 ]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2  # with 2 grids came; who speaks 1 is understood, and trains without
+OLDEST_VERSION = 1
 
 # ---------------------------------------------------------------------------------------- to a worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup:
-    """You are rank `rank` of `world` in generation `generation`.
-
-    Survivors finish the step they are in and come; with `broken` the old group has lost a member, so they drop the
-    step instead (its samples are trained again by the new group). Rank 0 opens the store and says Leading; the others
-    wait for Meet. State goes from the member with the most steps to all who have fewer.
-    """
-
-    worker_id: str
-    generation: int
-    rank: int
-    world: int
-    local_rank: int = 0
-    local_world: int = 1
-    node_rank: int = 0
-    nodes: int = 1
-    batch: int = 0  # global batch that the plan chose; 0 = the script's own
-    broken: bool = False
-    micro_batch: int = 0  # most samples that a worker takes at a time, as more did not fit; 0 = as the script has it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meet:
-    """The store of generation `generation` is open at this address."""
-
-    worker_id: str
-    generation: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit."""
-
-    worker_id: str
-    generation: int
-    save: bool = False
-    broken: bool = False  # as in Regroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +77,7 @@ class SaveNow:
     worker_id: str
 
 
-ToWorker = Regroup | Meet | Leave | SaveNow | Brought
+ToWorker = Regroup | Meet | Keep | Leave | SaveNow | Brought
 
 # ---------------------------------------------------------------------------------------- to an agent
 
@@ -185,87 +147,10 @@ ToAgent = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """The script has opened its session and waits for a group."""
-
-    worker_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leading:
-    """Rank 0 has opened the store of its generation."""
-
-    worker_id: str
-    generation: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """In the group of `generation`, with everybody's state equal; the next step is `step`.
-
-    `work` is all that the script wants to do (samples, over all epochs) and `done` what is behind it. `redone_steps`
-    counts steps that had been made before and are lost (0 when a survivor carried the state over).
-    """
-
-    worker_id: str
-    generation: int
-    step: int
-    done: float
-    work: float
-    global_batch: int = 0
-    source: str = "fresh"  # fresh | peer | checkpoint: where the state came from
-    redone_steps: int = 0
-    formed_s: float = 0.0  # seconds to form the group
-    state_s: float = 0.0  # seconds to share the state
-    printed: int = -1  # bytes in the file of its output by then; -1 = it does not know
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
-    """Progress: rank 0 a few times a second at most, others rarely; times are means per step since the last."""
-
-    worker_id: str
-    generation: int
-    step: int
-    done: float
-    epoch: int
-    loss: float
-    step_s: float
-    comm_s: float = 0.0
-    saved_s: float = 0.0  # seconds that checkpoints kept training waiting, since the last report
-    global_batch: int = 0
-    local_batch: int = 0
-    noise: float | None = None  # gradient noise scale in samples, where it can be measured
-    profile: Profile | None = None  # now and then
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
     """It lives, in the script's own code (an evaluation, say) and not in ours; said now and then while that lasts."""
 
     worker_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broke:
-    """The group of `generation` failed under this worker: somebody is gone. It waits for the next Regroup."""
-
-    worker_id: str
-    generation: int
-    step: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """It left as told, at a step boundary, and exits."""
-
-    worker_id: str
-    generation: int
-    step: int
-    done: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

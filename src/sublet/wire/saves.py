@@ -42,6 +42,7 @@ class Saved:
     blocked_s: float  # of training that stood still for it
     size_bytes: int
     tier: str = ANCHOR
+    part: int = 0  # of a grid, that it has written; what part 0 says is that of all
 
     @property
     def safe(self) -> bool:

@@ -29,7 +29,7 @@ from tests.rigs.story import Story, adds_up, phase
 pytestmark = pytest.mark.usefixtures("virtual_time")
 DATA = Path(__file__).parents[2] / "data"
 FIRST, LAST = DATA / "state-0.1-434ea1a", DATA / "state-0.1-1e1ae9c"  # the one with a fence, an archive and a shelf
-LINES = [line for path in sorted(DATA.glob("wire-1*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
+LINES = [line for path in sorted(DATA.glob("wire-*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
 
 
 @pytest.fixture(params=[FIRST, LAST], ids=lambda path: path.name)

@@ -33,6 +33,7 @@ from sublet.wire.messages import (
     FromWorker,
     Hello,
     Joined,
+    Keep,
     Leave,
     Meet,
     Noticed,
@@ -294,7 +295,7 @@ class Agent:
             case Lacks() | Carried() | Newest():
                 self._keeping.hear(message)
                 self._preparations.go_on()
-            case Regroup() | Meet() | Leave() | SaveNow():
+            case Regroup() | Meet() | Keep() | Leave() | SaveNow():
                 self._crew.pass_on(message)
             case Warn():
                 self._warn(message.in_s)

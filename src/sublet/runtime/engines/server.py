@@ -19,6 +19,7 @@ from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.engines.sockets import identity_of, port_error, private_socket, remove_socket
 from sublet.wire.lines import Message
 from sublet.wire.messages import (
+    OLDEST_VERSION,
     WIRE_VERSION,
     AboutWorker,
     FromWorker,
@@ -159,7 +160,7 @@ class AgentServer:
             return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
         if not self._is_expected(line, hello):
             return f"no agent of {hello.node_id!r} is expected with this token, or certificate"
-        if hello.version != WIRE_VERSION:
+        if not OLDEST_VERSION <= hello.version <= WIRE_VERSION:
             both = f"its agent speaks version {hello.version}, this controller version {WIRE_VERSION}"
             return f"{both}; next: install the same sublet on both, or let the node end and rent another"
         return ""

@@ -38,6 +38,14 @@ def test_an_agent_of_another_version_is_cut_off_and_whoever_waits_for_it_is_told
     assert f"its agent speaks version {WIRE_VERSION + 1}, this controller version {WIRE_VERSION}; next: install" in why
 
 
+def test_an_agent_of_before_grids_comes_in_as_one_of_today_does():
+    engine = LocalEngine("tcp:127.0.0.1:1", lease_s=30.0)
+    engine.expect("n1", GIVEN)
+    said = {version: Hello(node_id="n1", token=GIVEN, pid=1, version=version) for version in range(WIRE_VERSION + 2)}
+    refused = {version for version, hello in said.items() if engine._reason_to_refuse(SimpleNamespace(), hello)}
+    assert refused == {0, WIRE_VERSION + 1}
+
+
 def test_of_a_stranger_that_says_it_is_of_another_version_nobody_hears():
     assert heard_by_an_engine(Hello(node_id="n1", token=GIVEN[:-1], pid=1, version=WIRE_VERSION + 1)) == []
 

@@ -1,0 +1,200 @@
+"""What is said of groups: who sits where, where they meet, what moved, how far they are, and who is gone.
+
+A group is a *grid*: `copies` of a model, each cut into `parts`. One part is data parallel training, and what is said of
+places is then left at its default. A worker has a *place* (copy, part), and may *keep* parts of others: it holds their
+state too, and brings it up to date with every step. Old and new members *meet*, and hand over what each place needs.
+
+    controller -> worker    Regroup, Meet, Keep, Leave
+    worker -> controller    Ready, Leading, Joined, Stepped, Broke, Left
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublet.wire.profile import Profile
+
+__all__ = [
+    "GRIDS_SINCE",
+    "NO_PLACE",
+    "SHARDS",
+    "STAGES",
+    "Broke",
+    "Joined",
+    "Keep",
+    "Leading",
+    "Leave",
+    "Left",
+    "Meet",
+    "Ready",
+    "Regroup",
+    "Stepped",
+]
+
+GRIDS_SINCE = 2  # version of the wire: who speaks an older one trains data parallel, and nothing else
+STAGES, SHARDS = "stages", "shards"  # ways to cut: at borders of blocks, or anywhere
+NO_PLACE = -1  # of one who only keeps, or only gives
+
+# ---------------------------------------------------------------------------------------- to a worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """You are rank `rank` of `world` in generation `generation`.
+
+    Survivors finish the step they are in and come; with `broken` the old group has lost a member, so they drop the
+    step instead (its samples are trained again by the new group). Rank 0 opens the store and says Leading; the others
+    wait for Meet. State goes from the member with the most steps to all who have fewer.
+
+    In a grid the rank is `copy * parts + part`; those who only keep come behind, and have no place. All of the old and
+    the new grid meet first, each as number `meeting` of `meets`: those who stay by their rank, then those who only
+    give. Who does not stay (`rank` is -1) hands over, says Left and waits for what it is told next: Leave, or another
+    Regroup, in which it is as one that has just come.
+    """
+
+    worker_id: str
+    generation: int
+    rank: int
+    world: int
+    local_rank: int = 0
+    local_world: int = 1
+    node_rank: int = 0
+    nodes: int = 1
+    batch: int = 0  # global batch that the plan chose; 0 = the script's own
+    broken: bool = False
+    micro_batch: int = 0  # most samples that a worker takes at a time, as more did not fit; 0 = as the script has it
+    copy: int = NO_PLACE
+    part: int = NO_PLACE
+    copies: int = 0  # 0 = no grid: the script is not asked to cut anything
+    parts: int = 1
+    cut: str = ""  # STAGES or SHARDS; "" = none
+    ends: tuple[int, ...] = ()  # part p has the blocks from ends[p - 1] up to ends[p]; () = as even as there are
+    keeps: tuple[int, ...] = ()  # parts whose state it holds besides its own
+    meeting: int = NO_PLACE
+    meets: int = 0
+    stays: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meet:
+    """The store of generation `generation` is open at this address."""
+
+    worker_id: str
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """From the next boundary on keep these parts too, of the grid of `generation`: where a loss is known to come."""
+
+    worker_id: str
+    generation: int
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit."""
+
+    worker_id: str
+    generation: int
+    save: bool = False
+    broken: bool = False  # as in Regroup
+
+
+# ---------------------------------------------------------------------------------------- from a worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The script has opened its session and waits for a group."""
+
+    worker_id: str
+    version: int = 1  # of the wire that it speaks
+    blocks: tuple[int, ...] = ()  # bytes of the state of each, in order, with what is around them; () = cannot be cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """Rank 0 has opened the store of its generation."""
+
+    worker_id: str
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """In the group of `generation`, with everybody's state equal; the next step is `step`.
+
+    `work` is all that the script wants to do (samples, over all epochs) and `done` what is behind it. `redone_steps`
+    counts steps that had been made before and are lost (0 when a survivor carried the state over). In a grid every
+    member and keeper says it, and the group trains when all have.
+    """
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+    work: float
+    global_batch: int = 0
+    source: str = "fresh"  # fresh | peer | checkpoint: where the state came from
+    redone_steps: int = 0
+    formed_s: float = 0.0  # seconds to form the group
+    state_s: float = 0.0  # seconds to share the state
+    printed: int = -1  # bytes in the file of its output by then; -1 = it does not know
+    kind: str = ""  # within | between | depth | restored: how the grid changed; "" = it is none, or the first
+    moved_bytes: int = 0  # that this one received
+    rolled: bool = False  # it applied a step late, with the numbers that the others had agreed on
+    met_s: float = 0.0  # seconds until all of the old and the new grid had met
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """Progress: rank 0 a few times a second at most, others rarely; times are means per step since the last.
+
+    In a grid copy 0 of each part says it.
+    """
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+    epoch: int
+    loss: float
+    step_s: float
+    comm_s: float = 0.0
+    saved_s: float = 0.0  # seconds that checkpoints kept training waiting, since the last report
+    global_batch: int = 0
+    local_batch: int = 0
+    noise: float | None = None  # gradient noise scale in samples, where it can be measured
+    profile: Profile | None = None  # now and then
+    agree_s: float = 0.0  # of the step: agreeing that it is to be applied
+    sum_s: float = 0.0  # over the copies of the part
+    keep_s: float = 0.0  # sums to those who keep the part
+    idle_s: float = 0.0  # waiting for neighbours in the pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broke:
+    """The group of `generation` failed under this worker: somebody is gone. It waits for the next Regroup."""
+
+    worker_id: str
+    generation: int
+    step: int
+    why: str
+    pending: int = -1  # the step whose summed gradients it holds; -1 = none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """It left as told, at a step boundary, and exits; or, told by a Regroup that it does not stay, it has given."""
+
+    worker_id: str
+    generation: int
+    step: int
+    done: float
+    gave_bytes: int = 0
