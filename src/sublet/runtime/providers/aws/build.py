@@ -5,6 +5,8 @@ boto3 is imported when this is called, so that nobody else needs it.
 
 from __future__ import annotations
 
+import logging
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sublet.domain.budget import Limit
@@ -15,9 +17,10 @@ from sublet.runtime.agent.dialing import is_secure
 from sublet.runtime.clock import Clock
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.last_run import take_moved_mark
+from sublet.runtime.providers.aws.asked_prices import ask_prices
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
-from sublet.runtime.providers.aws.offers import offers_from
+from sublet.runtime.providers.aws.offers import listed_prices, offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.runtime.providers.setup import ProviderSetup, require_engine
@@ -25,6 +28,8 @@ from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["RATES", "build", "server_id_from"]
+
+_log = logging.getLogger(__name__)
 
 # EC2 refills two launches and twenty questions a second, for all of an account in a region ("Request throttling for the
 # Amazon EC2 API"). Half of the launches are ours: others of the account launch, too, and a rent asks questions besides.
@@ -41,13 +46,21 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     if not config.controller:
         raise InvalidValue("controller", "", "tls:host:port that nodes reach this machine at; or 'sublet up --on aws'")
     authority = Authority(state_dir / "identity", wall=clock.wall) if is_secure(config.controller) else None
+    make = client_maker(config.endpoint_url)
+    catalogue, today = load_catalogue(), datetime.fromtimestamp(clock.wall.unix(), UTC).date().isoformat()
+    listed = listed_prices(config, catalogue)
+    asked, notes = ask_prices(make, state_dir / "aws", listed, today)
+    for note in notes:
+        _log.warning("%s", note)
+    days = [asked[place].day if place in asked else day for place, (_, day) in listed.items()]
     provider = AwsProvider(
         state_dir=state_dir,
         clock=clock,
         config=config,
-        offers=offers_from(config, load_catalogue(), mixed=settings.mix_markets),
+        offers=offers_from(config, catalogue, mixed=settings.mix_markets, asked=asked),
+        priced_on=min(days, default=""),
         server_id=server_id,
-        calls=Calls(client_maker(config.endpoint_url), wall=clock.wall, order_tries=1),
+        calls=Calls(make, wall=clock.wall, order_tries=1),
         moved=moved,
         authority="" if authority is None else authority.certificate,
     )

@@ -11,6 +11,8 @@ from typing import Any
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import NoAccess, SubletError
+from sublet.market.catalogue import load_catalogue
+from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import Refusal, expiry_of, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import launch_request
@@ -48,6 +50,7 @@ def aws_findings(
         return
     for region in config.regions:
         yield _region(make, region)
+    yield _asked_price(make, offers)
     for offer in {(offer.region, offer.market): offer for offer in offers}.values():
         yield _may_launch(make, config, offer, server)
         yield _quota(make, offer)
@@ -89,6 +92,23 @@ def _region(make: Callable[[str, str], Any], region: str) -> Finding:
     except Exception as error:  # noqa: BLE001 - as above
         return _failure(f"region {region}", meaning("describe_availability_zones", error))
     return Finding(name=f"region {region}", ok=True, text=f"{len(zones)} zones")
+
+
+def _asked_price(make: Callable[[str, str], Any], offers: tuple[Offer, ...]) -> Finding:
+    """Whether we are told what an instance costs on demand; a note where we are not."""
+    offer = max(offers, key=lambda each: each.market is Market.ON_DEMAND)
+    name, listed = "prices on demand", f"the list of {_day_of(offer)} has USD {offer.price.usd_per_h:g}/h"
+    try:
+        usd_per_h = price_of(make, offer.region, offer.instance_type)
+    except SubletError as error:
+        text = f"cannot be asked for: {str(error).partition(chr(10))[0]}; {listed}"
+        return Finding(name=name, ok=None, text=text, hint="allow pricing:GetProducts; else those of the list count")
+    text = f"{offer.instance_type} in {offer.region} costs USD {usd_per_h}/h today"
+    return Finding(name=name, ok=True, text=f"{text}; {listed}" if offer.market is Market.ON_DEMAND else text)
+
+
+def _day_of(offer: Offer) -> str:
+    return load_catalogue().quote(offer.id).as_of.isoformat()
 
 
 def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer, server: str) -> Finding:

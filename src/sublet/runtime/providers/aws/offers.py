@@ -1,7 +1,7 @@
 """What can be rented on AWS: the offers of the bundled list for chosen regions and types, and which prices to believe.
 
-The list of offers is the same at every start, because a recorded life can only be lived again with the offers of then.
-What a spot node costs today comes as PriceChanged, as soon as the cloud has been asked.
+What a node costs on demand is from the list, or was asked for before this start (`asked_prices`): another price is
+another list of offers, which the log is told. What a spot node costs today comes as PriceChanged, once it is asked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,31 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible
 from sublet.market.catalogue import Catalogue
 from sublet.market.hygiene import PLAUSIBLE_USD_PER_GPU_H
+from sublet.runtime.providers.aws.asked_prices import Asked, Place
 from sublet.runtime.providers.aws.config import AwsConfig
 
-__all__ = ["NOTICE_S", "doubt", "newest", "offers_from"]
+__all__ = ["NOTICE_S", "doubt", "listed_prices", "newest", "offers_from"]
 
 NOTICE_S = 120.0  # what AWS documents for spot interruptions; best effort
 WIND_DOWN_S = 60.0  # to save, to leave, and until EC2 says "shutting-down"
 
 
-def offers_from(config: AwsConfig, catalogue: Catalogue, *, mixed: bool = False) -> tuple[Offer, ...]:
-    """One offer per zone and market, which are pools apart unless they are mixed.
+def listed_prices(config: AwsConfig, catalogue: Catalogue) -> dict[Place, tuple[Price, str]]:
+    """(region, type) -> what the list asks for it on demand, and of which day that is."""
+    found: dict[Place, tuple[Price, str]] = {}
+    for region in config.regions:
+        for kind in config.instance_types:
+            for quote in catalogue.quotes(cloud="aws", region=region, instance_type=kind, market=Market.ON_DEMAND):
+                known = found.get((region, kind))
+                if known is None or quote.offer.price > known[0]:
+                    found[region, kind] = (quote.offer.price, quote.as_of.isoformat())
+    return found
+
+
+def offers_from(
+    config: AwsConfig, catalogue: Catalogue, *, mixed: bool = False, asked: Mapping[Place, Asked] | None = None
+) -> tuple[Offer, ...]:
+    """One offer per zone and market, which are pools apart unless they are mixed; `asked` prices go before listed ones.
 
     A spot node never costs more than its on-demand price: that is its cap.
     """
@@ -34,6 +49,9 @@ def offers_from(config: AwsConfig, catalogue: Catalogue, *, mixed: bool = False)
     for region in config.regions:
         for kind in config.instance_types:
             listed = catalogue.select(cloud="aws", region=region, instance_type=kind)
+            told = (asked or {}).get((region, kind))
+            if told is not None:
+                listed = [replace(o, price=told.price, cap=None) if o.market is Market.ON_DEMAND else o for o in listed]
             on_demand = {offer.zone: offer.price for offer in listed if offer.market is Market.ON_DEMAND}
             offers += [
                 _ours(offer, on_demand.get(offer.zone), config, mixed=mixed)

@@ -64,6 +64,7 @@ class AwsProvider:
         prices_s: float | None = PRICES_S,
         moved: bool = False,
         authority: str = "",
+        priced_on: str = "",
         files: Files = FILES,
     ) -> None:
         if clock.speedup != 1.0:
@@ -72,7 +73,7 @@ class AwsProvider:
         positive("poll_s", poll_s)
         self._offers = {offer.id: offer for offer in offers or offers_from(config, load_catalogue())}
         self._spot = any(offer.market is Market.SPOT for offer in self._offers.values())
-        self._listed_unix = 0.0 if self._spot else _listed_unix()  # list prices are as old as the list
+        self._listed_unix = 0.0 if self._spot else _unix_of(priced_on or _newest_day())  # as old as the list
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s or calls.server_time.unix, poll_s, prices_s
         self._state_dir, self._moved, self._authority = state_dir, moved, authority
@@ -93,7 +94,7 @@ class AwsProvider:
         return tuple(self._offers.values())
 
     def price_age_s(self) -> float | None:
-        """Since spot prices were last confirmed; without any, since the day of the list that prices are from."""
+        """Since spot prices were last confirmed; without any, since the day that prices are from."""
         return self._prices.age_s() if self._spot else max(0.0, self._unix_s() - self._listed_unix)
 
     def access_left_s(self) -> float | None:
@@ -322,6 +323,9 @@ class AwsProvider:
                 _log.exception("a look at EC2 failed")
 
 
-def _listed_unix() -> float:
-    newest = max(listing.as_of for listing in load_catalogue().listings)
-    return datetime.fromisoformat(newest).replace(tzinfo=UTC).timestamp()
+def _newest_day() -> str:
+    return max(listing.as_of for listing in load_catalogue().listings)
+
+
+def _unix_of(day: str) -> float:
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()

@@ -27,6 +27,7 @@ def narrow_policy(config: AwsConfig, server: str) -> dict[str, Any]:
     asked, found = {f"aws:RequestTag/{SERVER_TAG}": server}, {f"aws:ResourceTag/{SERVER_TAG}": server}
     statements = [
         _allow("Look", LOOKS, ["*"], StringEquals=here),
+        _allow("AskForPrices", ("pricing:GetProducts",), ["*"]),  # of all regions, from one
         _allow(
             "LaunchTheseTypesWithOurTag",
             ("ec2:RunInstances",),
