@@ -15,6 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
+test: export TEST_SEED := $(SEED)
 test bench scenarios policies-live soak: export OMP_NUM_THREADS := 1
 test bench scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
@@ -27,7 +28,7 @@ setup: $(READY) ## make .venv and install Sublet into it with all that developme
 demo: $(READY) ## three real training jobs on a spot market that takes nodes away; the report goes to out/demo
 	$(BIN)/sublet demo --report out/demo
 
-test: $(READY) ## check, and beside it run every test (TEST_ARGS="tests/unit -k money" for some; SIZE=full: all examples of each)
+test: $(READY) ## check, and beside it run the tests (TEST_ARGS="tests/unit -k money" for some; SEED=2: another sample of what takes long; SIZE=every, full)
 	@$(MAKE) --no-print-directory -j2 check pytest # types take a minute of one core
 
 pytest: $(READY)

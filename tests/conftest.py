@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from tests.rigs.order import dealt
-from tests.rigs.sizes import examples
+from tests.rigs.sizes import DRAWN, SIZE, drawn, examples
 from tests.rigs.virtual_time import VirtualTime
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=examples(100))
@@ -33,6 +33,10 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if SIZE == "part":
+        kept = drawn([item.nodeid for item in items], DRAWN, os.environ.get("TEST_SEED", "1"))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     items[:] = dealt(items, {item: item.nodeid.partition("::")[0] for item in items}, workers)
 

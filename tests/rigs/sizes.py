@@ -1,19 +1,50 @@
 """How much the tests try: `make test` a part that fits into minutes, `make test SIZE=full` all of it.
 
-What is checked is the same in both, and so are the first examples: fewer are drawn, of the same seeds. Nothing that a
-test asserts depends on the size.
+    part   of what takes long a sample, drawn by SEED; of each property a quarter of its examples
+    every  every test (as plain `pytest` does, so that whoever names a file gets all of it), a quarter of the examples
+    full   every test, every example
+
+Examples of a smaller size are the first of a larger one. Nothing that a test asserts depends on the size.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["FULL", "examples", "only_in_full", "sized"]
+__all__ = ["DRAWN", "FULL", "SIZE", "drawn", "examples", "only_in_full", "sized"]
 
-FULL = os.environ.get("TEST_SIZE") == "full"
+SIZE = os.environ.get("TEST_SIZE", "every")
+FULL = SIZE == "full"
+DRAWN = {  # of the tests of each file below this, one in so many, or none; the longest path that fits counts
+    "tests/conformance/": 2,
+    "tests/conformance/test_forecasters.py": 3,
+    "tests/conformance/test_live.py": 0,  # `make policies-live`
+    "tests/conformance/test_policies.py": 4,
+    "tests/e2e/": 2,
+    "tests/e2e/test_advise.py": 4,
+    "tests/e2e/test_anchor.py": 0,  # one test of half a minute
+    "tests/e2e/test_average.py": 4,
+    "tests/e2e/test_box.py": 3,
+    "tests/e2e/test_check_for_real.py": 3,
+    "tests/e2e/test_spot.py": 4,
+    "tests/faults/": 3,
+    "tests/scenarios/": 3,
+    "tests/simulation/": 4,
+    "tests/unit/advise/": 2,
+    "tests/unit/market/forecast/": 3,
+    "tests/unit/runtime/providers/aws/": 3,
+    "tests/unit/sim/test_workload_catalog.py": 4,
+    "tests/unit/studies/": 2,
+    "tests/unit/train/grid/": 2,
+    "tests/unit/train/test_checkpoint_kills.py": 3,
+    "tests/unit/train/test_epochs.py": 2,
+}
 PART = 0.25  # of the examples of a property
 only_in_full = pytest.mark.skipif(not FULL, reason="takes long: `make test SIZE=full`")
 
@@ -26,3 +57,17 @@ def sized(part: int, full: int) -> int:
 def examples(full: int) -> int:
     """Of a property: never fewer than ten, or than there are."""
     return full if FULL else max(min(full, 10), math.ceil(PART * full))
+
+
+def drawn(tests: Iterable[str], one_in: dict[str, int], seed: str) -> set[str]:
+    """The tests to run, by their ids: of each file as many as the table says; the same for the same seed."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for test in tests:
+        files[test.partition("::")[0]].append(test)
+    found: set[str] = set()
+    for file, within in files.items():
+        longest = max((path for path in one_in if file.startswith(path)), key=len, default=None)
+        of = 1 if longest is None else one_in[longest]
+        count = math.ceil(len(within) / of) if of else 0
+        found.update(sorted(within, key=lambda test: zlib.crc32(f"{seed} {test}".encode()))[:count])
+    return found
