@@ -197,7 +197,7 @@ class Scene:
 
     def _up(self, name, message):
         if isinstance(message, Lacks):
-            for digest in self.pulling.send_parts(name, message.digests):
+            for digest in self.pulling.send_parts(name, message.digests, message.doubted):
                 self.down.append((name, Part(digest=digest)))
         elif isinstance(message, Part):
             self.pulling.take(name, message)

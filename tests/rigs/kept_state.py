@@ -41,6 +41,7 @@ SAID = {
     tuple[int, ...]: (1, 2),
 }
 SAID[Mapping[str, str]] = {"a": "b"}
+SAID[bytes] = b"x"
 KINDS = {kind for union in (wire.ToAgent, wire.ToController, wire.FromWorkerMessage) for kind in typing.get_args(union)}
 LIMITS = {"spot": Limit(max_nodes=3), "on-demand": Limit(max_nodes=1)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,9 @@ class Files(Protocol):
 
     def append(self, path: Path, data: bytes) -> None:
         """To a draft that nobody else reads: made if there is none, and not forced to the disk."""
+
+    def settle(self, folder: Path, drafts: Mapping[str, str]) -> None:
+        """Files of a folder: forced to the disk, then given their names, and the folder after the last of them."""
 
     def rename(self, source: Path, target: Path) -> None:
         """A file or folder, in one go; nothing is at the target."""
@@ -54,11 +58,17 @@ class _MachineFiles:
                 os.fsync(file.fileno())
         draft.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)  # the rename is in there
 
     def append(self, path: Path, data: bytes) -> None:
         with path.open("ab") as file:
             file.write(data)
+
+    def settle(self, folder: Path, drafts: Mapping[str, str]) -> None:
+        for draft, name in drafts.items():
+            _sync(folder / draft)
+            (folder / draft).replace(folder / name)
+        _sync(folder)  # renames are in it
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
@@ -80,9 +90,9 @@ class _MachineFiles:
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """A rename is in the folder: that must reach the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """A file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,10 +3,13 @@
 A line that is too long or too deep, not JSON, of an unknown type, with a missing or ill-typed field or with a number
 beyond its bounds is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer
 may say more.
+
+A part of a file may go as a *frame*: `#5 {"type": "Part", ...}`, and after the end of that line 5 bytes as they are.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
@@ -19,8 +22,9 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.wire import messages
 from sublet.wire.text import plain_text
+from sublet.wire.travel import Part
 
-__all__ = ["LONGEST_LINE", "LineBuffer", "Message", "from_line", "to_line"]
+__all__ = ["LONGEST_LINE", "LineBuffer", "Message", "bytes_after", "from_line", "to_frame", "to_line"]
 
 LONGEST_LINE = 1 << 20  # bytes; far beyond any message, short of what a hostile peer could fill memory with
 MOST_DIGITS = 20  # of a whole number: a sign and 64 bits
@@ -36,6 +40,8 @@ FROM_ZERO = frozenset(
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
+FRAME = b"#"
+SIZE_DIGITS = 8  # of the length of a frame
 
 
 def to_line(message: Message) -> bytes:
@@ -43,11 +49,24 @@ def to_line(message: Message) -> bytes:
     return _ENCODER.encode(_plain(message)).encode() + b"\n"
 
 
+def to_frame(part: Part) -> bytes:
+    """A line, and after it the data as they are."""
+    return b"#%d " % len(part.data) + to_line(Part(digest=part.digest)) + part.data if part.data else to_line(part)
+
+
+def bytes_after(line: bytes) -> int:
+    """How many bytes belong to this line, after its end."""
+    digits = line[1 : SIZE_DIGITS + 2].partition(b" ")[0] if line.startswith(FRAME) else b""
+    return int(digits) if digits.isdigit() and len(digits) <= SIZE_DIGITS else 0
+
+
 def from_line(line: bytes) -> Message:
-    """The message that `to_line` wrote."""
+    """The message that `to_line` or `to_frame` wrote."""
     if len(line) > LONGEST_LINE:
         raise BadInput("message", f"{len(line)} bytes long; at most {LONGEST_LINE} are read")
     try:
+        if line.startswith(FRAME):
+            return _part_from(line)
         text = line.decode(json.detect_encoding(line), "surrogatepass")  # as json.loads reads bytes
         return _message_from(_DECODER.decode(text), _kinds())
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:
@@ -93,12 +112,22 @@ def _writer(hint: Any) -> Callable[[Any], Any] | None:
     """How a field becomes JSON; None where it is as it is."""
     if _is_map(hint):
         return dict
+    if hint is bytes:
+        return lambda value: base64.b64encode(value).decode()
     if any(dataclasses.is_dataclass(part) for part in (hint, *typing.get_args(hint))):
         return lambda value: None if value is None else _plain(value)
     return None
 
 
 # ---------------------------------------------------------------------- reading: nothing is believed
+
+
+def _part_from(frame: bytes) -> Part:
+    header, _, data = frame.partition(b"\n")
+    part = _message_from(_DECODER.decode(header.partition(b" ")[2].decode()), {"Part": Part})
+    if len(data) != bytes_after(header) or not isinstance(part, Part) or part.data:
+        raise ValueError(f"a frame of {len(data)} bytes that is not as its header says")
+    return Part(digest=part.digest, data=data)
 
 
 def _whole(digits: str) -> int:
@@ -134,6 +163,8 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         return partial(_numbers_from if typing.get_args(hint)[0] is int else _texts_from, name)
     if _is_map(hint):
         return partial(_map_from, name)
+    if hint is bytes:
+        return lambda value: base64.b64decode(_plain_reader(name, str)(value), validate=True)
     return _plain_reader(name, hint)
 
 

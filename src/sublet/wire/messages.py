@@ -88,6 +88,7 @@ class Welcome:
 
     node_id: str
     lease_s: float
+    frames: bool = False  # the controller reads parts as raw bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ class Hello:
     pings: bool = False  # it says Ping every few seconds, so that its silence means something
     machine: str = ""  # the same for all agents of one machine and its network; "" = it does not say
     trouble: str = ""  # why it cannot serve, and goes
+    frames: bool = False  # it reads parts as raw bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@
 
 A file travels in parts that are named by the SHA-256 of what is in them; whoever holds a name can check what it got.
 Whoever lacks parts asks for few at a time, so that orders on the same line are never late by more than those. What was
-asked for and never came is asked for again: nobody remembers what is under way.
+asked for and never came is asked for again: nobody remembers what is under way. Between peers that both say `frames` a
+part goes as raw bytes behind its header (`lines`), and behind all else that is to be said.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ class Travel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacks:
-    """The agent, or the controller, has no parts of these names."""
+    """The agent, or the controller, has no parts of these names; what came for those `doubted` was something else."""
 
     digests: tuple[str, ...]
+    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Here is one, packed and in base64; without data, there is none of this name."""
+    """Here is one, packed or as it is: its name tells which. Without data, there is none of this name."""
 
     digest: str
-    data: str = ""
+    data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

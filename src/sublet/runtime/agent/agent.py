@@ -25,7 +25,7 @@ from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.preparing import Preparations
 from sublet.runtime.agent.worker import Worker
-from sublet.wire.lines import Message, to_line
+from sublet.wire.lines import Message, to_frame, to_line
 from sublet.wire.messages import (
     AboutWorker,
     Dismiss,
@@ -112,6 +112,7 @@ class Agent:
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
         self.ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s  # if nobody renews it
         self._lease_s = facts.lease_s
+        self._frames = False  # the controller reads them
         self._going = False  # no new workers; gone with the last one
         self._asked = False  # by SIGTERM, to go
         self.ended_for_lease = False  # nobody renewed it
@@ -229,6 +230,7 @@ class Agent:
             pings=True,
             machine=self._machine.place.machine_id(),
             trouble=trouble,
+            frames=True,
         )
         unsent = self._link.waiting()
         over = [down for worker_id, down in self._crew.ended.items() if worker_id not in held]
@@ -250,7 +252,10 @@ class Agent:
 
     def _say(self, message: Travelling | Preparing) -> None:
         """What is said again if it is lost."""
-        self._link.send(to_line(message), may_be_lost=True)
+        if isinstance(message, Part) and self._frames:
+            self._link.carry(to_frame(message))
+        else:
+            self._link.send(to_line(message), may_be_lost=True)
 
     def _tell(self, message: Noticed | AboutWorker | FromWorker) -> None:
         if isinstance(message, FromWorker):
@@ -275,6 +280,7 @@ class Agent:
                 if message.node_id == self._facts.node_id and 0 < message.lease_s < math.inf:
                     self._lease_s = message.lease_s
                     self._renew()
+                self._frames = message.frames
                 self._link.welcomed()
                 self._preparations.line_is_new()
                 self._keeping.line_is_new()

@@ -7,14 +7,12 @@ so that its node is not given back before.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sublet.runtime.agent.folders import MOST_FILES
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import Finder, Found, Snapshot, Spoiled
-from sublet.runtime.travel.content import packed_part
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
 from sublet.wire.saves import Carried, Offered, Uncarried
@@ -91,7 +89,7 @@ class Carrying:
         """It lacks parts, or has what was offered."""
         if isinstance(message, Lacks):
             for digest in message.digests:
-                self._send_part(digest)
+                self._send_part(digest, sure=digest in message.doubted)
             return
         for job in self._jobs.values():
             if job.snapshot is not None and job.offered_s is not None and job.snapshot.root == message.root:
@@ -105,16 +103,15 @@ class Carrying:
             if job.offered_s is not None:
                 self._offer(job)
 
-    def _send_part(self, digest: str) -> None:
+    def _send_part(self, digest: str, *, sure: bool) -> None:
         data = None
         for job in self._jobs.values():
             if job.snapshot is not None and job.snapshot.has(digest):
-                if (data := job.snapshot.part(digest)) is not None:
+                if (data := job.snapshot.part(digest, sure=sure)) is not None:
                     job.moved_s = self._machine.wall.monotonic()
                     break
                 self._drop(job)
-        text = "" if data is None else base64.b64encode(packed_part(data)).decode()
-        self._say(Part(digest=digest, data=text))
+        self._say(Part(digest=digest, data=data or b""))
 
     # ------------------------------------------------------------------ workers that have ended
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Dialer", "Secure", "address_from", "dial", "host_and_port", "in_the_clear", "is_secure"]
+__all__ = [
+    "Dialer",
+    "Secure",
+    "address_from",
+    "dial",
+    "host_and_port",
+    "in_the_clear",
+    "is_secure",
+    "keep_little_unsent",
+]
 
+UNSENT_BYTES = 1 << 17
 Address = str | tuple[str, int]
 Dialer = Callable[[str], socket.socket]  # it may be there at once, later (then it can be written to), or never
 Secure = Callable[[socket.socket, str], socket.socket]  # what is spoken on a way that is there to this address
@@ -59,11 +71,18 @@ def dial(address: str) -> socket.socket:
         line.settimeout(0.0)
         if family == socket.AF_INET:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_little_unsent(line)
         _begin(line, place)
     except OSError:
         line.close()
         raise
     return line
+
+
+def keep_little_unsent(line: Any) -> None:
+    """In the kernel's own memory, beyond what is on its way: what is said next is not late behind megabytes."""
+    with contextlib.suppress(AttributeError, OSError):  # not on this system, or no TCP
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _begin(line: socket.socket, place: Address) -> None:

@@ -1,4 +1,7 @@
-"""The agent's line to its controller: found again when it breaks or falls silent, never waited for, within bounds."""
+"""The agent's line to its controller: found again when it breaks or falls silent, never waited for, within bounds.
+
+Parts of files go behind everything else, one at a time: whatever is to be said waits for the rest of one part at most.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ LONGEST_PAUSE_S = 2.0
 PING_S = 5.0  # both sides say something as often, or more where a lease is short
 CONNECT_S = 5.0  # for a host that does not answer
 MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
+MOST_CARRIED = 8 << 20  # bytes of parts that wait; whoever asked for more asks again
 CHUNK = 1 << 16
+MOST_READ = 1 << 18  # bytes at once, before others are seen to
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -59,7 +64,10 @@ class Link:
         self._heard: list[Message | BadInput] = []
         self._unsent: deque[tuple[bytes, bool]] = deque()  # (line, may be lost)
         self._unsent_bytes = 0
-        self._sent_of_first = 0
+        self._parts: deque[bytes] = deque()
+        self._parts_bytes = 0
+        self._amid_part = False  # some of the first may have been sent: TLS insists on going on with it
+        self._sent_of_first = 0  # of that, or else of the first line
         self._greetings = 0  # lines at the head that belong to this connection
         self._pause_s = FIRST_PAUSE_S
         self._due_s = 0.0  # when to try again, or to give this attempt up
@@ -177,44 +185,67 @@ class Link:
             self._shed()
         self.flush()
 
+    def carry(self, part: bytes) -> None:
+        """Behind all lines; lost with the connection, or if too much waits: it is asked for again."""
+        if self._connected and self._parts_bytes + len(part) <= MOST_CARRIED:
+            self._parts.append(part)
+            self._parts_bytes += len(part)
+            self.flush()
+
     def flush(self) -> None:
         """As much as the socket takes."""
         if self._socket is None or not self._connected:
             return
         try:
-            while self._unsent:
-                line = self._unsent[0][0]
-                self._sent_of_first += self._socket.send(memoryview(line)[self._sent_of_first :])
-                if self._sent_of_first == len(line):
+            while data := self._first():
+                self._sent_of_first += self._socket.send(memoryview(data)[self._sent_of_first :])
+                if self._sent_of_first == len(data):
                     self._forget_first()
         except LATER:
             pass
         except OSError:
             self._fail()
             return
-        self._selector.modify(self._socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0), self)
+        waits = self._unsent or self._parts
+        self._selector.modify(self._socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0), self)
 
     # ------------------------------------------------------------------
 
     def _read(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            data = self._socket.recv(CHUNK)
-        except LATER:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._fail()
-            return
-        self._heard_s = self._wall.monotonic()
-        self._heard += self._reader.feed(data)
+        """What is there, but not without end: TLS gives it in small pieces."""
+        read = 0
+        while self._socket is not None and read < MOST_READ:
+            try:
+                data = self._socket.recv(CHUNK)
+            except LATER:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._fail()
+                return
+            read += len(data)
+            self._heard_s = self._wall.monotonic()
+            self._heard += self._reader.feed(data)
+
+    def _first(self) -> bytes:
+        """What is to be sent next: what was begun, a line, a part; b"" = nothing."""
+        if not self._amid_part:
+            if self._unsent:
+                return self._unsent[0][0]
+            if not self._parts:
+                return b""
+            self._amid_part = True
+        return self._parts[0]
 
     def _forget_first(self) -> None:
+        self._sent_of_first = 0
+        if self._amid_part:
+            self._parts_bytes -= len(self._parts.popleft())
+            self._amid_part = False
+            return
         line, _ = self._unsent.popleft()
         self._unsent_bytes -= len(line)
-        self._sent_of_first = 0
         self._greetings = max(0, self._greetings - 1)
 
     def _shed(self) -> None:
@@ -222,7 +253,8 @@ class Link:
         for only_idle in (True, False):
             kept: deque[tuple[bytes, bool]] = deque()
             for index, (line, may_be_lost) in enumerate(self._unsent):
-                pinned = index < self._greetings or (index == 0 and self._sent_of_first > 0)
+                begun = self._sent_of_first > 0 and not self._amid_part
+                pinned = index < self._greetings or (index == 0 and begun)
                 full = self._unsent_bytes > MOST_UNSENT // 2
                 if full and not pinned and (may_be_lost or not only_idle):
                     self._unsent_bytes -= len(line)
@@ -246,6 +278,8 @@ class Link:
             self._socket = None
         self._connected = self._shaking = False
         self._reader = LineReader()
+        self._parts.clear()
+        self._parts_bytes, self._amid_part = 0, False
         while self._greetings:  # they were for that connection
             self._forget_first()
         self._sent_of_first = 0

@@ -15,7 +15,7 @@ from sublet.runtime.agent.folders import files_in
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import AT_ONCE
 from sublet.runtime.agent.steps import steps_in
-from sublet.runtime.travel.content import PART_BYTES, Content, digest_of
+from sublet.runtime.travel.content import PART_BYTES, Content, Keep, digest_of
 from sublet.runtime.travel.fetching import Fetch, Fetching
 from sublet.runtime.travel.manifest import Entry, is_below
 from sublet.wire.saves import Newest, Wants
@@ -25,6 +25,7 @@ __all__ = ["Restoring"]
 
 AGAIN_S = 10.0  # without an answer: ask again
 UNANSWERED_S = 300.0  # ... and give up
+UNDER_WAY_BYTES = 4 << 20  # asked for and not here yet: orders go before them
 WORKED, WAITS = True, False
 
 
@@ -57,8 +58,8 @@ class Restoring:
         done: Callable[[Wants, int, str], None],
     ) -> None:
         self._machine, self._say, self._done = machine, say, done
-        self._content = Content(folder, machine.files)
-        self._fetching = Fetching(self._content, say, machine.wall)
+        self._content = Content(folder, machine.files, Keep.PASSING)
+        self._fetching = Fetching(self._content, say, machine.wall, most_bytes=UNDER_WAY_BYTES)
         self._by_worker: dict[str, _Bringing] = {}
 
     def is_wanted(self, worker_id: str) -> bool:
@@ -214,14 +215,20 @@ class Restoring:
             files.make_folder(path.parent)
             files.append(path, b"")
             for digest in entry.parts:
-                data = self._piece(*here[digest]) if digest in here else self._content.data(digest)
-                if data is None or digest_of(data) != digest:
+                data = self._part(digest, here)
+                if data is None:
                     raise BadInput(path, "a part of it was here, and is gone")
                 files.append(path, data)
                 done += len(data)
                 if done >= AT_ONCE:
                     done = 0
                     yield WORKED
+
+    def _part(self, digest: str, here: dict[str, tuple[str, int]]) -> bytes | None:
+        """What came was checked as it came; what was on the disk may have changed since we looked."""
+        if digest not in here:
+            return self._content.packed(digest, sure=False)
+        return data if digest_of(data := self._piece(*here[digest])) == digest else None
 
     def _put(self, drafts: Path, folder: Path, name: str) -> None:
         """In place of what has its name and is not it; without a name, of the whole folder."""

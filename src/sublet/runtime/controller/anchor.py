@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sublet.errors import BadInput
 from sublet.machine.files import Files
-from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.content import Content, Keep
 from sublet.runtime.travel.manifest import Entry, entries_from, names_in
 
 __all__ = ["Anchor", "Commit", "Head"]
@@ -60,7 +60,7 @@ class Anchor:
 
     def __init__(self, folder: Path, files: Files, insist: Callable[[], None] = lambda: None) -> None:
         self.folder, self._files, self._insist = folder, files, insist
-        self.content = Content(folder / "parts", files)
+        self.content = Content(folder / "parts", files, Keep.RAW)
         self._head: Head | None = None  # None = nobody has looked yet
 
     @property
@@ -79,6 +79,7 @@ class Anchor:
     def commit(self, commit: Commit, *, keep: int) -> None:
         """All its parts are here: from now on it counts. The oldest beyond `keep` go, with what only they need."""
         head = self.head
+        self.content.settle()
         commits = sorted([*(each for each in head.commits if each.step != commit.step), commit], key=lambda c: c.step)
         self._write(replace(head, commits=tuple(commits[-keep:])))
         self._sweep()

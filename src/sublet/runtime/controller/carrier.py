@@ -142,14 +142,14 @@ class Carrier:
     def _send_parts(self, node_id: str, message: Lacks) -> None:
         lacking = [digest for digest in message.digests[:MOST_PARTS] if not self._send_part(node_id, digest)]
         if self.pulling is not None and lacking:
-            lacking = self.pulling.send_parts(node_id, lacking)
+            lacking = self.pulling.send_parts(node_id, lacking, message.doubted)
         for digest in lacking:
             self._engine.send(node_id, Part(digest=digest))
 
     def _send_part(self, node_id: str, digest: str) -> bool:
         if not (packed := self.content.packed(digest)):
             return False
-        self._engine.send(node_id, Part(digest=digest, data=base64.b64encode(packed).decode()))
+        self._engine.send(node_id, Part(digest=digest, data=packed))
         return True
 
     def _keep_log(self, node_id: str, message: Printed) -> None:

@@ -7,7 +7,6 @@ nothing of a pull but the parts: a node offers again what was not answered.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from sublet.wire.travel import Lacks, Part
 __all__ = ["MOST_BYTES", "Pulling"]
 
 MOST_BYTES = 64 << 30  # of one checkpoint
-UNDER_WAY_BYTES = 1 << 20  # asked for and not here yet: by so much, what else a node says may be late
+UNDER_WAY_BYTES = 4 << 20  # asked for and not here yet, of one job: what else a node says goes before them
 STALE = "a later start of the job has gone on from an older one"
 
 
@@ -111,22 +110,22 @@ class Pulling:
                 except (OSError, BadInput) as error:
                     self._refuse(job_id, pull, f"it cannot be kept: {error}")
 
-    def send_parts(self, node_id: str, digests: Iterable[str]) -> list[str]:
-        """Send what a node lacks and some job's checkpoints have; the others."""
+    def send_parts(self, node_id: str, digests: Iterable[str], doubted: Collection[str] = ()) -> list[str]:
+        """Send what a node lacks and some job's checkpoints have; the others. The node checks what it gets."""
         rest = []
         for digest in digests:
-            if packed := self._find(digest):
-                self._engine.send(node_id, Part(digest=digest, data=base64.b64encode(packed).decode()))
+            if packed := self._find(digest, sure=digest in doubted):
+                self._engine.send(node_id, Part(digest=digest, data=packed))
             else:
                 rest.append(digest)
         return rest
 
-    def _find(self, digest: str) -> bytes:
-        found = (packed for anchor in self._anchors.values() if (packed := anchor.content.packed(digest)))
+    def _find(self, digest: str, *, sure: bool) -> bytes:
+        found = (packed for anchor in self._anchors.values() if (packed := anchor.content.packed(digest, sure=sure)))
         if packed := next(found, b""):
             return packed
         for job_id in self._files.names(self._folder):  # of an earlier controller
-            if job_id not in self._anchors and (packed := self.anchor(job_id).content.packed(digest) or b""):
+            if job_id not in self._anchors and (packed := self.anchor(job_id).content.packed(digest, sure=sure) or b""):
                 return packed
         return b""
 

@@ -1,16 +1,22 @@
-"""One connection to an agent, or to a stranger who has not said yet who it is."""
+"""One connection to an agent, or to a stranger who has not said yet who it is.
+
+Parts of files go behind everything else, one at a time: an order waits for the rest of one part at most.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import Protocol
 
 from sublet.errors import BadInput
+from sublet.runtime.agent.dialing import keep_little_unsent
 from sublet.runtime.agent.line_reader import LineReader, message_from
-from sublet.wire.lines import LONGEST_LINE, Message, to_line
+from sublet.wire.lines import LONGEST_LINE, Message, to_frame, to_line
 from sublet.wire.messages import Hello, ToAgent
 from sublet.wire.text import plain_text
+from sublet.wire.travel import Part
 
 __all__ = ["HELLO_S", "Complaints", "Line", "LineOwner"]
 
@@ -18,6 +24,7 @@ HELLO_S = 5.0  # for a stranger to say who it is
 LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
 MOST_COMPLAINTS = 20  # a minute, in the log, about strangers or about one agent
 MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
+MOST_CARRIED = 8 << 20  # bytes of parts that wait; whoever asked for more asks again
 
 _log = logging.getLogger(__name__)
 
@@ -72,11 +79,17 @@ class Line(asyncio.Protocol):
         self.heard_s = 0.0  # the loop's time
         self.complaints = Complaints()
         self.refused = 0  # lines
+        self._frames = False  # it reads them
+        self._parts: deque[bytes] = deque()
+        self._parts_bytes = 0
+        self._full = False  # not all that was written has left this process
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for Hello, but not for long."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
+            transport.set_write_buffer_limits(high=1, low=0)
+            keep_little_unsent(transport.get_extra_info("socket"))
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
         self._owner.add_stranger(self)
 
@@ -87,7 +100,7 @@ class Line(asyncio.Protocol):
 
     def admit(self, hello: Hello) -> None:
         """It is the agent of a node."""
-        self.node_id, self.pings = hello.node_id, hello.pings
+        self.node_id, self.pings, self._frames = hello.node_id, hello.pings, hello.frames
         self._reader.longest = LONGEST_LINE
 
     def data_received(self, data: bytes) -> None:
@@ -113,8 +126,33 @@ class Line(asyncio.Protocol):
             _log.warning("%s does not read its line: it is cut", self.node_id)
             self.cut()
             return False
+        if isinstance(message, Part) and self._frames:
+            return self._carry(to_frame(message))
         self._transport.write(to_line(message))
         return True
+
+    def pause_writing(self) -> None:
+        """Something waits to be sent."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """All is sent."""
+        self._full = False
+        self._carry_on()
+
+    def _carry(self, frame: bytes) -> bool:
+        if self._parts_bytes + len(frame) > MOST_CARRIED:
+            return False
+        self._parts.append(frame)
+        self._parts_bytes += len(frame)
+        self._carry_on()
+        return True
+
+    def _carry_on(self) -> None:
+        while self._parts and not self._full and self._transport is not None and not self._transport.is_closing():
+            frame = self._parts.popleft()
+            self._parts_bytes -= len(frame)
+            self._transport.write(frame)
 
     def hang_up(self) -> None:
         """Close, after what was sent."""

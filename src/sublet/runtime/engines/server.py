@@ -151,7 +151,7 @@ class AgentServer:
         self._strangers.pop(line, None)
         self._lines[hello.node_id] = line
         line.admit(hello)
-        line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s))
+        line.send(Welcome(node_id=hello.node_id, lease_s=self.lease_s, frames=True))
         self._pass_up(hello.node_id, hello)
 
     def _reason_to_refuse(self, line: Line, hello: Message | BadInput) -> str:

@@ -1,7 +1,8 @@
 """Parts of files by what is in them: named by their SHA-256, packed, in one folder. Both ends of the line have one.
 
 A part is whole or not there: it is written beside and renamed, and whoever reads it checks that it is what its name
-says. Packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first.
+says. Code is packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first.
+Checkpoints are kept as they are, since they hardly pack, and come by the gigabyte.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import contextlib
 import hashlib
 import zlib
 from collections.abc import Iterable
+from enum import Enum, auto
 from pathlib import Path
 
 from sublet.machine.files import FILES, Files
 
-__all__ = ["PART_BYTES", "Content", "digest_of", "is_digest", "packed_part"]
+__all__ = ["PART_BYTES", "Content", "Keep", "digest_of", "is_digest"]
 
 PART_BYTES = 128 << 10  # of a part, unpacked: one line of the wire, even if it cannot be packed
 LEVEL = 1  # code packs well at any, and this is the quickest
@@ -22,6 +24,9 @@ SAMPLE_BYTES = 4096
 WORTH = 0.95  # of the length: more than that is not worth the time
 DIGITS = frozenset("0123456789abcdef")
 LENGTH = 64  # of a SHA-256 in hexadecimal digits
+DRAFT = ".draft"
+MOST_DRAFTS = 8 << 20  # bytes, until they are forced to the disk together: lost with the machine, or the process
+ZLIB = b"\x78"  # what is packed begins with this; what is not may, too
 
 
 def digest_of(data: bytes) -> str:
@@ -34,12 +39,21 @@ def is_digest(text: str) -> bool:
     return len(text) == LENGTH and DIGITS.issuperset(text)
 
 
+class Keep(Enum):
+    """How parts are kept."""
+
+    PACKED = auto()  # each for good, as soon as it is here
+    RAW = auto()  # for good when `settle` was called; until then, all but the last few
+    PASSING = auto()  # raw, for whoever looks now: nothing is left to a later process
+
+
 class Content:
     """All parts in `folder`."""
 
-    def __init__(self, folder: Path, files: Files = FILES) -> None:
-        self.folder, self._files = folder, files
+    def __init__(self, folder: Path, files: Files = FILES, keep: Keep = Keep.PACKED) -> None:
+        self.folder, self._files, self._keep = folder, files, keep
         self._names: set[str] | None = None  # None = nobody has looked yet
+        self._drafts: dict[str, int] = {}  # those that are not for good yet, with their lengths
 
     def lacks(self, digests: Iterable[str]) -> list[str]:
         """Those that are not here, each once, in order."""
@@ -50,24 +64,31 @@ class Content:
         """Its name; written if it is new, or if what is there is not it: a crash may have left half of it."""
         digest = digest_of(data)
         if self.data(digest) is None:
-            self._write(digest, packed_part(data))
+            self._write(digest, _packed_part(data) if self._keep is Keep.PACKED else data)
         return digest
 
     def take(self, digest: str, packed: bytes) -> bool:
         """What came over a line under this name; False if it is something else, and nothing is kept."""
-        if not is_digest(digest) or _unpacked(digest, packed) is None:
+        if not is_digest(digest) or (data := _unpacked(digest, packed)) is None:
             return False
         if self.data(digest) is None:
-            self._write(digest, packed)
+            self._write(digest, packed if self._keep is Keep.PACKED else data)
         return True
 
-    def packed(self, digest: str) -> bytes | None:
-        """For a line; None where there is none of this name, or what is there is not it."""
-        return packed if (packed := self._read(digest)) is not None and self._checked(digest, packed) else None
+    def packed(self, digest: str, *, sure: bool = True) -> bytes | None:
+        """For a line; None where there is none of this name, or, if whoever asks is to be `sure`, it is not it."""
+        packed = self._read(digest)
+        return packed if packed is None or not sure or self._checked(digest, packed) is not None else None
 
     def data(self, digest: str) -> bytes | None:
-        """What is in it; None as above."""
+        """What is in it; None where there is none of this name, or what is there is not it."""
         return None if (packed := self._read(digest)) is None else self._checked(digest, packed)
+
+    def settle(self) -> None:
+        """All that is here is here for good."""
+        if self._drafts:
+            drafts, self._drafts = self._drafts, {}
+            self._files.settle(self.folder, {f"{digest}{DRAFT}": digest for digest in drafts})
 
     def keep_only(self, digests: Iterable[str]) -> None:
         """Remove all others."""
@@ -76,14 +97,19 @@ class Content:
 
     def _known(self) -> set[str]:
         if self._names is None:
-            self._names = set(filter(is_digest, self._files.names(self.folder)))
+            found = self._files.names(self.folder)
+            self._names = set(filter(is_digest, found)) if self._keep is not Keep.PASSING else set()
+            for name in found:  # of a process that is gone: nobody knows how much of it reached the disk
+                if name.endswith(DRAFT) or self._keep is Keep.PASSING:
+                    with contextlib.suppress(OSError):
+                        self._files.remove(self.folder / name)
         return self._names
 
     def _read(self, digest: str) -> bytes | None:
         if digest not in self._known():
             return None
         try:
-            return self._files.read(self.folder / digest)
+            return self._files.read(self._path(digest))
         except OSError:
             self._known().discard(digest)
             return None
@@ -95,17 +121,28 @@ class Content:
         return data
 
     def _write(self, digest: str, packed: bytes) -> None:
+        known = self._known()
         self._files.make_folder(self.folder)
-        self._files.write(self.folder / digest, packed)  # a job is written down for good, and so is what it needs
-        self._known().add(digest)
+        if self._keep is Keep.PACKED:
+            self._files.write(self.folder / digest, packed)  # a job is written down for good, and so is what it needs
+        else:
+            self._drafts[digest] = len(packed)
+            self._files.write(self._path(digest), packed, durable=False)
+        known.add(digest)
+        if self._keep is Keep.RAW and sum(self._drafts.values()) >= MOST_DRAFTS:
+            self.settle()
 
     def _remove(self, digest: str) -> None:
         self._known().discard(digest)
         with contextlib.suppress(OSError):
-            self._files.remove(self.folder / digest)
+            self._files.remove(self._path(digest))
+        self._drafts.pop(digest, None)
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / (f"{digest}{DRAFT}" if digest in self._drafts else digest)
 
 
-def packed_part(data: bytes) -> bytes:
+def _packed_part(data: bytes) -> bytes:
     """What its beginning shows cannot be made smaller is wrapped and no more: that is ten times as quick."""
     sample = data[:SAMPLE_BYTES]
     return zlib.compress(data, LEVEL if len(zlib.compress(sample, LEVEL)) < WORTH * len(sample) else 0)
@@ -113,9 +150,10 @@ def packed_part(data: bytes) -> bytes:
 
 def _unpacked(digest: str, packed: bytes) -> bytes | None:
     """What is in a part, if it is the one of this name; nobody can make us unpack more than a part."""
-    unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(packed, PART_BYTES + 1)
-    except zlib.error:
-        return None
-    return data if len(data) <= PART_BYTES and unpacker.eof and digest_of(data) == digest else None
+    if packed.startswith(ZLIB):
+        unpacker = zlib.decompressobj()
+        with contextlib.suppress(zlib.error):
+            data = unpacker.decompress(packed, PART_BYTES + 1)
+            if len(data) <= PART_BYTES and unpacker.eof and digest_of(data) == digest:
+                return data
+    return packed if len(packed) <= PART_BYTES and digest_of(packed) == digest else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Collection
 
 from sublet.errors import BadInput
@@ -87,6 +85,7 @@ class Fetching:
         self._content, self._ask, self._wall, self._most_bytes = content, ask, wall, most_bytes
         self._fetches: dict[str, Fetch] = {}
         self._asked: dict[str, int] = {}  # part -> its length
+        self._doubted: set[str] = set()  # parts as which something else came
         self._again_s = float("inf")
         self.came = 0  # parts, ever
 
@@ -112,11 +111,13 @@ class Fetching:
         if not part.data:
             for fetch in waiting:
                 fetch.give_up("its files are no longer there")
-        elif self._content.take(part.digest, _bytes_of(part.data)):
+        elif self._content.take(part.digest, part.data):
             self.came += 1
+            self._doubted.discard(part.digest)
             for fetch in waiting:
                 fetch.note(part.digest)
         else:
+            self._doubted.add(part.digest)
             for fetch in waiting:
                 fetch.damaged += 1
                 if fetch.damaged > MOST_DAMAGED:
@@ -138,21 +139,18 @@ class Fetching:
             self.ask_again()
 
     def _ask_for_more(self) -> None:
-        wanted: dict[str, int] = {}
+        under_way = sum(self._asked.values())
+        if under_way > self._most_bytes // 2 or len(self._asked) > MOST_PARTS // 2:
+            return  # a little later, for more of them at once
+        wanted: list[str] = []
         for fetch in self._fetches.values():
             for digest, size in fetch.missing.items():
-                full = sum(self._asked.values()) + size > self._most_bytes or len(self._asked) >= MOST_PARTS
-                if self._asked and full:
+                if self._asked and (under_way + size > self._most_bytes or len(self._asked) >= MOST_PARTS):
                     break
                 if digest not in self._asked:
-                    wanted[digest] = self._asked[digest] = size
+                    self._asked[digest] = size
+                    under_way += size
+                    wanted.append(digest)
         if wanted:
             self._again_s = self._wall.monotonic() + AGAIN_S
-            self._ask(Lacks(digests=tuple(wanted)))
-
-
-def _bytes_of(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return b""
+            self._ask(Lacks(digests=tuple(wanted), doubted=tuple(sorted(self._doubted.intersection(wanted)))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -133,6 +133,12 @@ class MemoryFiles:
         """To a draft."""
         self.write(path, self.contents.get(path, b"") + data)
 
+    def settle(self, folder: Path, drafts: Mapping[str, str]) -> None:
+        """One after the other: a crash may come before each."""
+        for draft, name in drafts.items():
+            self.before(folder / name)
+            self.contents[folder / name] = self.contents.pop(folder / draft)
+
     def rename(self, source: Path, target: Path) -> None:
         """A file, or all that is in a folder."""
         for path in [path for path in self.contents if path == source or source in path.parents]:
@@ -160,7 +166,7 @@ def trip_wired() -> Iterator[None]:
     wired = [
         (WALL, ("monotonic", "unix")),
         (DICE, ("token", "random")),
-        (FILES, ("read", "write", "append", "rename", "remove", "remove_tree", "names", "make_folder")),
+        (FILES, ("read", "write", "append", "settle", "rename", "remove", "remove_tree", "names", "make_folder")),
     ]
     kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]
     TRIPS.clear()

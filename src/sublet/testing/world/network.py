@@ -202,6 +202,7 @@ class Connection:
         self.up = Way(network, socket.host, server, self.transport.came)
         self.down = Way(network, server, socket.host, socket.came)
         self.up.give_up, self.down.give_up = self.reset, self.reset
+        self.down.drained = self.transport.drained
         self.up.drained = lambda: socket.on_ready()  # noqa: PLW0108 - whoever listens then
 
     @property
@@ -236,7 +237,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self._connection, self.loop = connection, listener.loop
         self._protocol = listener.factory()
-        self._over = False
+        self._over = self._full = False
 
     def begin(self) -> None:
         """The server accepts."""
@@ -268,6 +269,18 @@ class Transport(asyncio.Transport):
         """Never waits; what is not taken yet is counted."""
         if not self._over:
             self._connection.down.put(bytes(data))
+            if self.get_write_buffer_size() and not self._full:
+                self._full = True
+                self._protocol.pause_writing()
+
+    def drained(self) -> None:
+        """The kernel has taken all of it."""
+        if self._full:
+            self._full = False
+            self._call(self._protocol.resume_writing)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """They are those that our own code asks for."""
 
     def is_closing(self) -> bool:
         return self._over

@@ -8,7 +8,7 @@ import pytest
 
 from sublet.runtime.agent.carrying import AGAIN_S, HURRY_S, STALLED_S, TELL_S
 from sublet.runtime.controller.pulling import STALE, UNDER_WAY_BYTES
-from sublet.runtime.travel.content import PART_BYTES, digest_of, packed_part
+from sublet.runtime.travel.content import PART_BYTES, digest_of
 from sublet.runtime.travel.manifest import Entry, write_manifest
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
@@ -262,7 +262,7 @@ def test_what_names_files_outside_of_its_folder_is_neither_kept_nor_put_anywhere
         while any(isinstance(message, Lacks) for _, message in scene.down):
             _, lacks = scene.down.popleft()
             for digest in lacks.digests:
-                scene.pulling.take("a", Part(digest=digest, data=_text(pages[digest])))
+                scene.pulling.take("a", Part(digest=digest, data=pages[digest]))
         (_, answer) = scene.down.popleft()
         assert isinstance(answer, Carried)
         assert "outside" in answer.why
@@ -270,12 +270,6 @@ def test_what_names_files_outside_of_its_folder_is_neither_kept_nor_put_anywhere
         host.keeping.bring(Wants(worker_id=worker, generation=1))
         host.keeping.hear(Newest(worker_id=worker, root=root, step=5))
         for digest in [root, *pages]:
-            host.keeping.hear(Part(digest=digest, data=_text(pages[digest])))
+            host.keeping.hear(Part(digest=digest, data=pages[digest]))
         assert "outside" in host.answers[-1].why
     assert scene.head.commits == ()
-
-
-def _text(data):
-    import base64
-
-    return base64.b64encode(packed_part(data)).decode()

@@ -62,7 +62,7 @@ class Scene:
     def answer(self, digests, spoil=lambda data: data):
         for digest in digests:
             packed = self.store.packed(digest) or b""
-            self.node.hear(Part(digest=digest, data=base64.b64encode(spoil(packed)).decode()))
+            self.node.hear(Part(digest=digest, data=spoil(packed)))
 
     def fetch_all(self):
         while asked := self.asked():
