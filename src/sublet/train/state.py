@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ import torch
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.noise import Noise
-from sublet.train.peers import PeerGroup
 from sublet.train.samples import mixed
 
 __all__ = ["Progress", "State", "broadcast"]
@@ -108,7 +107,16 @@ class State:
         return dict(self.model.named_buffers())
 
 
-def broadcast(group: PeerGroup, source: int, state: Mapping[str, Any] | None) -> Any:
+class Speaks(Protocol):
+    """A group in which one speaks to all."""
+
+    rank: int
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """What `source` has, at all members."""
+
+
+def broadcast(group: Speaks, source: int, state: Mapping[str, Any] | None) -> Any:
     """The state of `source`, at all members; nothing of ours is touched before all of it is here."""
     if group.rank == source:
         assert state is not None  # noqa: S101 - by contract

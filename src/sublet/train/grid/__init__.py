@@ -7,6 +7,8 @@ meeting    what those who are left after a loss agree on, before anything moves
 arena      the state of one unit, as one piece of memory
 cutting    one part of a model that knows nothing of parts
 holdings   the units that a worker has, and the optimizer over just these
+pipeline   the passes of a step through a part
 member     one worker: it meets, takes what its seat needs, makes steps
+gathering  whose orders it follows, into which mesh
 mesh       what workers say to one another; gloo carries it between processes
 """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -241,6 +241,10 @@ class _Stand(nn.Module):
         super().__init__()
         self.__dict__["inner"] = inner
         self.train(inner.training)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
+        self.__dict__["inner"].train(mode)
+        return super().train(mode)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,8 +2,8 @@
 
     lines = Lines()                                   # of one generation, as one worker has them
     lines.lead() or lines.find(host, port, check)     # the store where all meet
-    mesh = lines.mesh("meeting", rank, world)         # all of the old grid and the new one
-    mesh = lines.mesh("grid", rank, world)            # those who stay; sums over some of them form as they are needed
+    mesh = lines.mesh("all", rank, world)             # of the old grid and the new one
+    forming = lines.begin(mesh, sums)                 # groups of some of them, while state moves
 
 There is no torch default group: two meshes of one process know nothing of each other. A wait for a single message has
 no limit of its own, since gloo closes every connection of a worker when one runs out (a worker that is late would end
@@ -12,6 +12,7 @@ the grid): `hang_up`, from any thread, is what ends it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sublet.train.following import Broken
 from sublet.train.patience import Patience
 from sublet.train.peers import talking
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
@@ -51,19 +53,19 @@ class Lines:
         with talking():
             self._store = self.patience.run(lambda: open_store(host, port))
 
-    def mesh(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]] = ()) -> GlooMesh:
-        """With all who have this name, and the groups of ours for these sums."""
+    def mesh(self, name: str, rank: int, world: int) -> GlooMesh:
+        """With all who have this name."""
         with talking():
-            return self.patience.run(lambda: self._made(name, rank, world, sums))
+            return self.patience.run(lambda: GlooMesh(self, name, rank, world))
 
-    def begin(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]]) -> Future[GlooMesh]:
-        """The same beside what else is done, which must form nothing meanwhile; `until` waits for it."""
-        return self.patience.begin(lambda: self._made(name, rank, world, sums))
+    def begin(self, mesh: GlooMesh, sums: Iterable[tuple[int, ...]]) -> Future[None]:
+        """Groups for these sums, beside what else is done, which must form nothing meanwhile; `until` waits for it."""
+        return self.patience.begin(lambda: mesh.prepare_all(sums))
 
-    def until(self, forming: Future[GlooMesh]) -> GlooMesh:
-        """It is there."""
+    def until(self, forming: Future[None]) -> None:
+        """They are there."""
         with talking():
-            return self.patience.until(forming)
+            self.patience.until(forming)
 
     def group(self, name: str, rank: int, world: int) -> Any:
         """Of gloo; blocks until all are there."""
@@ -92,12 +94,6 @@ class Lines:
         self._store = None
         self._connections.forget()
 
-    def _made(self, name: str, rank: int, world: int, sums: Iterable[Sequence[int]]) -> GlooMesh:
-        mesh = GlooMesh(self, name, rank, world)
-        for ranks in sums:
-            mesh.prepare(tuple(ranks))
-        return mesh
-
 
 class GlooMesh:
     """As `Mesh` says. Of one alone there is no group at all."""
@@ -115,6 +111,11 @@ class GlooMesh:
             name = f"{self._name}/{'-'.join(map(str, ranks))}"
             self._groups[ranks] = self._lines.group(name, ranks.index(self.rank), len(ranks))
         return self._groups.get(ranks)
+
+    def prepare_all(self, sums: Iterable[tuple[int, ...]]) -> None:
+        """One after the other."""
+        for ranks in sums:
+            self.prepare(ranks)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """Of memory of a GPU a copy is sent: gloo ends a process that hands it such."""
@@ -145,6 +146,11 @@ class GlooMesh:
         with talking():
             group = self._groups.get(among) or self._lines.patience.run(lambda: self.prepare(among))
             self._wait(group.allreduce([tensor]))
+
+    def part(self) -> None:
+        """Nobody hangs up before the last has heard the last sum."""
+        with contextlib.suppress(Broken):
+            self.sum(torch.zeros(1), range(self.world))
 
     def _wait(self, work: Any) -> None:
         self._lines.patience.run(work.wait)

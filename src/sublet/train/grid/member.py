@@ -1,12 +1,12 @@
 """A member of a grid: it meets, takes what its seat needs, and makes steps that are applied by all or by none.
 
-    step     passes over its atoms (1F1B); sums over the copies of its part: the step is *pending*;
-             agreement: one small sum over all members of norms, loss and orders; then all apply
+    step     passes over its atoms (1F1B); sums over the copies of its part, and hands the sum to who keeps the part:
+             the step is *pending*; agreement: one small sum over all of norms, loss and orders; then all apply
     meet     one table of who has what; roll forward, move, begin
 
 Norms are of units, in double precision, added in the order of the units, so that what is clipped does not depend on the
-cut. Dice are thrown by (seed, step, atom, unit), so a mask of dropout does not either. Weights that the first and the
-last part share (tied) are the one exception: each adds up its atoms first, so that they agree within rounding.
+cut. Weights that the first and the last part share (tied) are the one exception: each adds up its atoms first, so that
+they agree within rounding.
 """
 
 from __future__ import annotations
@@ -14,41 +14,65 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
-from sublet.train.grid.mesh import Mesh
-from sublet.train.grid.schedule import schedule
+from sublet.train.grid.mesh import Mesh, spread
+from sublet.train.grid.pipeline import Pipeline
 from sublet.train.grid.seat import Seat
-from sublet.train.samples import mixed
 
-__all__ = ["Lost", "Member", "Stepped"]
+__all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
 LOSS, ORDERS, EXTRA = 0, 1, 2  # of what is agreed on, beside the norms
-FORWARD, BACKWARD, SHAPES, MOVES = 1 << 20, 2 << 20, 3 << 20, 4 << 20  # tags of messages, far apart
-MOST_DIMS = 8
-CODES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+MOVES, KEPT = 4 << 20, 5 << 20  # tags of messages, far from those of a pipeline
 
 
 class Lost(Exception):
     """Nobody who is left holds a unit: all go back to a checkpoint."""
 
 
+class Beside(Protocol):
+    """What else training has come to, alike at all members: how far it is, schedules, what the script adds."""
+
+    def tree(self) -> dict[str, Any]:
+        """Of now."""
+
+    def take(self, tree: dict[str, Any]) -> None:
+        """Another's, with its state."""
+
+    def stepped(self) -> None:
+        """A step has been applied."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """What all members have agreed on."""
+    """What all members have agreed on, and seconds of ours."""
 
     step: int
     loss: float
-    norm: float  # of the gradient, before it was clipped
+    norm: float  # of the gradient, before it was clipped; 0 where nothing is
     orders: bool  # somebody has some: all stop here
+    idle_s: float
+    sum_s: float
+    keep_s: float
+    agree_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A meeting, as one of those who were there has it."""
+
+    meeting: Meeting
+    moved_bytes: int  # that came to us
+    gave_bytes: int
+    rolled: bool
 
 
 class Member:
@@ -62,96 +86,130 @@ class Member:
         *,
         seed: int,
         clip_norm: float | None = None,
+        beside: Beside | None = None,
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.model, self.cut, self.clip_norm, self._seed, self._point = model, cut, clip_norm, seed, point
+        self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
         self.holdings = Holdings(model, optimizer, cut.units)
+        self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
         self.applied, self.pending = NOTHING, NOTHING
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
-        self._dice: tuple[int, int] = (0, 0)  # step, atom
-        self._shapes: dict[tuple[int, bool], tuple[torch.Size, torch.dtype]] = {}
-        cut.watch(self._throw)
+        self._own: tuple[int, ...] = ()  # units of our place
+        self._streams: tuple[tuple[int, int, int], ...] = ()  # unit, who sends its sums, who keeps it
 
     # ------------------------------------------------------------------------------------------ meetings
 
-    def meet(self, mesh: Mesh, seat: Seat | None) -> Meeting:
+    def meet(self, mesh: Mesh, seat: Seat | None) -> Met:
         """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken."""
         units = len(self.cut.units)
-        table = torch.zeros(mesh.world, 2 + 2 * units, dtype=torch.int64)
+        own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
+        kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
+        self.point("meeting")
+        table = torch.zeros(mesh.world, 2 + 3 * units, dtype=torch.int64)
         row = table[mesh.rank]
         row[0], row[1] = self.applied, self.pending
-        for unit in self.holdings.arenas:
-            row[2 + unit] = 1
-        wanted = () if seat is None else self._units_of(seat)
-        for unit in wanted:
-            row[2 + units + unit] = 1
+        for at, found in enumerate((self.holdings.arenas, own, kept)):
+            for unit in found:
+                row[2 + at * units + unit] = 1
         mesh.sum(table, range(mesh.world))
         rows = table.tolist()
+        held, owned, keeps = ([frozenset(_ones(each[2 + at * units :][:units])) for each in rows] for at in range(3))
         standings = [
-            Standing(applied=each[0], pending=each[1], units=frozenset(_ones(each[2 : 2 + units]))) for each in rows
+            Standing(applied=each[0], pending=each[1], units=has) for each, has in zip(rows, held, strict=True)
         ]
         stepped = max(each.applied for each in standings) > 0
         sizes = {unit: self.holdings.size_bytes(unit, stepped=stepped) for unit in range(units)}
-        met = meet(standings, [frozenset(_ones(each[2 + units :])) for each in rows], sizes)
+        met = meet(standings, [a | b for a, b in zip(owned, keeps, strict=True)], sizes)
         if met is None:
             raise Lost
-        self._point("met")
-        self._settle(mesh, met, frozenset(wanted), sizes)
-        if seat is not None:
+        self.point("met")
+        self._settle(mesh, met, frozenset((*own, *kept)), standings)
+        self._own = own
+        self._streams = tuple(
+            (unit, next(each for each, has in enumerate(owned) if unit in has), keeper)
+            for unit in range(units)
+            for keeper, has in enumerate(keeps)
+            if unit in has
+        )
+        if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
-        self._shapes = {}
-        return met
+        self._pipeline.restart()
+        came = sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank)
+        gave = sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank)
+        return Met(meeting=met, moved_bytes=came, gave_bytes=gave, rolled=mesh.rank in met.roll)
 
-    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], sizes: dict[int, int]) -> None:
+    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
             self.holdings.make(wanted)
             self.applied = 0
             return
-        assert met.speaker is not None  # noqa: S101 - it is not anew
-        self._hear_agreed(mesh, met)
+        behind = {
+            each for each, standing in enumerate(standings) if standing.applied != met.applied and each not in met.roll
+        }
+        agreed, counters, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
+        if mesh.rank in met.roll:
+            self._agreed = agreed
+            self._apply()
         came: dict[int, torch.Tensor] = {}
         for move in met.moves:
             if move.giver == mesh.rank:
                 memory = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
                 mesh.send(memory, move.taker, MOVES + move.unit)
             elif move.taker == mesh.rank:
-                came[move.unit] = torch.empty(sizes[move.unit], dtype=torch.uint8)
+                came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
                 mesh.receive(came[move.unit], move.giver, MOVES + move.unit)
-                self._point("moving")
+                self.point("moving")
         mesh.settle()
         kept = wanted
         try:
             mesh.sum(torch.zeros(1), range(mesh.world))
-            self._point("moved")
+            self.point("moved")
         except Broken:  # others may have let go of what we have just received, or not have received what we have
             kept = wanted | ({*self.holdings.arenas} if self.applied == met.applied else set())
             raise
         finally:
+            if mesh.rank in behind:
+                self._agreed, self.holdings.counters = agreed, counters
+                if self._beside is not None:
+                    self._beside.take(tree)
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
 
-    def _hear_agreed(self, mesh: Mesh, met: Meeting) -> None:
-        """What the last step came to, and the counters of the optimizer, from one who was there."""
-        names = self.holdings.counter_names
-        said = torch.zeros(len(self._agreed) + len(names), dtype=torch.float64)
+    def _hear_agreed(
+        self, mesh: Mesh, met: Meeting, *, anybody_behind: bool
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
+        """What the last step came to, the optimizer's counters and what is beside it, from one who was there."""
+        assert met.speaker is not None  # noqa: S101 - it is not anew
+        names, count = self.holdings.counter_names, len(self._agreed)
+        said = torch.zeros(count + len(names), dtype=torch.float64)
         if mesh.rank == met.speaker:
-            said[: len(self._agreed)] = self._agreed
+            said[:count] = self._agreed
             for number, name in enumerate(names):
-                said[len(self._agreed) + number] = float(self.holdings.counters.get(name, 0.0))
+                said[count + number] = float(self.holdings.counters.get(name, 0.0))
         mesh.sum(said, range(mesh.world))
-        if mesh.rank in met.roll:
-            self._agreed = said[: len(self._agreed)].clone()
-            self._apply()
-        elif self.applied != met.applied:
-            self._agreed = said[: len(self._agreed)].clone()
-            self.holdings.counters = {
-                name: torch.tensor(float(said[len(self._agreed) + number])) for number, name in enumerate(names)
-            }
+        tree = None
+        if self._beside is not None and anybody_behind:
+            tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
+        counters = {name: torch.tensor(float(said[count + number])) for number, name in enumerate(names)}
+        return said[:count].clone(), counters, tree
 
-    def _units_of(self, seat: Seat) -> tuple[int, ...]:
-        return tuple(number for number, unit in enumerate(self.cut.units) if seat.part in holders(unit, seat.parts))
+    def _units_of(self, seat: Seat, parts: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(
+            number
+            for number, unit in enumerate(self.cut.units)
+            if any(part in parts for part in holders(unit, seat.parts))
+        )
+
+    def sums_of(self, seat: Seat) -> list[tuple[int, ...]]:
+        """Over whom this seat will add, in an order in which nobody waits for ever: for a mesh that forms ahead."""
+        found = [tuple(seat.everyone())]
+        if seat.trains:
+            shared = {holders(self.cut.units[unit], seat.parts) for unit in self._units_of(seat, (seat.part,))}
+            found += [seat.same_copy(among) for among in sorted(shared) if len(among) > 1]
+            found += [seat.same_part()]
+        return found
 
     # ------------------------------------------------------------------------------------------ steps
 
@@ -167,30 +225,52 @@ class Member:
         orders: bool = False,
     ) -> Stepped:
         """Of `size` samples from `offset` on; `loss_of` loads an atom and returns the mean loss of it. Or Broken."""
-        work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
-        loss = self._pass_all(mesh, seat, work, size, loss_of)
-        self._point("before sum")
+        loss, units = 0.0, len(self.cut.units)
+        if seat.trains:
+            work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
+            loss = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
+        self.point("before sum")
+        began_s = WALL.monotonic()
         self._sum(mesh, seat)
+        summed_s = WALL.monotonic()
+        self._stream(mesh)
+        kept_s = WALL.monotonic()
         self.pending = self.applied
-        self._point("pending")
+        self.point("pending")
         said = torch.zeros_like(self._agreed)
-        for number in self.holdings.arenas:
-            if seat.copy == 0 and seat.part == holders(self.cut.units[number], seat.parts)[0]:
-                flats = [each.double() for each in self.holdings.gradients(number)]
-                said[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
-        said[len(self.cut.units) + LOSS] = loss
-        said[len(self.cut.units) + ORDERS] = float(orders)
+        if self.clip_norm is not None and seat.copy == 0:
+            for number in self._own:
+                if seat.part == holders(self.cut.units[number], seat.parts)[0]:
+                    flats = [each.double() for each in self.holdings.gradients(number)]
+                    said[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
+        said[units + LOSS], said[units + ORDERS] = loss, float(orders)
         mesh.sum(said, seat.everyone())
-        self._point("agreed")
+        agreed_s = WALL.monotonic()
+        self.point("agreed")
         self._agreed = said
         norm = self._apply()
-        self._point("applied")
+        self.point("applied")
         return Stepped(
             step=self.applied - 1,
-            loss=float(said[len(self.cut.units) + LOSS]),
+            loss=float(said[units + LOSS]),
             norm=norm,
-            orders=bool(said[len(self.cut.units) + ORDERS]),
+            orders=bool(said[units + ORDERS]),
+            idle_s=self._pipeline.idle_s,
+            sum_s=summed_s - began_s,
+            keep_s=kept_s - summed_s,
+            agree_s=agreed_s - kept_s,
         )
+
+    def judge(
+        self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], *, size: int, micro_batch: int
+    ) -> float:
+        """The mean loss over `size` samples: forward alone, by all copies. Or Broken."""
+        loss = torch.zeros(1, dtype=torch.float64)
+        if seat.trains:
+            work = share(atoms(0, size, micro_batch), seat.copy, seat.copies)
+            loss[0] = self._pipeline.judge(mesh, seat, self.applied, work, size, loss_of)
+        mesh.sum(loss, seat.everyone())
+        return float(loss)
 
     def _apply(self) -> float:
         norm = math.sqrt(math.fsum(self._agreed[: len(self.cut.units)].tolist()))
@@ -201,11 +281,13 @@ class Member:
         self.holdings.step()
         self.holdings.clear_gradients()
         self.applied, self.pending = self.applied + 1, NOTHING
+        if self._beside is not None:
+            self._beside.stepped()
         return norm
 
     def _sum(self, mesh: Mesh, seat: Seat) -> None:
         """Within the copy first, where several parts hold a unit: what a copy adds up is what a whole model does."""
-        for number in sorted(self.holdings.arenas):
+        for number in self._own:
             among = holders(self.cut.units[number], seat.parts)
             for gradient in self.holdings.gradients(number):
                 if len(among) > 1:
@@ -213,69 +295,16 @@ class Member:
                 if seat.copies > 1:
                     mesh.sum(gradient, seat.same_part())
 
-    def _pass_all(
-        self, mesh: Mesh, seat: Seat, work: tuple[Atom, ...], size: int, loss_of: Callable[[Atom], torch.Tensor]
-    ) -> float:
-        part = seat.parts[seat.part]
-        left, right = seat.rank - 1, seat.rank + 1
-        kept: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
-        loss = 0.0
-        for each in schedule(seat.part, len(seat.parts), len(work)):
-            atom = work[each.atom]
-            if each.forward:
-                self._point(f"forward {each.atom}")
-                came = None if part.first else self._receive(mesh, left, FORWARD + each.atom, atom).requires_grad_()
-                self._begin(atom)
-                out = self.cut.run(partial(loss_of, atom), came).value
-                if not part.last:
-                    self._send(mesh, out.detach(), right, FORWARD + each.atom, atom)
-                kept[each.atom] = came, out
-                continue
-            self._point(f"backward {each.atom}")
-            came, out = kept.pop(each.atom)
-            if part.last:
-                loss += float(out.detach()) * (atom.count / size)
-                torch.autograd.backward(out, torch.tensor(atom.count / size, dtype=out.dtype, device=out.device))
-            else:
-                gradient = torch.empty_like(out)
-                mesh.receive(gradient, right, BACKWARD + each.atom)
-                torch.autograd.backward(out, gradient)
-            if came is not None:
-                assert came.grad is not None  # noqa: S101 - the first block has used it
-                mesh.send(came.grad, left, BACKWARD + each.atom)
+    def _stream(self, mesh: Mesh) -> None:
+        """Sums to those who keep the part: they make the same update."""
+        for unit, giver, keeper in self._streams:
+            if mesh.rank == giver:
+                for gradient in self.holdings.gradients(unit):
+                    mesh.send(gradient, keeper, KEPT + unit)
+            elif mesh.rank == keeper:
+                for gradient in self.holdings.gradients(unit):
+                    mesh.receive(gradient, giver, KEPT + unit)
         mesh.settle()
-        return loss
-
-    # ------------------------------------------------------------------------------------------ borders and dice
-
-    def _send(self, mesh: Mesh, tensor: torch.Tensor, to: int, tag: int, atom: Atom) -> None:
-        """Its shape goes first, once for each size of an atom: a message longer than its room would end a process."""
-        if (atom.count, True) not in self._shapes:
-            self._shapes[atom.count, True] = tensor.shape, tensor.dtype
-            facts = [CODES.index(tensor.dtype), tensor.dim(), *tensor.shape]
-            mesh.send(torch.tensor(facts + [0] * (2 + MOST_DIMS - len(facts))), to, SHAPES + atom.count)
-        mesh.send(tensor.contiguous(), to, tag)
-
-    def _receive(self, mesh: Mesh, giver: int, tag: int, atom: Atom) -> torch.Tensor:
-        if (atom.count, False) not in self._shapes:
-            header = torch.zeros(2 + MOST_DIMS, dtype=torch.int64)
-            mesh.receive(header, giver, SHAPES + atom.count)
-            code, dims, *shape = header.tolist()
-            self._shapes[atom.count, False] = torch.Size(shape[:dims]), CODES[code]
-        shape_of, dtype = self._shapes[atom.count, False]
-        found = torch.empty(shape_of, dtype=dtype)
-        mesh.receive(found, giver, tag)
-        return found
-
-    def _begin(self, atom: Atom) -> None:
-        self._dice = (self.applied, atom.start)
-        self._throw(-1)
-
-    def _throw(self, unit: int) -> None:
-        seed = mixed(self._seed, *self._dice, unit + 1)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would ask for every kind of device each time
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
-            torch.cuda.manual_seed(seed)
 
 
 def _ones(row: Any) -> list[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Mesh"]
+from sublet.train.state import broadcast
+
+__all__ = ["Mesh", "spread"]
 
 
 class Mesh(Protocol):
@@ -35,3 +37,20 @@ class Mesh(Protocol):
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Over these workers, in place, the same bits at all of them; nothing to do for one alone."""
+
+
+def spread(mesh: Mesh, speaker: int, tree: Any) -> Any:
+    """What one of the mesh says, a tree of numbers, texts and tensors, at all of them."""
+    return tree if mesh.world == 1 else broadcast(_AsGroup(mesh), speaker, tree)
+
+
+class _AsGroup:
+    """A mesh in which one speaks to all: a sum, of which all others are zero."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh, self.rank = mesh, mesh.rank
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        if self.rank != source:
+            tensor.zero_()
+        self._mesh.sum(tensor, range(self._mesh.world))

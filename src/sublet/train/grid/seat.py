@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 from sublet.train.grid.cutting import Part
 
-__all__ = ["Seat", "parts_of"]
+__all__ = ["NO_PLACE", "Seat", "parts_of"]
+
+NO_PLACE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A place of a grid. Its number in the mesh is `copy * parts + part`."""
+    """A place of a grid. Its number in the mesh is `copy * parts + part`; those who only keep come behind all places.
+
+    Who keeps parts of others holds their state too, and makes the same update of it.
+    """
 
     copy: int
     part: int
     copies: int
     parts: tuple[Part, ...]
+    keeps: tuple[int, ...] = ()
+    world: int = 0  # with those who only keep; 0 = there are none
 
     @classmethod
     def of(cls, rank: int, grid: Grid, blocks: int) -> Seat:
@@ -27,8 +36,13 @@ class Seat:
         return cls(copy=copy, part=part, copies=grid.copies, parts=parts_of(blocks, grid.parts))
 
     @property
+    def trains(self) -> bool:
+        """It has a place."""
+        return self.part != NO_PLACE
+
+    @property
     def rank(self) -> int:
-        """In the mesh."""
+        """In the mesh, of one that has a place."""
         return self.at(self.copy, self.part)
 
     def at(self, copy: int, part: int) -> int:
@@ -36,8 +50,8 @@ class Seat:
         return copy * len(self.parts) + part
 
     def everyone(self) -> range:
-        """All seats of the grid: who only gave state at the meeting has none."""
-        return range(self.copies * len(self.parts))
+        """All who agree on a step: who only gave state at the meeting does not."""
+        return range(max(self.world, self.copies * len(self.parts)))
 
     def same_part(self) -> tuple[int, ...]:
         """All copies of ours: their numbers."""
@@ -48,11 +62,14 @@ class Seat:
         return tuple(self.at(self.copy, part) for part in parts)
 
 
-def parts_of(blocks: int, parts: int) -> tuple[Part, ...]:
-    """Blocks in as even ranges as there are."""
+def parts_of(blocks: int, parts: int, ends: Sequence[int] = ()) -> tuple[Part, ...]:
+    """Blocks in as even ranges as there are, or up to these ends."""
     if not 1 <= parts <= blocks:
         raise InvalidValue("parts", parts, f"1 to {blocks}: a part has at least one of the {blocks} blocks")
-    ends = [number * blocks // parts for number in range(parts + 1)]
+    borders = [0, *ends] if ends else [number * blocks // parts for number in range(parts + 1)]
+    if len(borders) != parts + 1 or borders[-1] != blocks or any(high <= low for low, high in pairwise(borders)):
+        raise InvalidValue("ends", tuple(ends), f"{parts} numbers of blocks that rise to {blocks}")
     return tuple(
-        Part(ends[number], ends[number + 1], first=number == 0, last=number == parts - 1) for number in range(parts)
+        Part(borders[number], borders[number + 1], first=number == 0, last=number == parts - 1)
+        for number in range(parts)
     )

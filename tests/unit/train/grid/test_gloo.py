@@ -30,7 +30,8 @@ def with_all(world, work):
 
 def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name():
     def work(rank, lines):
-        mesh = lines.mesh("grid", rank, 3, [(0, 2)] if rank != 1 else [])
+        mesh = lines.mesh("all", rank, 3)
+        forming = lines.begin(mesh, [(0, 2)] if rank != 1 else [])
         found = torch.zeros(2)
         if rank == 0:
             mesh.send(torch.tensor([1.0, 2.0]), 1, 7)
@@ -41,6 +42,7 @@ def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name():
             mesh.receive(found, 0, 7)
             found = torch.cat([found, later])
         mesh.settle()
+        lines.until(forming)
         total = torch.tensor([float(rank)], dtype=torch.float64)
         mesh.sum(total, range(3))
         if rank != 1:
@@ -55,9 +57,8 @@ def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name():
 def test_two_meshes_of_one_generation_do_not_hear_each_other():
     def work(rank, lines):
         first = lines.mesh("meeting", rank, 2)
-        forming = lines.begin("grid", rank, 2, [])
         first.send(torch.tensor([1.0 + rank]), 1 - rank, 5)
-        second = lines.until(forming)
+        second = lines.mesh("grid", rank, 2)
         second.send(torch.tensor([10.0 + rank]), 1 - rank, 5)
         found = torch.zeros(1), torch.zeros(1)
         second.receive(found[0], 1 - rank, 5)

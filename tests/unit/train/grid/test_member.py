@@ -2,126 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import math
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, momentum, plainly  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
-from sublet.train.grid.atoms import atoms, share  # noqa: E402
 from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Lost, Member  # noqa: E402
 from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
-from sublet.train.samples import mixed  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
-
-SIZE, MICRO, SEED, CLIP = 10, 2, 11, 0.6
-BLOCKS, WIDTH, VOCAB = 4, 6, 9
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln, self.up, self.drop = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)
-
-    def forward(self, x):
-        return x + self.drop(torch.tanh(self.up(self.ln(x))))
-
-
-class Net(nn.Module):
-    def __init__(self, *, tied):
-        super().__init__()
-        self.embed, self.drop = nn.Embedding(VOCAB, WIDTH), nn.Dropout(0.2)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
-        if tied:
-            self.head.weight = self.embed.weight
-
-    def forward(self, ids):
-        x = self.drop(self.embed(ids))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-def loss_of(model, atom):
-    ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % VOCAB for number in _numbers(atom)])
-    return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-
-
-def _numbers(atom):
-    return range(atom.start, atom.start + atom.count)
-
-
-def a_net(*, tied=False):
-    torch.manual_seed(2)
-    return Net(tied=tied).double() if tied else Net(tied=False)
-
-
-def adam(model):
-    return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
-
-
-def momentum(model):
-    return torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-
-
-def plainly(copies_at, steps, make=adam, *, tied=False):
-    return _plainly(tuple(copies_at(step) for step in range(steps)), make, tied)
-
-
-@functools.cache
-def _plainly(copies_of, make, tied):
-    """One process and nothing of ours but the atoms and their dice; gradients are summed copy by copy."""
-    model = a_net(tied=tied)
-    optimizer, losses = make(model), []
-    now = [0, 0]
-    for number, block in enumerate(model.blocks):
-        block.register_forward_pre_hook(
-            lambda *_, number=number: torch.manual_seed(mixed(SEED, *now, number + 1)) and None
-        )
-    model.blocks[-1].register_forward_hook(lambda *_: torch.manual_seed(mixed(SEED, *now, BLOCKS + 1)) and None)
-    for step, copies in enumerate(copies_of):
-        total, loss = None, 0.0
-        for copy in range(copies):
-            model.zero_grad(set_to_none=False)
-            said = 0.0
-            for atom in share(atoms(step * SIZE, SIZE, MICRO), copy, copies):
-                now[:] = step, atom.start
-                torch.manual_seed(mixed(SEED, *now, 0))
-                found = loss_of(model, atom)
-                found.backward(torch.tensor(atom.count / SIZE, dtype=found.dtype))
-                said += float(found.detach()) * (atom.count / SIZE)
-            loss += said
-            mine = [parameter.grad.clone() for parameter in model.parameters()]
-            total = mine if total is None else [a + b for a, b in zip(total, mine, strict=True)]
-        _clip(model, total)
-        optimizer.step()
-        losses.append(loss)
-    return losses, dict(model.named_parameters())
-
-
-def _clip(model, total):
-    """Norms by unit, in double precision, in the order of the units: before, blocks, after."""
-    units = [["embed."], *([f"blocks.{number}."] for number in range(BLOCKS)), ["norm.", "head."]]
-    names = [name for name, _ in model.named_parameters()]
-    squares = []
-    for unit in units:
-        flats = [total[at] for at, name in enumerate(names) if name.startswith(tuple(unit))]
-        padded = torch.cat([functional.pad(flat.flatten(), (0, -flat.numel() % 16)) for flat in flats]).double()
-        squares.append(float(torch.dot(padded, padded)))
-    norm = math.sqrt(math.fsum(squares))
-    for parameter, gradient in zip(model.parameters(), total, strict=True):
-        parameter.grad = gradient * (CLIP / norm) if norm > CLIP else gradient
 
 
 class Worker:

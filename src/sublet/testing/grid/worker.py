@@ -1,0 +1,145 @@
+"""A process that is a member of a grid: it follows orders over its line, and ends where it is told to.
+
+It is forked by `control`, which has torch imported already. When it leaves it says on a pipe what it has trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+from dataclasses import dataclass
+
+import torch
+
+from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of
+from sublet.train.agent_line import AgentLine, listen
+from sublet.train.following import Broken
+from sublet.train.grid.atoms import Atom
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.member import Lost, Member
+from sublet.wire.messages import Joined, Ready, Stepped
+
+__all__ = ["Fault", "Worker"]
+
+WAIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """At `point` for the `time`-th time since `applied` steps are, it is killed, or `misses` what it waits for."""
+
+    point: str
+    applied: int
+    time: int = 1
+    misses: bool = False
+
+
+class Worker:
+    """In the child. It trains until `steps`, and then waits for orders."""
+
+    def __init__(self, name: str, connection: socket.socket, facts: int, steps: int, faults: tuple[Fault, ...]) -> None:
+        torch.set_num_threads(1)
+        self._steps, self._facts, self._faults, self._seen = steps, facts, list(faults), dict[Fault, int]()
+        self._model = a_net()
+        self._cut = Cut(self._model, "blocks")
+        self._cut.learn(lambda: self._model(torch.zeros((2, 4), dtype=torch.long)))
+        self._member = Member(self._model, self._cut, adam(self._model), seed=SEED, clip_norm=CLIP, point=self._at)
+        self._line = AgentLine(connection, name)
+        listen(self._line, connection)
+        self._gathering = Gathering(self._line, self._member, wait_s=WAIT_S, done=lambda: float(self._done()))
+
+    def live(self) -> None:
+        """Until it is told to leave."""
+        self._line.say(Ready(worker_id=self._line.worker_id, version=2))
+        try:
+            gathered = self._gathering.follow()
+            while True:
+                gathered = self._train(gathered)
+        except Lost:
+            self._tell({"lost": True})
+        except SystemExit:
+            self._tell({"applied": self._member.applied, "weights": self._weights()})
+
+    def _train(self, gathered: Gathered) -> Gathered:
+        """Of one generation; the next."""
+        line, member = self._line, self._member
+        self._say_joined(gathered)
+        try:
+            while member.applied < self._steps:
+                step = member.applied
+                mesh = self._gathering.mesh
+                assert mesh is not None
+                found = member.step(
+                    mesh,
+                    gathered.seat,
+                    self._loss_of,
+                    offset=step * SIZE,
+                    size=SIZE,
+                    micro_batch=MICRO,
+                    orders=line.pending,
+                )
+                line.say(
+                    Stepped(
+                        worker_id=line.worker_id,
+                        generation=gathered.order.generation,
+                        step=found.step + 1,
+                        done=float(self._done()),
+                        epoch=0,
+                        loss=found.loss,
+                        step_s=1.0,
+                        agree_s=found.agree_s,
+                        idle_s=found.idle_s,
+                    )
+                )
+                if found.orders:
+                    return self._gathering.change()
+        except Broken as error:
+            return self._gathering.recover(str(error))
+        return self._gathering.follow()
+
+    def _loss_of(self, atom: Atom) -> torch.Tensor:
+        return loss_of(self._model, atom)
+
+    def _done(self) -> int:
+        return max(self._member.applied, 0) * SIZE
+
+    def _say_joined(self, gathered: Gathered) -> None:
+        self._line.say(
+            Joined(
+                worker_id=self._line.worker_id,
+                generation=gathered.order.generation,
+                step=self._member.applied,
+                done=float(self._done()),
+                work=float(self._steps * SIZE),
+                kind=gathered.kind,
+                moved_bytes=gathered.met.moved_bytes,
+                rolled=gathered.met.rolled,
+                met_s=gathered.met_s,
+                state_s=gathered.state_s,
+                formed_s=gathered.formed_s,
+            )
+        )
+
+    def _at(self, point: str) -> None:
+        for fault in self._faults:
+            if fault.point == point and self._member.applied >= fault.applied:
+                self._seen[fault] = self._seen.get(fault, 0) + 1
+                if self._seen[fault] == fault.time:
+                    self._faults.remove(fault)
+                    if fault.misses:
+                        raise Broken("pretended: the answer was lost")
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def _weights(self) -> dict[str, str]:
+        """Of each parameter that we hold, what it is to the bit."""
+        self._cut.restore()
+        named = dict(self._model.named_parameters())
+        held = [name for unit in self._member.holdings.arenas for name in self._cut.units[unit].names]
+        return {name: hashlib.sha256(named[name].detach().numpy().tobytes()).hexdigest() for name in held}
+
+    def _tell(self, facts: object) -> None:
+        os.write(self._facts, json.dumps(facts).encode())

@@ -1,0 +1,177 @@
+"""Whose orders a member of a grid follows: into the mesh of the newest one, with the state that its seat needs.
+
+    Regroup  ->  all of the old grid and the new one form a mesh  ->  meet: roll forward, move  ->  Joined
+       ^              |  somebody goes away, or a newer order comes: give up and follow the newest
+       `--------------'  who does not stay hands over, says Left, and waits
+
+What is held is never let go of before all have what they want (`member`), so it is safe to give up at any point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from sublet.errors import InvalidValue
+from sublet.machine.wall import WALL
+from sublet.train.agent_line import AgentLine, Superseded
+from sublet.train.following import MEET_S, Broken, at_once
+from sublet.train.grid.gloo import GlooMesh, Lines
+from sublet.train.grid.member import Member, Met
+from sublet.train.grid.seat import Seat, parts_of
+from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
+
+__all__ = ["Gathered", "Gathering"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """In a grid: what came of the meeting, and what it took."""
+
+    order: Regroup
+    seat: Seat
+    met: Met
+    kind: str  # of the change: within | between | depth; "" for the first
+    met_s: float
+    state_s: float
+    formed_s: float
+
+
+class Gathering:
+    """Of one worker, whose orders come over `line`; `done` says how many samples are behind it."""
+
+    def __init__(self, line: AgentLine, member: Member, *, wait_s: float, done: Callable[[], float]) -> None:
+        self.line, self.member, self._wait_s, self._done = line, member, wait_s, done
+        self.mesh: GlooMesh | None = None
+        self.generation = 0
+        self._lines: Lines | None = None
+        self._seat: Seat | None = None
+
+    def follow(self) -> Gathered:
+        """Into the grid of the newest order that has a seat for us. SystemExit if we are to leave; Lost."""
+        while True:
+            try:
+                order = at_once(self.line.order(self._wait_s))
+                if isinstance(order, Leave):
+                    self._leave(order)
+                found = self._join(order)
+                if found is not None:
+                    return found
+            except Superseded:
+                self.drop()
+            except Broken as error:
+                self.drop()
+                self._tell_broken(str(error))
+
+    def change(self) -> Gathered:
+        """After a step at whose end all have heard of orders: out of this grid and into the next."""
+        if self.mesh is not None:
+            self.mesh.part()
+        self.drop()
+        return self.follow()
+
+    def recover(self, why: str) -> Gathered:
+        """After a break: out of this grid, say so unless an order is there already, and into the next."""
+        self.drop()
+        self._tell_broken(why)
+        return self.follow()
+
+    def drop(self) -> None:
+        """Out of it, whatever state it is in."""
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = self.mesh = None
+        self.line.release()
+
+    def _join(self, order: Regroup) -> Gathered | None:
+        """None if we have only handed over."""
+        if not order.copies:
+            raise InvalidValue("order", "one without a grid", "one of a controller that knows of parts")
+        line, self.generation, began_s = self.line, order.generation, WALL.monotonic()
+        self._lines = lines = Lines()
+        with line.holds(lines.hang_up):
+            if order.meets > 1:
+                self._reach_store(lines, order)
+            self.member.point("forming")
+            self.mesh = mesh = lines.mesh("all", order.meeting, order.meets)
+            met_s = WALL.monotonic()
+            seat = self._seat_of(order) if order.stays else None
+            forming = lines.begin(mesh, [] if seat is None else self.member.sums_of(seat))
+            met = self.member.meet(mesh, seat)
+            state_s = WALL.monotonic()
+            lines.until(forming)
+            if order.meets > order.world:
+                mesh.part()  # with those who leave
+            lines.seal()
+        formed_s = WALL.monotonic()
+        before, self._seat = self._seat, seat
+        if seat is None:
+            self.drop()
+            step, done = self.member.applied, self._done()
+            gave = met.gave_bytes
+            line.say(Left(worker_id=line.worker_id, generation=order.generation, step=step, done=done, gave_bytes=gave))
+            return None
+        return Gathered(
+            order=order,
+            seat=seat,
+            met=met,
+            kind=_kind(before, seat, met),
+            met_s=met_s - began_s,
+            state_s=state_s - met_s,
+            formed_s=formed_s - state_s,
+        )
+
+    def _reach_store(self, lines: Lines, order: Regroup) -> None:
+        line = self.line
+        if order.meeting == 0:
+            host, port = lines.lead()
+            line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
+            return
+        meet = at_once(line.meeting(order.generation, MEET_S))
+        lines.find(meet.host, meet.port, line.check)
+
+    def _seat_of(self, order: Regroup) -> Seat:
+        return Seat(
+            copy=order.copy,
+            part=order.part,
+            copies=order.copies,
+            parts=parts_of(len(self.member.cut.blocks), order.parts, order.ends),
+            keeps=order.keeps,
+            world=order.world,
+        )
+
+    def _leave(self, order: Leave) -> NoReturn:
+        line = self.line
+        line.say(
+            Left(
+                worker_id=line.worker_id,
+                generation=order.generation,
+                step=max(self.member.applied, 0),
+                done=self._done(),
+            )
+        )
+        raise SystemExit(EXIT_LEFT)
+
+    def _tell_broken(self, why: str) -> None:
+        if not self.line.pending:
+            member = self.member
+            self.line.say(
+                Broke(
+                    worker_id=self.line.worker_id,
+                    generation=self.generation,
+                    step=max(member.applied, 0),
+                    why=why,
+                    pending=member.pending,
+                )
+            )
+
+
+def _kind(before: Seat | None, seat: Seat, met: Met) -> str:
+    """How the grid changed, as this worker sees it: what moved says more than what it was told."""
+    if met.meeting.anew:
+        return ""
+    if before is not None and before.parts != seat.parts:
+        return "depth"
+    return "between" if met.moved_bytes or met.gave_bytes else "within"

@@ -1,0 +1,122 @@
+"""The passes of a step through one part: what comes from the part before, what goes to the one behind, and the dice.
+
+Dice are thrown by (seed, step, atom, unit), so a mask of dropout depends neither on the cut nor on what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from sublet.machine.wall import WALL
+from sublet.train.grid.atoms import Atom
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.schedule import schedule
+from sublet.train.grid.seat import Seat
+from sublet.train.samples import mixed
+
+__all__ = ["Pipeline"]
+
+FORWARD, BACKWARD, SHAPES = 1 << 20, 2 << 20, 3 << 20  # tags of messages, far apart
+MOST_DIMS = 8
+CODES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+LossOf = Callable[[Atom], torch.Tensor]
+
+
+class Pipeline:
+    """Of one worker; `point` is told where it is."""
+
+    def __init__(self, cut: Cut, seed: int, device: torch.device, point: Callable[[str], None]) -> None:
+        self._cut, self._seed, self._device, self._point = cut, seed, device, point
+        self._dice: tuple[int, int] = (0, 0)  # step, atom
+        self._shapes: dict[tuple[int, bool], tuple[torch.Size, torch.dtype]] = {}
+        self.idle_s = 0.0  # waiting for neighbours, in the last pass over all atoms
+        cut.watch(self._throw)
+
+    def restart(self) -> None:
+        """Neighbours are others: they know of no shapes."""
+        self._shapes = {}
+
+    def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> float:
+        """Gradients of all these atoms are added to those of the parameters; our part of the loss, if we are last."""
+        part, self.idle_s, loss = seat.parts[seat.part], 0.0, 0.0
+        kept: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
+        for each in schedule(seat.part, len(seat.parts), len(work)):
+            atom = work[each.atom]
+            if each.forward:
+                self._point(f"forward {each.atom}")
+                kept[each.atom] = self._forward(mesh, seat, step, atom, FORWARD + each.atom, loss_of)
+                continue
+            self._point(f"backward {each.atom}")
+            came, out = kept.pop(each.atom)
+            if part.last:
+                loss += float(out.detach()) * (atom.count / size)
+                torch.autograd.backward(out, torch.tensor(atom.count / size, dtype=out.dtype, device=out.device))
+            else:
+                gradient = torch.empty_like(out)
+                self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
+                torch.autograd.backward(out, gradient)
+            if came is not None:
+                assert came.grad is not None  # noqa: S101 - the first block has used it
+                mesh.send(came.grad, seat.rank - 1, BACKWARD + each.atom)
+        mesh.settle()
+        return loss
+
+    def judge(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> float:
+        """Forward alone; our part of the loss, if we are last."""
+        loss = 0.0
+        with torch.no_grad():
+            for number, atom in enumerate(work):
+                _, out = self._forward(mesh, seat, step, atom, FORWARD + number, loss_of)
+                if seat.parts[seat.part].last:
+                    loss += float(out) * (atom.count / size)
+        mesh.settle()
+        return loss
+
+    def _forward(
+        self, mesh: Mesh, seat: Seat, step: int, atom: Atom, tag: int, loss_of: LossOf
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        part = seat.parts[seat.part]
+        came = None if part.first else self._receive(mesh, seat.rank - 1, tag, atom)
+        if came is not None and torch.is_grad_enabled():
+            came.requires_grad_()
+        self._dice = (step, atom.start)
+        self._throw(-1)
+        out: torch.Tensor = self._cut.run(partial(loss_of, atom), came).value
+        if not part.last:
+            self._send(mesh, out.detach(), seat.rank + 1, tag, atom)
+        return came, out
+
+    def _send(self, mesh: Mesh, tensor: torch.Tensor, to: int, tag: int, atom: Atom) -> None:
+        """Its shape goes first, once for each size of an atom: a message longer than its room would end a process."""
+        if (atom.count, True) not in self._shapes:
+            self._shapes[atom.count, True] = tensor.shape, tensor.dtype
+            facts = [CODES.index(tensor.dtype), tensor.dim(), *tensor.shape]
+            mesh.send(torch.tensor(facts + [0] * (2 + MOST_DIMS - len(facts))), to, SHAPES + atom.count)
+        mesh.send(tensor.contiguous(), to, tag)
+
+    def _receive(self, mesh: Mesh, giver: int, tag: int, atom: Atom) -> torch.Tensor:
+        if (atom.count, False) not in self._shapes:
+            header = torch.zeros(2 + MOST_DIMS, dtype=torch.int64)
+            self._take(mesh, header, giver, SHAPES + atom.count)
+            code, dims, *shape = header.tolist()
+            self._shapes[atom.count, False] = torch.Size(shape[:dims]), CODES[code]
+        shape_of, dtype = self._shapes[atom.count, False]
+        found = torch.empty(shape_of, dtype=dtype, device=self._device)
+        self._take(mesh, found, giver, tag)
+        return found
+
+    def _take(self, mesh: Mesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        began_s = WALL.monotonic()
+        mesh.receive(tensor, giver, tag)
+        self.idle_s += WALL.monotonic() - began_s
+
+    def _throw(self, unit: int) -> None:
+        seed = mixed(self._seed, *self._dice, unit + 1)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would ask for every kind of device each time
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
+            torch.cuda.manual_seed(seed)

@@ -1,0 +1,37 @@
+"""Grids of real processes under kill -9; `python -m sublet.testing.grid --rows --kills 200` does it in full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.rigs.sizes import only_in_full
+
+pytest.importorskip("torch")
+COMMAND = [sys.executable, "-m", "sublet.testing.grid"]
+
+
+def outcomes(*words):
+    """Of each training, the last column of the table."""
+    found = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=280, check=False)
+    rows = found.stdout.splitlines()[1:]
+    assert "trainings" in found.stdout, found.stderr
+    return [row.rpartition("  ")[2] for row in rows if not row.startswith("from") and " trainings, " not in row]
+
+
+def test_a_part_whose_only_copy_is_killed_goes_on_with_who_keeps_it_to_the_bit():
+    """Real processes, since a kill ends no thread and a mesh of threads no connection."""
+    assert outcomes("--only", "1 x 3, 1 at agreed") == ["bitwise"]
+
+
+@only_in_full
+@pytest.mark.parametrize("only", ["2 x 2, 3 at", "1 x 3, 0 at", "newcomer, giver at", "newcomer, newcomer at", "1x1"])
+def test_grids_of_processes_are_one_process_to_the_bit_wherever_one_dies(only):
+    assert set(outcomes("--only", only)) == {"bitwise"}
+
+
+@only_in_full
+def test_a_dozen_kills_at_random_change_nothing():
+    assert set(outcomes("--kills", "12", "--seed", "5")) == {"bitwise"}

@@ -1,0 +1,122 @@
+"""A part that another keeps outlives its only copy: what is kept is what was trained, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dataclasses import replace  # noqa: E402
+
+from sublet.domain.shape import Grid  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, plainly  # noqa: E402
+from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from sublet.train.following import Broken  # noqa: E402
+from sublet.train.grid.cutting import Cut  # noqa: E402
+from sublet.train.grid.member import Lost, Member  # noqa: E402
+from sublet.train.grid.seat import NO_PLACE, Seat, parts_of  # noqa: E402
+
+GRID, STEPS = Grid(1, 3), 4
+RING = ((2,), (0,), (1,))  # each keeps the part before it
+
+
+class Died(BaseException):
+    pass
+
+
+class Worker:
+    def __init__(self, name, dies_at=None):
+        self.name, self._dies_at = name, dies_at
+        self.model = a_net()
+        self.cut = Cut(self.model, "blocks")
+        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
+        self.member = Member(self.model, self.cut, adam(self.model), seed=SEED, clip_norm=CLIP, point=self._at)
+
+    def _at(self, point):
+        if (point, self.member.applied) == self._dies_at:
+            raise Died
+
+    def live(self, mesh, seat):
+        try:
+            self.member.meet(mesh, seat)
+            while self.member.applied < STEPS:
+                step = self.member.applied
+                self.member.step(
+                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
+                )
+        except (Died, Broken, Lost) as error:
+            mesh.hang_up()
+            return type(error).__name__
+        return "done"
+
+    def weights(self):
+        self.cut.restore()
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for unit in self.member.holdings.arenas for name in self.cut.units[unit].names}
+
+
+def generation(threads, workers, keeps, grid=GRID):
+    meshes = ThreadsMesh.all_of(threads, len(workers))
+    works = {}
+    for rank, worker in enumerate(workers):
+        seat = Seat.of(rank % grid.gpus, grid, BLOCKS)
+        seat = replace(seat, keeps=keeps[rank], world=len(workers))
+        if rank >= grid.gpus:
+            seat = replace(seat, copy=NO_PLACE, part=NO_PLACE)
+        works[worker.name] = lambda worker=worker, rank=rank, seat=seat: worker.live(meshes[rank], seat)
+    return threads.run(works)
+
+
+def assert_as_plain(workers):
+    _, truth = plainly(lambda _: 1, STEPS)
+    for worker in workers:
+        assert worker.member.applied == STEPS
+        for name, found in worker.weights().items():
+            assert torch.equal(found, truth[name]), f"{name} of {worker.name}"
+
+
+def test_what_is_kept_is_what_is_trained():
+    threads, workers = Threads(), [Worker(f"w{number}") for number in range(3)]
+    assert set(generation(threads, workers, RING).values()) == {"done"}
+    assert_as_plain(workers)
+    blocks = [{name.split(".")[1] for name in worker.weights() if name.startswith("blocks")} for worker in workers]
+    assert blocks == [{"0", "2", "3"}, {"0", "1"}, {"1", "2", "3"}], "its own, and those of the part before"
+
+
+@pytest.mark.parametrize("point", ["forward 1", "backward 1", "before sum", "pending", "agreed", "applied"])
+def test_the_only_copy_of_a_part_dies_and_who_keeps_it_hands_it_on(point):
+    threads = Threads()
+    workers = [Worker("w0"), Worker("w1", (point, 3 if point == "applied" else 2)), Worker("w2")]
+    assert generation(threads, workers, RING)["w1"] == "Died"
+    workers[1] = Worker("spare")
+    assert set(generation(threads, workers, RING).values()) == {"done"}
+    assert_as_plain(workers)
+
+
+def test_one_that_only_keeps_takes_the_place_of_the_dead_and_nothing_moves():
+    threads = Threads()
+    workers = [Worker("w0"), Worker("w1", ("pending", 2)), Worker("w2"), Worker("hot")]
+    keeps = ((), (), (), (1,))
+    generation(threads, workers, keeps)
+    hot = workers[3]
+    before = {unit: arena.memory.data_ptr() for unit, arena in hot.member.holdings.arenas.items()}
+    seats = [workers[0], hot, workers[2]]
+    assert set(generation(threads, seats, ((), (), ())).values()) == {"done"}
+    assert_as_plain(seats)
+    assert before == {unit: arena.memory.data_ptr() for unit, arena in hot.member.holdings.arenas.items()}
+
+
+def test_a_part_and_its_keeper_that_die_together_are_lost():
+    threads = Threads()
+    workers = [Worker("w0"), Worker("w1", ("pending", 2)), Worker("w2", ("pending", 2))]
+    generation(threads, workers, RING)
+    seats = [workers[0], Worker("a"), Worker("b")]
+    assert set(generation(threads, seats, RING).values()) == {"Lost"}
+
+
+def test_a_cut_is_where_it_is_told_to_be():
+    assert [(part.low, part.high) for part in parts_of(6, 3, (1, 5, 6))] == [(0, 1), (1, 5), (5, 6)]
+    for ends in ((1, 5), (1, 1, 6), (1, 5, 7), (0, 5, 6)):
+        with pytest.raises(InvalidValue, match="ends"):
+            parts_of(6, 3, ends)
